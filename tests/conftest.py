@@ -41,6 +41,8 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "zsh": lambda: _program("zsh", "apt-get install zsh"),
     "fish": lambda: _program("fish", "apt-get install fish"),
     "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),
+    "kube": lambda: _kube(),  # noqa: PLW0108 - defined below
+    "real-node": lambda: _real_node(),  # noqa: PLW0108 - defined below
 }
 
 
@@ -84,6 +86,18 @@ def _chromium() -> str | None:
     from tests.api.browser import missing_chromium  # noqa: PLC0415 - only where asked
 
     return missing_chromium()
+
+
+def _kube() -> str | None:
+    from fairlead.kube.assets import explain_missing  # noqa: PLC0415 - only where asked
+
+    return explain_missing(frozenset())
+
+
+def _real_node() -> str | None:
+    from tests.kube.real_nodes import missing_real_node  # noqa: PLC0415 - only where asked
+
+    return missing_real_node()
 
 
 def _program(name: str, cure: str) -> str | None:

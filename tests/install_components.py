@@ -2,6 +2,7 @@
 
 `python -m tests.install_components` is quiet and quick where all is there; where it cannot install
 it says what is missing and exits 0, because the tests name what they had to leave out themselves.
+Under FAIRLEAD_STRICT=1 it also builds the programs of a Kubernetes cluster, once.
 """
 
 import os
@@ -10,8 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from fairlead.kube.assets import ensure
+from fairlead.kube.pins import AssetSet
+from fairlead.ports.faults import Fault
 from tests.api.browser import missing_chromium
 from tests.dataplane.ebpf.places import missing_ebpf_packages
+from tests.kube.real_nodes import missing_busybox
 from tests.ledger.postgres_server import missing_postgres
 from tests.verify.node import missing_node
 
@@ -25,6 +30,7 @@ COMPONENTS: dict[str, tuple[Callable[[], str | None], tuple[str, ...]]] = {
     "fish": (lambda: _missing_program("fish"), ("fish",)),
     "haproxy": (lambda: _missing_program("haproxy"), ("haproxy",)),
     "ebpf": (missing_ebpf_packages, ("clang", "libbpf-dev", "libbpf1", "bpftool")),
+    "real-node": (missing_busybox, ("busybox-static", "iproute2")),
 }
 APT = ["apt-get", "-y", "-qq", "-o", "DPkg::Lock::Timeout=300"]
 
@@ -35,6 +41,19 @@ def _missing_program(name: str) -> str | None:
 
 def main() -> int:
     """Install what is missing, as far as this user on this machine can."""
+    if os.environ.get("FAIRLEAD_STRICT") == "1":
+        _build_kubernetes()
+    return _install_packages()
+
+
+def _build_kubernetes() -> None:
+    try:
+        ensure(frozenset({AssetSet.NODE, AssetSet.TOOLS}), lambda line: print(line, flush=True))
+    except Fault as fault:
+        print(f"could not build the programs of a cluster: {fault}", file=sys.stderr)
+
+
+def _install_packages() -> int:
     missing = {name: packages for name, (find, packages) in COMPONENTS.items() if find()}
     if not missing:
         return 0

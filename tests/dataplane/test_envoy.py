@@ -12,7 +12,7 @@ from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.core.traffic.state import AdmissionMode
-from fairlead.dataplane.envoy import EnvoyDataplane, EnvoySettings, deadman
+from fairlead.dataplane.envoy import EnvoyDataplane, deadman
 from fairlead.dataplane.haproxy import HaproxyDataplane
 from fairlead.ports.dataplane import Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
@@ -110,7 +110,7 @@ def test_a_dead_man_that_dies_is_replaced(world: EnvoyWorld) -> None:
 @needs_envoy
 def test_with_several_workers_a_drip_is_still_a_drip(world: EnvoyWorld) -> None:
     """Shares of a bucket are never too small for anybody to get in."""
-    world.plane = EnvoyDataplane(world.folder, settings=EnvoySettings(workers=2))
+    world.plane = EnvoyDataplane(world.folder, workers=2)
     group = opened(world)
     world.apply("web", only("b1"), Admission(AdmissionMode.HARD, 0.0, 1.0), epoch=1)
     words = world.send(group, 60)

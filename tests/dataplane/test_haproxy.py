@@ -11,10 +11,11 @@ import pytest
 
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.state import AdmissionMode
-from fairlead.dataplane.haproxy import HaproxyDataplane, HaproxySettings
-from fairlead.dataplane.haproxy.config import read_state, write_state
+from fairlead.dataplane.haproxy import HaproxyDataplane
+from fairlead.dataplane.haproxy.config import read_head, write_state
+from fairlead.dataplane.proxy import load, save
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Backend, Proto, RouteGroup
+from fairlead.ports.dataplane import Backend, Proto, RouteGroup, Stale
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
 from tests.dataplane.conformance import RealConformance
@@ -94,7 +95,7 @@ def test_root_is_given_up(world: HaproxyWorld) -> None:
 
 def test_with_several_threads(world: HaproxyWorld) -> None:
     """Flips are as whole; threads that ask at the same moment may share a token."""
-    world.plane = HaproxyDataplane(world.folder, settings=HaproxySettings(threads=2))
+    world.plane = HaproxyDataplane(world.folder, threads=2)
     group = opened(world)
     world.apply("web", only("b1"), Admission(AdmissionMode.SOFT, 0.0, 10.0), epoch=1)
     with world.load(group, clients=4) as load:
@@ -156,15 +157,32 @@ def test_both_families_of_addresses(world: HaproxyWorld) -> None:
 )
 @pytest.mark.parametrize("decision", [None, 41])
 def test_states_are_read_back_as_they_were_written(
-    admission: Admission, decision: int | None
+    tmp_path: Path, admission: Admission, decision: int | None
 ) -> None:
-    """The next agent goes on from them."""
+    """The next agent goes on from them: HAProxy has epoch and side, a file has the table."""
     now = Active(table("web", 7, {"b1": 3}, admission, 60, stored=(100.0, 100.0)), decision, "b")
-    assert read_state("web", write_state(now), {"b1": 3}, ["b1"]) == now
+    save(tmp_path / "laid.json", now)
+    assert load(tmp_path / "laid.json", Active) == now
+    assert read_head(write_state(now)) == (7, "b")
     none = write_state(Active(table("web", 8, {"b1": 0}, admission), decision))
-    assert read_state("web", none, {}, ()).table.limits.concurrency is None
-    assert read_state("web", none, {}, ()).side == "a"
+    assert none.split("|")[0] == f"8:a:0:{'' if decision is None else decision}"
     assert none.split("|")[1].startswith("hard:")
+
+
+def test_a_table_whose_file_is_lost_is_followed_by_the_next(world: HaproxyWorld) -> None:
+    """Served on as it is; epochs go on from what HAProxy has, on the side that rests."""
+    group = opened(world)
+    world.apply("web", only("b2"), epoch=3)
+    for path in world.folder.glob("laid-*"):
+        path.unlink()
+    world.reopen()
+    world.plane.configure([group])
+    assert set(world.send(group, 8)) == {"b2"}
+    assert world.plane.read()["web"].epoch == 3
+    with pytest.raises(Stale):
+        world.apply("web", only("b3"), epoch=3)
+    world.apply("web", only("b3"), epoch=4)
+    assert set(world.send(group, 8)) == {"b3"}
 
 
 def test_slots_beyond_what_haproxy_can_weigh_are_scaled(world: HaproxyWorld) -> None:

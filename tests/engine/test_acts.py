@@ -22,6 +22,7 @@ from fairlead.recorder import FileRecorder
 from fairlead.recorder import read as read_record
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import reserve, world_of
+from tests.engine.gpu.test_choices import demoted, grown, narrow_start, shrunk_by_its_owner, swapped
 from tests.engine.gpu.worlds import FakeExecutor, run
 from tests.engine.test_cpu_loop import World as CpuWorld
 from tests.engine.test_cpu_loop import turned
@@ -200,12 +201,45 @@ def test_leases_open_and_close_by_decisions_of_the_ledger() -> None:
         assert "gpu.resolve.draw" in causes
 
 
+BEHIND = {
+    "lease.unfunded": "gpu.refund",
+    "lease.funded": "gpu.refund",
+    "run.grown": "gpu.start",
+    "gpu.resolve.draw": "gpu.start",
+}
+"""Facts that follow from a decision of their own, which stands before them."""
+
+
+@pytest.mark.parametrize("made", [narrow_start, grown, shrunk_by_its_owner, swapped, demoted])
+def test_widths_groups_spares_and_funding_change_by_decisions_of_the_ledger(made: Any) -> None:
+    """No lease opens, ends by request or with a node, or loses its funding without a decision."""
+    world = made()
+    latest: dict[str, Any] = {}
+    for entry in world.log:
+        body = entry.body
+        if isinstance(body.get("output"), dict):
+            latest[entry.kind] = body["output"]
+        ended = {row["lease"] for row in latest.get("gpu.resize", {}).get("ended", ())}
+        if entry.kind == "run.cut" and body["outcome"] is None:
+            assert set(body["leases"]) == ended
+        elif entry.kind == "lease.close" and body["reason"] in ("NodeFailed", "Shrink"):
+            assert body.get("outcome") is not None or body["lease"] in ended
+        elif entry.kind == "lease.open" and body["reason"] == "Swap":
+            begun = [row["slots"] for row in latest["gpu.resize"]["begun"]]
+            assert body["slots"] in begun
+        elif entry.kind == "lease.open":
+            groups = latest["gpu.place"]["groups"]
+            assert set(body["slots"]) <= {s for g in groups for s in (*g["active"], *g["spares"])}
+        elif entry.kind in BEHIND:
+            assert BEHIND[entry.kind] in latest, entry.seq
+    assert {row.verdict for row in replay_ledger(world.ledger)} == {Verdict.SAME}
+
+
 def test_the_whole_ledger_replays() -> None:
     """Every decision of that ledger is the same again; there are some of every kind."""
     world = lottery_world()
     rows = list(replay_ledger(world.ledger))
     assert {row.verdict for row in rows} == {Verdict.SAME}
-    assert {"gpu.fund", "gpu.place", "gpu.queue", "gpu.deficit", "gpu.resolve"} <= {
-        row.kind for row in rows
-    }
+    kinds = {"gpu.fund", "gpu.place", "gpu.start", "gpu.queue", "gpu.deficit", "gpu.resolve"}
+    assert kinds <= {row.kind for row in rows}
     assert canonical([row.seq for row in rows]) == canonical(sorted(row.seq for row in rows))

@@ -17,10 +17,8 @@ from fairlead.schema.objects import (
     read_spec,
     spec_document,
     to_budget,
-    to_gang,
     to_request,
-    with_spares,
-    without_spares,
+    to_shape,
 )
 from fairlead.schema.yaml import parse_yaml
 
@@ -252,8 +250,8 @@ def test_a_request_pays_for_spares_too() -> None:
     request = to_request(spec)
     assert (request.gpus, request.min_gpus, request.step_gpus) == (10, 5, 5)
     assert request.duration_ms == 3_600_000
-    gang = to_gang(spec, without_spares(spec, 10), elsewhere=True)
-    assert (gang.gpus, gang.group_gpus, gang.spares_per_group, gang.elsewhere) == (8, 4, 1, True)
+    gang = to_shape(spec).gang(request, gpu.Plan(10, ()))
+    assert (gang.gpus, gang.group_gpus, gang.spares_per_group, gang.elsewhere) == (8, 4, 1, False)
 
 
 @given(st.integers(1, 20), st.integers(1, 8), st.integers(0, 4))
@@ -261,7 +259,8 @@ def test_spares_added_are_spares_taken_away(groups: int, size: int, spares: int)
     """For whole groups, and for a run that is one group."""
     for more in ({"groupGPUs": size}, {}):
         spec = read_manifest(run(totalGPUs=groups * size, sparesPerGroup=spares, **more)).spec
-        assert without_spares(spec, with_spares(spec, spec.gpus)) == spec.gpus
+        shape = to_shape(spec)
+        assert shape.without_spares(shape.with_spares(spec.gpus)) == spec.gpus
 
 
 def fund(**more: Any) -> dict[str, Any]:

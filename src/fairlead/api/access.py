@@ -17,14 +17,17 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
+from itertools import chain
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 
+from fairlead.api.shapes import TokenRow, UserRow
 from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Draft, Entry, Ledger
@@ -34,14 +37,6 @@ USER, TOKEN = "access.user", "access.token"
 SNAPSHOT = "api.access"
 _PREFIX = "flt_"
 NAMES_KEPT_S = 10
-
-
-class User(msgspec.Struct, frozen=True):
-    """A user and the owners it acts for; an admin acts for all."""
-
-    name: str
-    owners: list[str]
-    admin: bool = False
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -54,15 +49,15 @@ class Token(msgspec.Struct, frozen=True):
     note: str = ""
     revoked_ms: int | None = None
 
-    def as_row(self) -> dict[str, Any]:
-        """A row of `fairlead tokens list`, without the digest."""
-        row = {"id": self.id, "user": self.user, "note": self.note}
+    @property
+    def row(self) -> dict[str, Any]:
         revoked = None if self.revoked_ms is None else format_time(self.revoked_ms)
-        return {**row, "created": format_time(self.created_ms), "revoked": revoked}
+        row = TokenRow(self.id, self.user, self.note, format_time(self.created_ms), revoked)
+        return msgspec.structs.asdict(row)
 
 
 class _State(msgspec.Struct):
-    users: dict[str, User] = msgspec.field(default_factory=dict)
+    users: dict[str, UserRow] = msgspec.field(default_factory=dict)
     tokens: dict[str, Token] = msgspec.field(default_factory=dict)
 
 
@@ -77,23 +72,14 @@ class Access:
         if snapshot is not None:
             self._state = msgspec.json.decode(snapshot.state, type=_State)
             self._seq = snapshot.seq
-        self.catch_up()
-
-    def catch_up(self) -> None:
-        """Fold the entries since the last call."""
-        with self._lock:
-            entries = [
-                entry
-                for kind in (USER, TOKEN)
-                for entry in self._ledger.entries(self._seq, 100_000, kind=kind)
-            ]
-            for entry in sorted(entries, key=lambda entry: entry.seq):
-                self._fold(entry)
+        kinds = (ledger.entries(self._seq, 100_000, kind=kind) for kind in (USER, TOKEN))
+        for entry in sorted(chain.from_iterable(kinds), key=lambda entry: entry.seq):
+            self._fold(entry)
 
     def author_of_user(self, name: str, *, admin: bool = False) -> Author:
         """A user of this machine; an unbound one may only read."""
         with self._lock:
-            user = self._state.users.get(name) or User(name, [])
+            user = self._state.users.get(name) or UserRow(name, [], admin=False)
         return Author(name, frozenset(user.owners), admin or user.admin)
 
     def author_of_token(self, secret: str) -> Author | None:
@@ -105,90 +91,86 @@ class Access:
                     return self.author_of_user(token.user)
         return None
 
-    def users(self) -> list[dict[str, Any]]:
-        """All users by name."""
+    def users(self) -> list[UserRow]:
         with self._lock:
-            return [msgspec.to_builtins(user) for _, user in sorted(self._state.users.items())]
+            return [user for _, user in sorted(self._state.users.items())]
 
     def tokens(self, user: str | None = None) -> list[dict[str, Any]]:
         """Tokens, of one user or of all, oldest first."""
         with self._lock:
             tokens = sorted(self._state.tokens.values(), key=lambda t: (t.created_ms, t.id))
-        return [token.as_row() for token in tokens if user in (None, token.user)]
+        return [token.row for token in tokens if user in (None, token.user)]
 
-    def token_user(self, token: str) -> str:
-        """The user of a token."""
+    def token(self, name: str) -> Token:
         with self._lock:
-            if token not in self._state.tokens:
-                raise NotFound("token", token)
-            return self._state.tokens[token].user
+            if name not in self._state.tokens:
+                raise NotFound("token", name)
+            return self._state.tokens[name]
 
-    def bind(self, user: User, *, author: str, dry_run: bool = False) -> dict[str, Any]:
-        """Bind a user to owners; replaces earlier bindings."""
-        body = {"name": user.name, "owners": sorted(set(user.owners)), "admin": user.admin}
-        if not dry_run:
-            self._record(USER, author, body)
-        return body
+    def bind(self, user: UserRow, *, author: Author, dry_run: bool = False) -> UserRow:
+        """Bind a user to its owners; replaces earlier bindings."""
+        user = UserRow(user.name, sorted(set(user.owners)), user.admin)
+        self._record(USER, author, msgspec.structs.asdict(user), dry_run=dry_run)
+        return user
 
-    def unbind(self, name: str, *, author: str, dry_run: bool = False) -> dict[str, Any]:
+    def unbind(self, name: str, *, author: Author, dry_run: bool = False) -> UserRow:
         """Remove a user; its tokens stay and act for no owner."""
         with self._lock:
             if name not in self._state.users:
                 raise NotFound("user", name)
-        body = {"name": name, "owners": [], "admin": False, "gone": True}
-        if not dry_run:
-            self._record(USER, author, body)
-        return {key: body[key] for key in ("name", "owners", "admin")}
+        user = UserRow(name, [], admin=False)
+        body = {**msgspec.structs.asdict(user), "gone": True}
+        self._record(USER, author, body, dry_run=dry_run)
+        return user
 
     def create_token(
-        self, user: str, note: str, *, author: str, dry_run: bool = False
+        self, user: str, note: str, *, author: Author, dry_run: bool = False
     ) -> dict[str, Any]:
         """Create a token; the secret is returned only here."""
         if dry_run:
-            return {**Token("", user, "", self._now_ms(), note).as_row(), "token": ""}
+            return {**Token("", user, "", self._now_ms(), note).row, "token": ""}
         secret, token = _PREFIX + secrets.token_urlsafe(32), secrets.token_hex(4)
         body = {"id": token, "user": user, "digest": _digest(secret), "note": note}
         self._record(TOKEN, author, body)
-        return {**self._state.tokens[token].as_row(), "token": secret}
+        return {**self.token(token).row, "token": secret}
 
-    def revoke(self, token: str, *, author: str, dry_run: bool = False) -> dict[str, Any]:
-        """Revoke a token."""
+    def revoke(self, token: str, *, author: Author, dry_run: bool = False) -> dict[str, Any]:
         with self._lock:
-            current = self._state.tokens.get(token)
-            if current is None:
-                raise NotFound("token", token)
+            current = self.token(token)
             if current.revoked_ms is not None:
                 raise EditConflict(f"token {token!r} is already revoked")
-            if dry_run:
-                return current.as_row()
-            self._record(TOKEN, author, {"id": token, "user": current.user, "revoked": True})
-            return self._state.tokens[token].as_row()
+            body = {"id": token, "user": current.user, "revoked": True}
+            self._record(TOKEN, author, body, dry_run=dry_run)
+            return self.token(token).row
 
-    def _record(self, kind: str, author: str, body: dict[str, Any]) -> None:
+    def _record(
+        self, kind: str, author: Author, body: dict[str, Any], *, dry_run: bool = False
+    ) -> None:
+        if dry_run:
+            return
         with self._lock:
-            draft = Draft(kind=kind, time_ms=self._now_ms(), author=author, body=body)
+            draft = Draft(kind=kind, time_ms=self._now_ms(), author=author.user, body=body)
             (entry,) = self._ledger.append([draft])
             self._fold(entry)
-            try:
+            with suppress(Fault):  # the entry is recorded; the next change writes the state again
                 # An archive may take the entries away, but not the state that they led to.
                 state = msgspec.json.encode(self._state)
                 self._ledger.snapshot_put(SNAPSHOT, entry.seq, state)
-            except Fault:
-                return  # the entry is recorded; the next change writes the whole state again
 
     def _fold(self, entry: Entry) -> None:
         if entry.seq <= self._seq:
             return
         body, self._seq = entry.body, entry.seq
-        if entry.kind == USER:
-            self._state.users[body["name"]] = User(body["name"], body["owners"], body["admin"])
-            if body.get("gone"):
-                del self._state.users[body["name"]]
+        users, tokens = self._state.users, self._state.tokens
+        if entry.kind == USER and body.get("gone"):
+            users.pop(body["name"], None)
+        elif entry.kind == USER:
+            users[body["name"]] = UserRow(body["name"], body["owners"], body["admin"])
         elif body.get("revoked"):
-            old = self._state.tokens[body["id"]]
-            self._state.tokens[old.id] = msgspec.structs.replace(old, revoked_ms=entry.time_ms)
+            old = tokens[body["id"]]
+            tokens[old.id] = msgspec.structs.replace(old, revoked_ms=entry.time_ms)
         else:
-            self._state.tokens[body["id"]] = Token(
+            tokens[body["id"]] = Token(
                 body["id"], body["user"], body["digest"], entry.time_ms, body["note"]
             )
 
@@ -217,8 +199,9 @@ class AccessGate:
         """Raises `Forbidden` or `Unauthenticated`. `page`: links from other sites may lead here."""
         peer = getattr(request.state, "peer_uid", None)
         self._check_headers(request, local=peer is not None)
-        if not (page and _followed_link(request)):
-            _check_site(request)
+        site = request.headers.get("sec-fetch-site", "none")
+        if site not in ("none", "same-origin") and not (page and _followed_link(request)):
+            raise Forbidden("cross-site requests are refused")
         bearer = _bearer(request)
         if bearer is not None:
             author = self.access.author_of_token(bearer)
@@ -235,11 +218,6 @@ class AccessGate:
             raise Forbidden(f"Host {', '.join(hosts) or '(none)'!r} is not a name of this server")
         if any(origin.lower() not in self.origins for origin in origins):
             raise Forbidden(f"requests from origin {origins[0]!r} are refused")
-
-
-def _check_site(request: Request) -> None:
-    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise Forbidden("cross-site requests are refused")
 
 
 def _followed_link(request: Request) -> bool:
@@ -259,7 +237,6 @@ def _bearer(request: Request) -> str | None:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user of this machine, or the uid where it has none."""
     return _name_at(uid, int(time.monotonic()) // NAMES_KEPT_S)
 
 
@@ -273,6 +250,5 @@ def _name_at(uid: int, moment: int) -> str:
 
 
 def loopback_names(port: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Hosts and origins of a server on loopback."""
     names = [f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")]
     return frozenset(names), frozenset(f"http://{name}" for name in names)

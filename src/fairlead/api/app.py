@@ -1,5 +1,6 @@
 """The application: one gate for every endpoint, the ledger's checkpoint in every reply."""
 
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -67,7 +68,6 @@ class _Application:
         self._service, self._gate, self._on_bug = service, gate, on_bug
 
     def route(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
-        """The ASGI endpoint of one path."""
 
         async def respond(request: Request) -> Response:
             method = "GET" if request.method == "HEAD" else request.method
@@ -81,14 +81,13 @@ class _Application:
         return respond
 
     async def unknown(self, request: Request, error: Exception) -> Response:
-        """Reply to a path without a route."""
         status = error.status_code if isinstance(error, HTTPException) else 404
         return await self._finish(problem(status, "NotFound", f"there is no {request.url.path}"))
 
     async def _reply(self, endpoint: Endpoint, request: Request) -> Response:
         try:
             call = await read_call(endpoint, self._gate, request)
-            if endpoint.is_async:
+            if inspect.iscoroutinefunction(endpoint.handle):
                 response: Response = await endpoint.handle(self._service, call)
                 return response
             return await run_in_threadpool(self._work, endpoint, call)
@@ -97,15 +96,17 @@ class _Application:
             return problem(500, "Bug", str(error))
         except Exception as error:  # noqa: BLE001 - the caller gets a reply in any case
             reply = failure(error)
-            if reply is None:
-                _log.exception("request failed", path=request.url.path, method=request.method)
-                fault = isinstance(error, Fault)
-                message = str(error) if fault else "see the server's log"
-                reply = problem(500, "Fault" if fault else "Bug", message)
-            return reply
+            if reply is not None:
+                return reply
+            _log.exception("request failed", path=request.url.path, method=request.method)
+            if isinstance(error, Fault):
+                return problem(500, "Fault", str(error))
+            return problem(500, "Bug", "see the server's log")
 
     def _work(self, endpoint: Endpoint, call: Call) -> Response:
         result = endpoint.handle(self._service, call)
+        if endpoint.method != "GET":
+            self._service.wake.set()
         if isinstance(result, Response):
             return result
         return Response(msgspec.json.encode(result), media_type="application/json")

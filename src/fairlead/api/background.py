@@ -27,16 +27,13 @@ class Background:
         self._stop = threading.Event()
         self._logged = service.plane.seq
         self._clock_logged = False
-        works = [("turns", self._turn, TURN_S), ("events", self._events, TURN_S)]
-        if service.prune is not None:
-            works.append(("prune", self._prune, PRUNE_S))
+        works = {self._turn: TURN_S, self._events: TURN_S, self._prune: PRUNE_S}
         self._threads = [
-            threading.Thread(target=self._guard, args=(work, pause_s), name=name, daemon=True)
-            for name, work, pause_s in works
+            threading.Thread(target=self._guard, args=work, name=work[0].__name__, daemon=True)
+            for work in works.items()
         ]
 
     def start(self) -> None:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
 

@@ -2,7 +2,7 @@
 
     routes = Routes()
 
-    @routes.get("/v1/objects/{kind}", ObjectList, OwnerQuery)
+    @routes("GET /v1/objects/{kind}", ObjectList, OwnerQuery)
     def list_objects(service: Service, call: Call) -> dict[str, Any]:
         \"\"\"List objects of a kind.\"\"\"
 
@@ -56,6 +56,11 @@ class Call:
     authenticate: Callable[[], Author]
     """Authenticates again: a stream must end when its token is revoked."""
 
+    @property
+    def by(self) -> dict[str, Any]:
+        """Who changes something, and whether it is a preview."""
+        return {"author": self.author, "dry_run": self.query.dry_run}
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -79,33 +84,22 @@ class Endpoint:
     """For a browser: links from other sites may lead here."""
 
     @property
-    def is_async(self) -> bool:
-        """Whether the handler is a coroutine that returns a response."""
-        return inspect.iscoroutinefunction(self.handle)
-
-    @property
-    def statuses(self) -> tuple[int, ...]:
+    def statuses(self) -> list[int]:
         """Every documented error status."""
         statuses = {400, 401, 403, 422, 500, 503, *self.errors}
-        if self.body is not None:
-            statuses.add(413)
-        if "{" in self.path:
-            statuses.add(404)
-        return tuple(sorted(statuses))
+        statuses |= {413} if self.body is not None else set()
+        statuses |= {404} if "{" in self.path else set()
+        return sorted(statuses)
 
 
 class Routes(list[Endpoint]):
     """Collects the endpoints of a module; the decorators return the handler unchanged."""
 
-    def add(
-        self,
-        method: str,
-        path: str,
-        answer: Any,
-        query: type[msgspec.Struct] | None = None,
-        **options: Any,
+    def __call__(
+        self, route: str, answer: Any, query: Any = None, **options: Any
     ) -> Callable[[Handler], Handler]:
-        """Register a handler; `options` are fields of `Endpoint`."""
+        """Register the handler of `METHOD /path`; `options` are fields of `Endpoint`."""
+        method, path = route.split(" ")
 
         def register(handle: Handler) -> Handler:
             summary = (inspect.getdoc(handle) or "").partition("\n")[0].rstrip(".")
@@ -113,22 +107,6 @@ class Routes(list[Endpoint]):
             return handle
 
         return register
-
-    def get(self, path: str, *shape: Any, **options: Any) -> Callable[[Handler], Handler]:
-        """Register a GET: path, answer and query."""
-        return self.add("GET", path, *shape, **options)
-
-    def put(self, path: str, *shape: Any, **options: Any) -> Callable[[Handler], Handler]:
-        """Register a PUT."""
-        return self.add("PUT", path, *shape, **options)
-
-    def post(self, path: str, *shape: Any, **options: Any) -> Callable[[Handler], Handler]:
-        """Register a POST."""
-        return self.add("POST", path, *shape, **options)
-
-    def delete(self, path: str, *shape: Any, **options: Any) -> Callable[[Handler], Handler]:
-        """Register a DELETE."""
-        return self.add("DELETE", path, *shape, **options)
 
 
 async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> Call:
@@ -204,7 +182,6 @@ def failure(error: Exception) -> Response | None:
 
 
 def problem(status: int, code: str, message: str, path: str | None = None) -> Response:
-    """The one shape of an error."""
     body = {"error": {"code": code, "path": path, "message": message}}
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if status == 503:

@@ -38,7 +38,6 @@ class Workload:
     sponsors: tuple[str, ...] = ()
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """A run that prints its steps and devices."""
         script = (
             f"for step in $(seq {self.seconds}); do "
             f'echo "step $step of {self.seconds} on $CUDA_VISIBLE_DEVICES"; sleep 1; done'
@@ -70,7 +69,6 @@ WORKLOADS = (
 
 
 def manifests() -> list[Any]:
-    """The nodes and budgets of the lab."""
     return parse_yaml_documents((files(__package__) / "lab.yaml").read_bytes())
 
 
@@ -79,7 +77,8 @@ class Lab:
 
     def __init__(self, service: Service) -> None:
         self._service, self._stop = service, threading.Event()
-        self._author = Author(_user(), admin=True)
+        user = user_name(os.geteuid() or NOBODY_UID)  # of the commands: never root
+        self._author = Author(user, admin=True)
         self._thread = threading.Thread(target=self._submit_all, name="lab", daemon=True)
 
     def __enter__(self) -> Self:
@@ -100,27 +99,28 @@ class Lab:
             self._stop.wait(EVERY_S)
 
     def _turn(self, workloads: Iterator[Workload]) -> None:
-        runs = self._service.plane.objects.list("Run")
-        live = [run for run in runs if run["status"]["phase"] not in _ENDED]
+        plane, live = self._service.plane, self._runs(ended=False)
         if len(live) < LIVE_MAX:
             workload = next(workloads)
             waiting = {run["metadata"]["name"].rsplit("-", 1)[0] for run in live}
             if f"{workload.owner}-{workload.what}" not in waiting:
-                name = f"{workload.owner}-{workload.what}-{self._service.plane.seq}"
-                self._service.plane.objects.apply(workload.manifest(name), author=self._author)
+                name = f"{workload.owner}-{workload.what}-{plane.seq}"
+                plane.objects.apply(workload.manifest(name), author=self._author)
                 self._service.wake.set()
-        ended = [run for run in runs if run["status"]["phase"] in _ENDED]
+        ended = self._runs(ended=True)
         ended.sort(key=lambda run: str(run["status"]["completionTime"]))
         for run in ended[:-ENDED_MAX]:
-            self._service.plane.objects.delete("Run", run["metadata"]["name"], author=self._author)
+            plane.objects.delete("Run", run["metadata"]["name"], author=self._author)
+
+    def _runs(self, *, ended: bool) -> list[dict[str, Any]]:
+        runs = self._service.plane.objects.list("Run")
+        return [run for run in runs if (run["status"]["phase"] in _ENDED) is ended]
 
     def _end_all(self) -> None:
         """Cancel and wait: no run of the demo outlives it."""
         plane, waited = self._service.plane, threading.Event()
         for _ in range(int(STOP_S / 0.1)):
-            live = [
-                run for run in plane.objects.list("Run") if run["status"]["phase"] not in _ENDED
-            ]
+            live = self._runs(ended=False)
             if not live:
                 return
             for run in live:
@@ -128,8 +128,3 @@ class Lab:
                     plane.verbs.act("Run", run["metadata"]["name"], "cancel", author=self._author)
             plane.reconcile()
             waited.wait(0.1)
-
-
-def _user() -> str:
-    """The user of the commands: never root."""
-    return user_name(os.geteuid() or NOBODY_UID)

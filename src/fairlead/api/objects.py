@@ -1,5 +1,6 @@
 """Objects, plans and verbs. The control plane decides; this translates."""
 
+from collections.abc import Iterable
 from typing import Any, get_args
 
 from fairlead.api import shapes
@@ -11,24 +12,17 @@ from fairlead.schema.objects import RunManifest, parse_duration, read_manifest
 from fairlead.schema.times import format_time, parse_time
 
 routes = Routes()
-_ONE = "/v1/objects/{kind}/{name}"
+_ONE, _ACT = "/v1/objects/{kind}/{name}", "/v1/objects/{kind}/{name}/actions/{verb}"
 KINDS: tuple[str, ...] = get_args(shapes.ObjectKind)
 _PRIVATE: dict[str, Any] = {"command": [], "env": {}, "secretEnv": {}, "workingDirectory": None}
 
 
-class NoSuchKind(NotFound):
-    """The path names an unknown kind."""
+class UnknownWord(NotFound):
+    """The path names an unknown kind or verb."""
 
-    def __init__(self, kind: str) -> None:
-        Denied.__init__(self, "UnknownKind", f"unknown kind {kind!r}: expected {', '.join(KINDS)}")
-
-
-class NoSuchVerb(NotFound):
-    """The path names an unknown verb."""
-
-    def __init__(self, kind: str, verb: str) -> None:
-        known = ", ".join(shapes.VERBS.get(kind, ())) or "none"
-        Denied.__init__(self, "UnknownVerb", f"unknown verb {verb!r} of {kind}: expected {known}")
+    def __init__(self, reason: str, word: str, known: Iterable[str]) -> None:
+        message = f"unknown {word}: expected {', '.join(known) or 'none'}"
+        Denied.__init__(self, reason, message)
 
 
 def visible_to(author: Author, document: dict[str, Any]) -> dict[str, Any]:
@@ -48,33 +42,35 @@ def redact(message: str, exit_reason: str | None) -> str:
 
 
 def known_kind(call: Call, *, writable: bool = False) -> str:
-    """The kind in the path."""
     kind = call.path["kind"]
     if kind not in KINDS:
-        raise NoSuchKind(kind)
+        raise UnknownWord("UnknownKind", f"kind {kind!r}", KINDS)
     if writable and kind == "Lease":
         raise Forbidden("only the control plane writes leases")
     return kind
 
 
-@routes.get("/v1/objects/{kind}", shapes.ObjectList, shapes.OwnerQuery, any_kind=True)
+def found(service: Service, kind: str, name: str) -> dict[str, Any]:
+    document = service.plane.objects.get(kind, name)
+    if document is None:
+        raise NotFound(kind, name)
+    return document
+
+
+@routes("GET /v1/objects/{kind}", shapes.ObjectList, shapes.OwnerQuery, any_kind=True)
 def list_objects(service: Service, call: Call) -> dict[str, Any]:
     """List objects of a kind."""
     objects = service.plane.objects.list(known_kind(call), owner=call.query.owner)
     return {"items": [visible_to(call.author, document) for document in objects]}
 
 
-@routes.get(_ONE, shapes.ObjectDocument, any_kind=True)
+@routes(f"GET {_ONE}", shapes.ObjectDocument, any_kind=True)
 def get_object(service: Service, call: Call) -> dict[str, Any]:
     """Show one object."""
-    kind, name = known_kind(call), call.path["name"]
-    document = service.plane.objects.get(kind, name)
-    if document is None:
-        raise NotFound(kind, name)
-    return visible_to(call.author, document)
+    return visible_to(call.author, found(service, known_kind(call), call.path["name"]))
 
 
-@routes.put(_ONE, shapes.Change, shapes.PutQuery, body=dict, needs="user", errors=(409,))
+@routes(f"PUT {_ONE}", shapes.Change, shapes.PutQuery, body=dict, needs="user", errors=(409,))
 def put_object(service: Service, call: Call) -> Applied:
     """Create or change an object; path and manifest must name the same."""
     kind, name, manifest = known_kind(call, writable=True), call.path["name"], call.body
@@ -83,61 +79,43 @@ def put_object(service: Service, call: Call) -> Applied:
         raise BadInput("kind", f"must be {kind}, as in the path")
     if read.metadata.name != name:
         raise BadInput("metadata.name", f"must be {name!r}, as in the path")
-    applied = service.plane.objects.apply(
-        manifest,
-        author=call.author,
-        dry_run=call.query.dry_run,
-        expected_version=call.query.expected_version,
+    return service.plane.objects.apply(
+        manifest, expected_version=call.query.expected_version, **call.by
     )
-    service.wake.set()
-    return applied
 
 
-@routes.post("/v1/apply", shapes.Changes, None, body=shapes.ApplyBody, needs="user", errors=(409,))
+@routes("POST /v1/apply", shapes.Changes, None, body=shapes.ApplyBody, needs="user", errors=(409,))
 def apply_objects(service: Service, call: Call) -> dict[str, Any]:
     """Create or change several objects, all or none."""
     body: shapes.ApplyBody = call.body
-    applied = service.plane.objects.apply_all(
-        body.manifests, author=call.author, dry_run=body.dry_run
-    )
-    service.wake.set()
-    return {"items": applied}
+    apply_all = service.plane.objects.apply_all
+    return {"items": apply_all(body.manifests, author=call.author, dry_run=body.dry_run)}
 
 
-@routes.delete(_ONE, shapes.Change, shapes.DryRunQuery, needs="user", errors=(409,))
+@routes(f"DELETE {_ONE}", shapes.Change, shapes.DryRunQuery, needs="user", errors=(409,))
 def delete_object(service: Service, call: Call) -> dict[str, Any]:
     """Delete an object that nothing uses."""
     kind, name = known_kind(call, writable=True), call.path["name"]
-    deleted = service.plane.objects.delete(
-        kind, name, author=call.author, dry_run=call.query.dry_run
-    )
-    service.wake.set()
+    deleted = service.plane.objects.delete(kind, name, **call.by)
     return {"object": visible_to(call.author, deleted), "change": "deleted", "preview": None}
 
 
-@routes.post(
-    _ONE + "/actions/{verb}", shapes.Change, shapes.ActionQuery, needs="user", errors=(409,)
-)
+@routes(f"POST {_ACT}", shapes.Change, shapes.ActionQuery, needs="user", errors=(409,))
 def act_on_object(service: Service, call: Call) -> Applied:
     """Act on a run or node: cancel, nominate, shrink, cordon, drain, …"""
-    kind, name, verb = call.path["kind"], call.path["name"], call.path["verb"]
-    if kind not in KINDS:
-        raise NoSuchKind(kind)
+    kind, name, verb = known_kind(call), call.path["name"], call.path["verb"]
+    verbs = shapes.VERBS.get(kind, ())
     if all(verb not in known for known in shapes.VERBS.values()) or kind == "Lease":
-        raise NoSuchVerb(kind, verb)
-    if verb not in shapes.VERBS.get(kind, ()):
+        raise UnknownWord("UnknownVerb", f"verb {verb!r} of {kind}", verbs)
+    if verb not in verbs:
         raise Refused("UnknownVerb", f"{verb!r} is not a verb of {kind}")
     width = {} if call.query.width is None else {"width": call.query.width}
     if (verb == "shrink") != bool(width):
         raise BadInput("query.width", "is required by shrink and refused by other verbs")
-    done = service.plane.verbs.act(
-        kind, name, verb, author=call.author, dry_run=call.query.dry_run, **width
-    )
-    service.wake.set()
-    return done
+    return service.plane.verbs.act(kind, name, verb, **call.by, **width)
 
 
-@routes.post("/v1/plan", shapes.RunPlan, None, body=dict, needs="user")
+@routes("POST /v1/plan", shapes.RunPlan, None, body=dict, needs="user")
 def plan_run(service: Service, call: Call) -> dict[str, Any]:
     """Plan a run: who would pay, and where it would start."""
     plan = service.plane.objects.plan(call.body, author=call.author)
@@ -166,7 +144,7 @@ def _closing(service: Service, manifest: Any, lines: list[dict[str, Any]]) -> li
     return warnings
 
 
-@routes.get("/v1/explain/{kind}/{name}", dict[str, Any], any_kind=True)
+@routes("GET /v1/explain/{kind}/{name}", dict[str, Any], any_kind=True)
 def explain_object(service: Service, call: Call) -> dict[str, Any]:
     """Explain the state of an object; of a lease, by its run."""
     kind, name = known_kind(call), call.path["name"]
@@ -176,9 +154,7 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
         if kind == "Reservation" and reply["run"] is not None:
             reply["run"] = visible_to(call.author, reply["run"])
         return {**reply, "object": visible_to(call.author, reply["object"])}
-    lease = service.plane.objects.get(kind, name)
-    if lease is None:
-        raise NotFound(kind, name)
+    lease = found(service, kind, name)
     try:
         run = service.plane.reports.explain("Run", lease["spec"]["run"])
     except NotFound:

@@ -33,14 +33,8 @@ _HEADERS = {
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """The document of all endpoints."""
-    types = [endpoint.answer for endpoint in endpoints] + [
-        Error,
-        ObjectKind,
-        Kind,
-        Verb,
-        *SHAPES.values(),
-    ]
+    types = [endpoint.answer for endpoint in endpoints]
+    types += [Error, ObjectKind, Kind, Verb, *SHAPES.values()]
     types += [endpoint.body for endpoint in endpoints if endpoint.body not in (None, dict)]
     types += [endpoint.query for endpoint in endpoints if endpoint.query is not None]
     documents, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -68,33 +62,31 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 def _operation(
     endpoint: Endpoint, schemas: dict[str, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
-    names = _PARAMETER.findall(endpoint.path)
-    parameters = [_path_parameter(name, endpoint, schemas) for name in names]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": _in_path(name, endpoint, schemas)}
+        for name in _PARAMETER.findall(endpoint.path)
+    ]
     if endpoint.query is not None:
         shape = components[endpoint.query.__name__]
+        required = shape.get("required", ())
         parameters += [
-            {
-                "name": name,
-                "in": "query",
-                "required": name in shape.get("required", ()),
-                "schema": schema,
-            }
+            {"name": name, "in": "query", "required": name in required, "schema": schema}
             for name, schema in shape["properties"].items()
         ]
-    schema = schemas[str(endpoint.answer)]
-    content = {endpoint.media: {"schema": schema}}
+    content = {endpoint.media: {"schema": schemas[str(endpoint.answer)]}}
     content |= {media: {"schema": {"type": "string"}} for media in endpoint.also}
     responses: dict[str, Any] = {"200": {"description": "done", "content": content}}
+    error = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
     for status in endpoint.statuses:
-        body = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
-        responses[str(status)] = {"description": _TITLES[status], "content": body}
+        responses[str(status)] = {"description": _TITLES[status], "content": error}
     for response in responses.values():
         response["headers"] = {
             name: {"description": text, "schema": {"type": "string"}}
             for name, text in _HEADERS.items()
         }
+    words = re.sub(r"[^A-Za-z0-9]+", " ", endpoint.path.removeprefix("/v1")).split()
     operation: dict[str, Any] = {
-        "operationId": _operation_id(endpoint),
+        "operationId": endpoint.method.lower() + "".join(w[:1].upper() + w[1:] for w in words),
         "summary": endpoint.summary,
         "parameters": parameters,
         "responses": responses,
@@ -102,25 +94,14 @@ def _operation(
     if endpoint.needs != "nothing":
         operation["security"] = [{"bearer": []}]
     if endpoint.body is not None:
-        body_schema = _MANIFEST if endpoint.body is dict else schemas[str(endpoint.body)]
-        operation["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": body_schema}},
-        }
+        schema = _MANIFEST if endpoint.body is dict else schemas[str(endpoint.body)]
+        body = {"application/json": {"schema": schema}}
+        operation["requestBody"] = {"required": True, "content": body}
     return operation
 
 
-def _path_parameter(name: str, endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string", "minLength": 1}
-    if name == "kind":
-        schema = schemas[str(ObjectKind if endpoint.any_kind else Kind)]
-    elif name == "seq":
-        schema = {"type": "integer", "minimum": 1}
-    elif name == "verb":
-        schema = schemas[str(Verb)]
-    return {"name": name, "in": "path", "required": True, "schema": schema}
-
-
-def _operation_id(endpoint: Endpoint) -> str:
-    words = re.sub(r"[^A-Za-z0-9]+", " ", endpoint.path.removeprefix("/v1")).split()
-    return endpoint.method.lower() + "".join(word[:1].upper() + word[1:] for word in words)
+def _in_path(name: str, endpoint: Endpoint, schemas: dict[str, Any]) -> Any:
+    if name == "seq":
+        return {"type": "integer", "minimum": 1}
+    known = {"kind": ObjectKind if endpoint.any_kind else Kind, "verb": Verb}
+    return schemas[str(known[name])] if name in known else {"type": "string", "minLength": 1}

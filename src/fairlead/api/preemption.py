@@ -156,16 +156,13 @@ class ExportQuery(Shape):
     """SIZE:ROOT, separated by commas: the export proves that the log only grew since."""
 
 
-# --- handlers
-
-
-@routes.post(
-    "/v1/resolve", Resolved, DryRunQuery, body=ResolveBody, needs="admin", errors=(404, 409)
+@routes(
+    "POST /v1/resolve", Resolved, DryRunQuery, body=ResolveBody, needs="admin", errors=(404, 409)
 )
 def resolve(service: Service, call: Call) -> dict[str, Any]:
     """Preempt runs to free GPUs in a scope, or under caps."""
     body: ResolveBody = call.body
-    resolver, by = service.plane.resolver, {"author": call.author, "dry_run": call.query.dry_run}
+    resolver, by = service.plane.resolver, call.by
     in_scope = body.flavor is not None or body.gpus is not None or bool(body.location)
     if body.cap is not None:
         if body.budget is not None or in_scope:
@@ -182,23 +179,22 @@ def resolve(service: Service, call: Call) -> dict[str, Any]:
         reply = resolver.resolve_budget(body.budget, place=place, **by)
     else:
         reply = resolver.resolve(flavor=body.flavor, gpus=body.gpus, location=body.location, **by)
-    service.wake.set()
     return {**reply, "resolver": service.plane.config.resolver}
 
 
-@routes.get("/v1/runs/{name}/forecast", RunForecast, errors=(409,))
+@routes("GET /v1/runs/{name}/forecast", RunForecast, errors=(409,))
 def forecast_run(service: Service, call: Call) -> dict[str, Any]:
     """Preview the start of a run: candidates and odds."""
     return service.plane.resolver.preview("Run", call.path["name"])
 
 
-@routes.get("/v1/reservations/{name}/forecast", RunForecast, errors=(409,))
+@routes("GET /v1/reservations/{name}/forecast", RunForecast, errors=(409,))
 def forecast_reservation(service: Service, call: Call) -> dict[str, Any]:
     """Preview the start of a reservation: candidates and odds."""
     return service.plane.resolver.preview("Reservation", call.path["name"])
 
 
-@routes.get("/v1/outcomes", list[OutcomeRow])
+@routes("GET /v1/outcomes", list[OutcomeRow])
 def list_outcomes(service: Service, call: Call) -> list[dict[str, Any]]:
     """List recent outcomes, oldest first."""
     return service.plane.outcome_reports.list()
@@ -207,13 +203,13 @@ def list_outcomes(service: Service, call: Call) -> list[dict[str, Any]]:
 _ONE = "/v1/outcomes/{seq}"
 
 
-@routes.get(_ONE, OutcomeDocument)
+@routes(f"GET {_ONE}", OutcomeDocument)
 def get_outcome(service: Service, call: Call) -> dict[str, Any]:
     """Show an outcome; other owners' names stay pseudonyms."""
     return service.plane.outcome_reports.get(_seq(call), author=call.author)
 
 
-@routes.get(_ONE + "/export", dict[str, Any], ExportQuery, errors=(409,))
+@routes(f"GET {_ONE}/export", dict[str, Any], ExportQuery, errors=(409,))
 def export_outcome(service: Service, call: Call) -> Response:
     """Export an outcome as a file that verifies without Fairlead."""
     query: ExportQuery = call.query
@@ -231,33 +227,23 @@ def export_outcome(service: Service, call: Call) -> Response:
     return Response(data, media_type="application/json")
 
 
-@routes.post(_ONE + "/void", Voided, DryRunQuery, body=VoidBody, needs="admin", errors=(409,))
+@routes(f"POST {_ONE}/void", Voided, DryRunQuery, body=VoidBody, needs="admin", errors=(409,))
 def void_outcome(service: Service, call: Call) -> dict[str, Any]:
     """Void an outcome that waits for its beacon."""
-    reply = service.plane.outcomes.void(
-        _seq(call), call.body.reason, author=call.author, dry_run=call.query.dry_run
-    )
-    service.wake.set()
-    return reply
+    return service.plane.outcomes.void(_seq(call), call.body.reason, **call.by)
 
 
-@routes.put("/v1/nonces/{owner}", Nonce, DryRunQuery, body=NonceBody, needs="user", errors=(404,))
+@routes("PUT /v1/nonces/{owner}", Nonce, DryRunQuery, body=NonceBody, needs="user", errors=(404,))
 def put_nonce(service: Service, call: Call) -> dict[str, Any]:
     """Add an owner's entropy to its next lottery."""
-    return service.plane.outcomes.add_nonce(
-        call.path["owner"], call.body.nonce, author=call.author, dry_run=call.query.dry_run
-    )
+    return service.plane.outcomes.add_nonce(call.path["owner"], call.body.nonce, **call.by)
 
 
-@routes.post("/v1/beacons", BeaconBody, DryRunQuery, body=BeaconBody, needs="admin", errors=(409,))
+@routes("POST /v1/beacons", BeaconBody, DryRunQuery, body=BeaconBody, needs="admin", errors=(409,))
 def add_beacon(service: Service, call: Call) -> dict[str, Any]:
     """Supply the value of a public beacon's round."""
     body: BeaconBody = call.body
-    reply = service.plane.outcomes.add_beacon(
-        body.source, body.round, body.value, author=call.author, dry_run=call.query.dry_run
-    )
-    service.wake.set()
-    return reply
+    return service.plane.outcomes.add_beacon(body.source, body.round, body.value, **call.by)
 
 
 def _seq(call: Call) -> int:

@@ -10,7 +10,7 @@ closed after the period began, so only closings since then are read.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -61,15 +61,6 @@ _BLANK: dict[str, Any] = dict.fromkeys(ReportRow.__struct_fields__) | {
 def period_of(period: Period, time_ms: int) -> Window:
     """The UTC day, ISO week, month or quarter around a time."""
     return calendar(_CALENDAR[period], time_ms)
-
-
-def periods(period: Period, start_ms: int, end_ms: int) -> Iterator[Window]:
-    """All periods that a stretch of time touches, in order."""
-    at_ms = start_ms
-    while at_ms < end_ms:
-        window = period_of(period, at_ms)
-        yield window
-        at_ms = window.end_ms
 
 
 def period_row(kind: str, period: Period, window: Window, **values: Any) -> dict[str, Any]:
@@ -132,7 +123,7 @@ def _by_run(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
         # The id of a lease is `run.uid.attempt.number`; entries of early versions have no payer.
         charge |= {"run": body.lease.rsplit(".", 3)[0], "payer": body.payer or body.budget}
         for part in body.parts:
-            yield {**charge, **msgspec.structs.asdict(part)}
+            yield {**charge, **asdict(part)}
     yield from accruing
 
 
@@ -180,28 +171,22 @@ def idle_rows(service: Service, period: Period, start_ms: int, end_ms: int) -> l
     start_ms, end_ms = max(start_ms, known_since_ms(service.ledger)), min(end_ms, now_ms)
     nodes = _nodes(service, start_ms)
     _add_leases(service, nodes, start_ms, now_ms)
-    rows = []
-    for window in periods(period, start_ms, end_ms):
-        since_ms, until_ms = max(window.start_ms, start_ms), min(window.end_ms, end_ms)
+    rows, at_ms = list[dict[str, Any]](), start_ms
+    while at_ms < end_ms:
+        window = period_of(period, at_ms)
+        until_ms = min(window.end_ms, end_ms)
         for name, node in sorted(nodes.items()):
-            idle_ms, idle = node.idle_ms(since_ms, until_ms), node.idle_at(until_ms, start_ms)
+            idle_ms, idle = node.idle_ms(at_ms, until_ms), node.idle_at(until_ms, start_ms)
+            since = format_time(min(idle)) if idle else None
+            figures = {"idle_gpu_hours": hours(idle_ms), "idle_since": since}
             if idle_ms:
-                rows.append(
-                    period_row(
-                        "idle",
-                        period,
-                        window,
-                        node=name,
-                        idle_gpus=len(idle),
-                        idle_gpu_hours=hours(idle_ms),
-                        idle_since=format_time(min(idle)) if idle else None,
-                    )
-                )
+                row = period_row("idle", period, window, node=name, idle_gpus=len(idle), **figures)
+                rows.append(row)
+        at_ms = window.end_ms
     return rows
 
 
 def _nodes(service: Service, start_ms: int) -> dict[str, _Devices]:
-    """Every node of the time, with its number of devices."""
     changes: dict[str, list[tuple[int, int, int]]] = {}
     for entry, body in entries_of(service.ledger, ObjectApplied, start_ms):
         if body.kind == "Node":
@@ -290,7 +275,6 @@ def seq_before(ledger: Ledger, time_ms: int) -> int:
 
 
 def known_since_ms(ledger: Ledger) -> int:
-    """The time of the first entry that is not archived."""
     return _time_ms(ledger, ledger.archived_to() + 1)
 
 

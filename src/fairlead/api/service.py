@@ -22,7 +22,6 @@ class LedgerSignal:
         self._lock = threading.Lock()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the event loop of the waiting requests."""
         self._loop = loop
 
     def notify(self, seq: int, *, close: bool = False) -> None:

@@ -208,9 +208,6 @@ class NewToken(TokenRow):
     token: str
 
 
-# --- tables
-
-
 class BudgetRow(Shape):
     """Limits and usage of one envelope."""
 
@@ -297,9 +294,6 @@ class ReportRow(Shape):
     idle_gpus: int
     idle_gpu_hours: float
     idle_since: str | None
-
-
-# --- queries
 
 
 class OwnerQuery(Shape):

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,10 +15,10 @@ from starlette.responses import Response, StreamingResponse
 
 from fairlead.api.access import Unauthenticated
 from fairlead.api.endpoint import Call, Routes
-from fairlead.api.objects import redact
+from fairlead.api.objects import found, redact
 from fairlead.api.service import Service
 from fairlead.api.shapes import Event, Events, EventsQuery, LogsQuery, WatchQuery
-from fairlead.engine.gpu import Author, Forbidden, NotFound, job_prefix
+from fairlead.engine.gpu import Author, Forbidden, job_prefix
 from fairlead.schema.border import BadInput
 
 routes = Routes()
@@ -30,7 +30,7 @@ _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _LOOKS = 10  # at files that are renamed while they are opened
 
 
-@routes.get("/v1/events", Events, EventsQuery)
+@routes("GET /v1/events", Events, EventsQuery)
 async def events(service: Service, call: Call) -> Response:
     """List events after a number; with `wait_s`, as soon as there are some."""
     query = call.query
@@ -42,8 +42,8 @@ async def events(service: Service, call: Call) -> Response:
     return Response(body, media_type="application/json")
 
 
-@routes.get(
-    "/v1/watch", Event, WatchQuery, media="application/x-ndjson", also=("text/event-stream",)
+@routes(
+    "GET /v1/watch", Event, WatchQuery, media="application/x-ndjson", also=("text/event-stream",)
 )
 async def watch(service: Service, call: Call) -> Response:
     """Stream events as server-sent events or, by default, as JSON lines."""
@@ -96,15 +96,12 @@ async def _lines(
             yield b": alive\n\n" if sse else b"\n"
 
 
-@routes.get("/v1/runs/{name}/logs", str, LogsQuery, needs="user", media="text/plain")
+@routes("GET /v1/runs/{name}/logs", str, LogsQuery, needs="user", media="text/plain")
 async def logs(service: Service, call: Call) -> Response:
     """Stream the output of a run, to users that act for its owner."""
     name = call.path["name"]
-    run = await run_in_threadpool(service.plane.objects.get, "Run", name)
-    if run is None:
-        raise NotFound("Run", name)
-    owner = run["spec"]["owner"]
-    if not call.author.may_act_for(owner):
+    run = await run_in_threadpool(found, service, "Run", name)
+    if not call.author.may_act_for(run["spec"]["owner"]):
         raise Forbidden(f"{call.author.user} may not read the output of {name!r}")
     lines = _output(service, call, run)
     return StreamingResponse(lines, media_type="text/plain", headers={"Cache-Control": "no-store"})
@@ -137,9 +134,8 @@ def _may_still_read(call: Call, owner: str) -> bool:
 
 def _ended(service: Service, name: str, uid: str) -> bool:
     run = service.plane.objects.get("Run", name)
-    if run is None or run["metadata"]["uid"] != uid:
-        return True
-    return run["status"]["phase"] in ("Completed", "Failed")
+    over = ("Completed", "Failed")
+    return run is None or run["metadata"]["uid"] != uid or run["status"]["phase"] in over
 
 
 # --- the output of a run
@@ -168,7 +164,6 @@ class OutputReader:
             yield from iter(lambda: self._files[0].read(CHUNK), b"")
 
     def close(self) -> None:
-        """Close the files."""
         while self._files:
             self._files.pop().close()
 
@@ -176,7 +171,7 @@ class OutputReader:
         """Open the parts after the newest one that is open; returns whether there are any."""
         fresh = deque(self._open())
         if self._files:
-            held, names = _identity(self._files[-1]), [_identity(file) for file in fresh]
+            held, *names = _identities([self._files[-1], *fresh])
             for _ in range(names.index(held) + 1 if held in names else 0):
                 fresh.popleft().close()
         elif self._tail is not None:
@@ -186,29 +181,23 @@ class OutputReader:
         return bool(fresh)
 
     def _open(self) -> list[BinaryIO]:
-        """The parts as they are at one moment."""
         files: list[BinaryIO] = []
         for _ in range(_LOOKS):
             for path in self._parts():
                 with suppress(FileNotFoundError):
                     files.append(path.open("rb"))
-            if _on_disk(self._parts()) == [_identity(file) for file in files]:
+            if _identities(self._parts()) == _identities(files):
                 break
             while files:
                 files.pop().close()
         return files
 
 
-def _identity(file: BinaryIO) -> tuple[int, int]:
-    status = os.fstat(file.fileno())
-    return status.st_dev, status.st_ino
-
-
-def _on_disk(paths: Sequence[Path]) -> list[tuple[int, int]]:
+def _identities(parts: Iterable[BinaryIO | Path]) -> list[tuple[int, int]]:
     identities = []
-    for path in paths:
+    for part in parts:
         with suppress(FileNotFoundError):
-            status = path.stat()
+            status = os.stat(part if isinstance(part, Path) else part.fileno())
             identities.append((status.st_dev, status.st_ino))
     return identities
 

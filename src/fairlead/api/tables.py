@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -12,7 +13,6 @@ from starlette.responses import Response
 
 from fairlead import __version__
 from fairlead.api import shapes
-from fairlead.api.access import User
 from fairlead.api.endpoint import ANONYMOUS, Call, Routes, problem
 from fairlead.api.reports import idle_rows, period_of, usage_rows
 from fairlead.api.service import Service
@@ -27,32 +27,32 @@ OWN_ENTRIES_MAX = 10_000
 Rows = list[dict[str, Any]]
 
 
-@routes.get("/v1/budgets", list[shapes.BudgetRow])
+@routes("GET /v1/budgets", list[shapes.BudgetRow])
 def budgets(service: Service, call: Call) -> Rows:
     """List what each envelope grants, uses and has left."""
     return service.plane.reports.budgets()
 
 
-@routes.get("/v1/leases", list[shapes.LeaseRow])
+@routes("GET /v1/leases", list[shapes.LeaseRow])
 def leases(service: Service, call: Call) -> Rows:
     """List open leases."""
     return service.plane.reports.leases()
 
 
-@routes.get("/v1/sponsors", list[shapes.SponsorRow], shapes.SponsorsQuery)
+@routes("GET /v1/sponsors", list[shapes.SponsorRow], shapes.SponsorsQuery)
 def sponsors(service: Service, call: Call) -> Rows:
     """List envelopes that lend to an owner."""
     return service.plane.reports.sponsors(call.query.owner, call.query.flavor)
 
 
-@routes.get("/v1/owes", list[shapes.OwesRow])
+@routes("GET /v1/owes", list[shapes.OwesRow])
 def owes(service: Service, call: Call) -> Rows:
     """List who owes whom."""
     return service.plane.reports.owes()
 
 
-@routes.get(
-    "/v1/report", list[shapes.ReportRow], shapes.ReportQuery, errors=(409,), also=("text/csv",)
+@routes(
+    "GET /v1/report", list[shapes.ReportRow], shapes.ReportQuery, errors=(409,), also=("text/csv",)
 )
 def report(service: Service, call: Call) -> Any:
     """Report GPU-hours for chargeback, then idle devices."""
@@ -83,16 +83,13 @@ def _cell(value: Any) -> Any:
     return value
 
 
-# --- the ledger
-
-
-@routes.get("/v1/head", shapes.HeadDocument)
+@routes("GET /v1/head", shapes.HeadDocument)
 def head(service: Service, call: Call) -> dict[str, Any]:
     """Show the ledger's checkpoint (signed tree head)."""
     return service.ledger.head().as_document()
 
 
-@routes.get("/v1/consistency", shapes.Consistency, shapes.ConsistencyQuery)
+@routes("GET /v1/consistency", shapes.Consistency, shapes.ConsistencyQuery)
 def consistency(service: Service, call: Call) -> dict[str, Any]:
     """Prove that a larger log continues a smaller one."""
     old, new, size = call.query.old, call.query.new, service.ledger.head().head.size
@@ -102,7 +99,7 @@ def consistency(service: Service, call: Call) -> dict[str, Any]:
     return {"old": old, "new": new, "proof": [node.hex() for node in proof]}
 
 
-@routes.get("/v1/ledger", list[shapes.OwnEntry], shapes.EntriesQuery)
+@routes("GET /v1/ledger", list[shapes.OwnEntry], shapes.EntriesQuery)
 def own_entries(service: Service, call: Call) -> Rows:
     """List the ledger's creation, keys and epochs, with proofs."""
     newest = service.ledger.head().head.size
@@ -125,10 +122,7 @@ def own_entries(service: Service, call: Call) -> Rows:
     ]
 
 
-# --- users and tokens
-
-
-@routes.get("/v1/whoami", shapes.WhoAmI)
+@routes("GET /v1/whoami", shapes.WhoAmI)
 def whoami(service: Service, call: Call) -> dict[str, Any]:
     """Show the caller as the server authenticated it."""
     author = call.author
@@ -140,20 +134,20 @@ def whoami(service: Service, call: Call) -> dict[str, Any]:
     }
 
 
-@routes.get("/v1/users", list[shapes.UserRow], needs="admin")
-def list_users(service: Service, call: Call) -> Rows:
+@routes("GET /v1/users", list[shapes.UserRow], needs="admin")
+def list_users(service: Service, call: Call) -> list[shapes.UserRow]:
     """List users and their owners."""
     return service.access.users()
 
 
-@routes.put(
-    "/v1/users/{name}", shapes.UserRow, shapes.DryRunQuery, body=shapes.UserBody, needs="admin"
+@routes(
+    "PUT /v1/users/{name}", shapes.UserRow, shapes.DryRunQuery, body=shapes.UserBody, needs="admin"
 )
-def bind_user(service: Service, call: Call) -> dict[str, Any]:
+def bind_user(service: Service, call: Call) -> shapes.UserRow:
     """Bind a user to owners."""
     _refuse_token(call)
-    user = User(call.path["name"], call.body.owners, call.body.admin)
-    return service.access.bind(user, author=call.author.user, dry_run=call.query.dry_run)
+    user = shapes.UserRow(call.path["name"], call.body.owners, call.body.admin)
+    return service.access.bind(user, **call.by)
 
 
 def _refuse_token(call: Call) -> None:
@@ -162,20 +156,19 @@ def _refuse_token(call: Call) -> None:
         raise Forbidden("a token cannot grant rights: use this machine's socket, without a token")
 
 
-@routes.delete("/v1/users/{name}", shapes.UserRow, shapes.DryRunQuery, needs="admin")
-def unbind_user(service: Service, call: Call) -> dict[str, Any]:
+@routes("DELETE /v1/users/{name}", shapes.UserRow, shapes.DryRunQuery, needs="admin")
+def unbind_user(service: Service, call: Call) -> shapes.UserRow:
     """Remove a user's bindings."""
-    name, dry_run = call.path["name"], call.query.dry_run
-    return service.access.unbind(name, author=call.author.user, dry_run=dry_run)
+    return service.access.unbind(call.path["name"], **call.by)
 
 
-@routes.get("/v1/tokens", list[shapes.TokenRow], needs="user")
+@routes("GET /v1/tokens", list[shapes.TokenRow], needs="user")
 def list_tokens(service: Service, call: Call) -> Rows:
     """List the caller's tokens, for an admin all; without secrets."""
     return service.access.tokens(None if call.author.admin else call.author.user)
 
 
-@routes.post("/v1/tokens", shapes.NewToken, shapes.DryRunQuery, body=shapes.TokenBody, needs="user")
+@routes("POST /v1/tokens", shapes.NewToken, shapes.DryRunQuery, body=shapes.TokenBody, needs="user")
 def create_token(service: Service, call: Call) -> dict[str, Any]:
     """Create a token for the caller; an admin creates them for any user."""
     _refuse_token(call)
@@ -185,24 +178,19 @@ def create_token(service: Service, call: Call) -> dict[str, Any]:
     if not (call.author.admin or call.author.owners):
         # It would open nothing, and a user without rights must not fill the ledger.
         raise Forbidden(f"{user} acts for no owner, and needs no token")
-    return service.access.create_token(
-        user, call.body.note, author=call.author.user, dry_run=call.query.dry_run
-    )
+    return service.access.create_token(user, call.body.note, **call.by)
 
 
-@routes.delete("/v1/tokens/{id}", shapes.TokenRow, shapes.DryRunQuery, needs="user", errors=(409,))
+@routes("DELETE /v1/tokens/{id}", shapes.TokenRow, shapes.DryRunQuery, needs="user", errors=(409,))
 def revoke_token(service: Service, call: Call) -> dict[str, Any]:
     """Revoke a token."""
     token = call.path["id"]
-    if not call.author.admin and service.access.token_user(token) != call.author.user:
+    if not call.author.admin and service.access.token(token).user != call.author.user:
         raise Forbidden(f"token {token!r} does not belong to {call.author.user}")
-    return service.access.revoke(token, author=call.author.user, dry_run=call.query.dry_run)
+    return service.access.revoke(token, **call.by)
 
 
-# --- health
-
-
-@routes.get("/healthz", shapes.Health)
+@routes("GET /healthz", shapes.Health)
 def health(service: Service, call: Call) -> Any:
     """Check that the server is alive and can record; 503 if not."""
     plane, failure = service.plane, service.ledger.failure() or service.fault
@@ -239,15 +227,15 @@ _COUNTERS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class ControlPlaneCollector:
     """Turns the control plane's numbers into metric families."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+    plane: ControlPlane
 
     def collect(self) -> Iterator[Metric]:
         """All families, also those without a sample: dashboards show them from the start."""
-        values = self._plane.reports.metrics()
+        values = self.plane.reports.metrics()
         for family_of, table in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for name, (text, keys) in table.items():
                 family = family_of(name, text, labels=keys)
@@ -256,14 +244,9 @@ class ControlPlaneCollector:
                 yield family
 
 
-def render(plane: ControlPlane) -> bytes:
-    """The text that Prometheus reads."""
-    registry = CollectorRegistry()
-    registry.register(ControlPlaneCollector(plane))
-    return generate_latest(registry)
-
-
-@routes.get("/metrics", str, media="text/plain")
+@routes("GET /metrics", str, media="text/plain")
 def metrics(service: Service, call: Call) -> Response:
     """Export metrics for Prometheus."""
-    return Response(render(service.plane), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    registry = CollectorRegistry()
+    registry.register(ControlPlaneCollector(service.plane))
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -4,15 +4,21 @@ Logs go to stderr, as JSON in a pipe and readable on a terminal. A closed pipe o
 not stop an agent: it keeps governing without its log.
 """
 
+import functools
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from fairlead.cli.main import silence
-from fairlead.cli.table import Decorator
+from fairlead.cli.options import NEW_FOLDER, Decorator, option, output_option
+from fairlead.cli.table import Output
+from fairlead.schema.border import BadInput
 
 if TYPE_CHECKING:
     from fairlead.node.state import StateDirectory
@@ -25,7 +31,6 @@ class _Lasting:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write a line, if the stream still takes it."""
         try:
             self._stream.write(text)
             self._stream.flush()
@@ -35,10 +40,9 @@ class _Lasting:
             return
 
     def flush(self) -> None:
-        """Every write flushes."""
+        pass
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
         return self._stream.isatty()
 
 
@@ -47,54 +51,103 @@ def lasting(stream: TextIO) -> TextIO:
     return cast("TextIO", _Lasting(stream))
 
 
-def agent_log(agent: str, stream: TextIO | None = None) -> Any:
-    """A logger on stderr; on another stream a closed pipe ends the agent."""
-    import structlog  # 70 ms that `status` and `explain` do not pay
+def _processors(stream: TextIO, *, utc: bool) -> list[Any]:
+    from structlog import dev, processors  # 70 ms that `status` and `explain` do not pay
 
-    last: Any = structlog.processors.JSONRenderer()
-    if (stream or sys.stderr).isatty():
-        last = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
-    return structlog.wrap_logger(
-        structlog.WriteLogger(stream or lasting(sys.stderr)),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            last,
-        ],
-    ).bind(agent=agent)
+    last: Any = processors.JSONRenderer()
+    if stream.isatty():
+        last = dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
+    stamp = processors.TimeStamper(fmt="iso", utc=utc)
+    return [processors.add_log_level, stamp, processors.format_exc_info, last]
 
 
-def state_dir_option(agent: str) -> Decorator:
-    """`--state-dir` of an agent."""
-    return click.option(
-        "--state-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        envvar=f"FAIRLEAD_{agent.upper()}_STATE_DIR",
-        help=f"State directory [root: /var/lib/fairlead/{agent}].",
+def structured_logs() -> None:
+    """For the control plane: the log of every module on stderr."""
+    import structlog
+
+    structlog.configure(
+        processors=_processors(sys.stderr, utc=not sys.stderr.isatty()),
+        logger_factory=structlog.WriteLoggerFactory(lasting(sys.stderr)),
     )
 
 
-def setting(agent: str, name: str, type: Any, text: str) -> Decorator:
-    """A flag whose default is in the agent's configuration."""
-    variable = f"FAIRLEAD_{agent.upper()}_{name.strip('-').upper().replace('-', '_')}"
-    return click.option(name, type=type, envvar=variable, help=text)
+def agent_log(agent: str, stream: TextIO | None = None) -> Any:
+    """A logger on stderr; on another stream a closed pipe ends the agent."""
+    import structlog
+
+    logger = structlog.WriteLogger(stream or lasting(sys.stderr))
+    processors = _processors(stream or sys.stderr, utc=True)
+    return structlog.wrap_logger(logger, processors=processors).bind(agent=agent)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCommands:
+    """What the commands of one agent share."""
+
+    agent: str
+    home: Callable[[], Path]
+
+    def setting(self, names: str, type: Any, text: str, **more: Any) -> Decorator:
+        """An option whose default is in the agent's configuration, with an environment variable."""
+        name = names.partition(" ")[0].removeprefix("--").replace("-", "_")
+        return option(names, type, text, envvar=f"FAIRLEAD_{self.agent}_{name}".upper(), **more)
+
+    def state_dir(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The option `--state-dir`."""
+        text = f"State directory [root: /var/lib/fairlead/{self.agent}]."
+        return self.setting("--state-dir", NEW_FOLDER, text)(function)
+
+    def directory(self, state_dir: Path | None) -> "StateDirectory":
+        from fairlead.node.state import StateDirectory
+
+        return StateDirectory(state_dir or self.home() / self.agent)
+
+    def read_status(self, directory: "StateDirectory") -> dict[str, Any]:
+        """The agent's last status, with its age; stale after three of its periods."""
+        from fairlead.node.state import STATUS
+
+        status = directory.read(STATUS)
+        if status is None:
+            hint = f"(see `fairlead {self.agent} run`)"
+            raise click.UsageError(f"no agent has run in {directory.path} {hint}")
+        age_ms, running = directory.age_ms(STATUS), directory.running()
+        # The traffic agent writes its status every second, not every tick.
+        late_ms = 3 * (
+            status["clear_ms"] if self.agent == "node" else max(1_000, status["tick_ms"])
+        )
+        return {**status, "running": running, "age_ms": age_ms, "stale": age_ms > late_ms}
+
+    def reads_status(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A command about the agent's last status: it is called with that and its output."""
+
+        @functools.wraps(function)
+        def command(*, state_dir: Path | None, output: str, **values: Any) -> Any:
+            return function(self.read_status(self.directory(state_dir)), Output(output), **values)
+
+        return self.state_dir(output_option(command))
 
 
 def settings_of(flags: dict[str, Any]) -> dict[str, Any]:
-    """The flags that were set, as the agent's configuration takes them."""
     values = {name: value for name, value in flags.items() if value is not None}
     if "state_dir" in values:
         values["state_dir"] = str(values["state_dir"])
     return values
 
 
-def read_status(directory: "StateDirectory", agent: str) -> dict[str, Any]:
-    """The agent's last status, with its age."""
-    from fairlead.node.state import STATUS
+@contextmanager
+def bad_usage(config_file: Path | None) -> Iterator[None]:
+    """Turn bad settings into a usage error that names the file."""
+    try:
+        yield
+    except BadInput as error:
+        where = f"{config_file}: " if config_file else ""
+        raise click.UsageError(f"{where}{error}") from error
 
-    status = directory.read(STATUS)
-    if status is None:
-        raise click.UsageError(f"no agent has run in {directory.path} (see `fairlead {agent} run`)")
-    status["running"] = directory.running()
-    status["age_ms"] = directory.age_ms(STATUS)
-    return status
+
+def find(rows: Sequence[Any], key: str, name: str, known: str, most: int | None = None) -> Any:
+    """The row of that name; an error lists the others, where `known` introduces them."""
+    row = next((row for row in rows if row[key] == name), None)
+    if row is None:
+        names = ", ".join(row[key] for row in rows[:most]) or "none"
+        raise click.UsageError(f"unknown {key} {name!r}{known}: {names}")
+    return row

@@ -9,7 +9,8 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from difflib import get_close_matches
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -18,24 +19,17 @@ from urllib.parse import quote, urlencode
 import click
 
 from fairlead.cli.audit.checkpoints import HEADERS, Checkpoints, read_headers
-from fairlead.cli.input import MANIFEST_PATH, Source, dry_run_option
+from fairlead.cli.input import MANIFEST_PATH, Source
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
-from fairlead.cli.progress import WaitNotice
-from fairlead.cli.table import Decorator, Output, output_option
-from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, Reply, parse, stream
+from fairlead.cli.options import dry_run_option, output_option, server_option
+from fairlead.cli.table import Output, WaitNotice
+from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
 
 SOCKET = "fairlead.sock"
 MACHINE = Path("/var/lib/fairlead") / SOCKET
 TIMEOUT_S = 90
-
-server_option: Decorator = click.option(
-    "--server",
-    envvar="FAIRLEAD_SERVER",
-    metavar="WHERE",
-    help="Socket path or http://127.0.0.1:PORT.",
-)
 
 
 class ServerError(click.ClickException):
@@ -54,7 +48,6 @@ class ServerError(click.ClickException):
         self.exit_code = EXIT_FAULT if status >= 500 else EXIT_BAD_INPUT if bad else EXIT_REFUSED
 
     def saying(self, message: str) -> "ServerError":
-        """The same error with another message."""
         return ServerError(self.status, {"code": self.code, "message": message})
 
     def show(self, file: object = None) -> None:
@@ -63,27 +56,18 @@ class ServerError(click.ClickException):
         click.echo(f"{words[self.exit_code]}: {self.message}", err=True)
 
 
-@contextmanager
-def explained(sources: Sequence[Source]) -> Iterator[None]:
-    """Turn an error about `manifests[3].spec.x` into one about that document of that file."""
-    try:
-        yield
-    except ServerError as error:
-        match = MANIFEST_PATH.match(error.path or "")
-        if match is None or int(match[1]) >= len(sources):
-            raise
-        inside = (error.path or "")[match.end() :]
-        parts = [sources[int(match[1])].place, *([inside] if inside else []), error.about]
-        raise error.saying(": ".join(parts)) from None
-
-
 class Client:
     """Talks to one server. `verify` False: checkpoints are not checked, for completions."""
 
     def __init__(
-        self, where: str | None, *, verify: bool = True, timeout_s: float = TIMEOUT_S
+        self,
+        where: str | None,
+        *,
+        verify: bool = True,
+        timeout_s: float = TIMEOUT_S,
+        dry_run: bool = False,
     ) -> None:
-        self.where = where or _default()
+        self.where, self._dry_run = where or _default(), dry_run
         self._checkpoints = Checkpoints(self.where) if verify else None
         self._token, self._timeout_s = _token(), timeout_s
 
@@ -95,52 +79,78 @@ class Client:
         self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None
     ) -> Any:
         """One request and its JSON; text for what is not JSON."""
-        reply = self._checked(method, path, body, query or {})
-        is_json = reply.headers.get_content_type() == "application/json"
-        return json.loads(reply.body) if is_json else reply.body.decode(errors="replace")
+        waiting = WaitNotice(f"waiting for {self.where}")
+        with waiting, self._open(method, path, query or {}, body) as reply:
+            data, media = reply.read(), reply.headers.get_content_type()
+        return json.loads(data) if media == "application/json" else data.decode(errors="replace")
+
+    def change(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """A request that changes something, or previews it."""
+        return self.call(method, path, body=body, query={"dry_run": self._dry_run, **query})
+
+    def apply(self, sources: Sequence[Source], *more: Any) -> list[dict[str, Any]]:
+        """Apply manifests; an error about `manifests[3].spec.x` names that document's file."""
+        manifests = [*(source.document for source in sources), *more]
+        body = {"manifests": manifests, "dry_run": self._dry_run}
+        try:
+            return list(self.call("POST", "/v1/apply", body=body)["items"])
+        except ServerError as error:
+            match = MANIFEST_PATH.match(error.path or "")
+            if match is None or int(match[1]) >= len(sources):
+                raise
+            inside = (error.path or "")[match.end() :]
+            parts = [sources[int(match[1])].place, *([inside] if inside else []), error.about]
+            raise error.saying(": ".join(parts)) from None
 
     def data(self, path: str, **query: Any) -> bytes:
         """The bytes of a reply, for files whose digests must hold."""
-        return self._checked("GET", path, None, query).body
+        with self._open("GET", path, query) as reply:
+            return reply.read()
 
     def lines(self, path: str, **query: Any) -> Iterator[bytes]:
         """A streamed reply, chunk by chunk; a run may print nothing for hours."""
-        with self._stream("GET", path, None, query) as reply:
-            self._check(reply.status, reply.headers)
-            if reply.status >= 400:
-                raise ServerError(reply.status, _error(reply.read()))
-            try:
-                yield from reply.chunks()
-            except NoReply as error:
-                raise PermanentFault(f"{self.where}: the server closed the connection") from error
+        with self._open("GET", path, query) as reply:
+            yield from reply.chunks()
+
+    def get_object(self, kind: str, name: str) -> dict[str, Any]:
+        with self.about(kind, name) as path:
+            return dict(self.get(f"/v1/objects/{path}"))
+
+    @contextmanager
+    def about(self, kind: str, name: str) -> Iterator[str]:
+        """The path of an object; where it is unknown, the error names a similar one."""
+        try:
+            yield f"{kind}/{segment(name)}"
+        except ServerError as error:
+            if error.status != 404:
+                raise
+            items = self.get(f"/v1/objects/{kind}")["items"]
+            similar = get_close_matches(name, [item["metadata"]["name"] for item in items], n=1)
+            hint = f" (see `fairlead get {kind.lower()}s`)"
+            if similar:
+                hint = f"; did you mean {similar[0]!r}?"
+            raise error.saying(error.message + hint) from None
 
     def consistency(self, old: int, new: int) -> tuple[bytes, ...] | None:
         """Proof that the log of the old size begins the one of the new size; None without one."""
-        reply = self._exchange("GET", "/v1/consistency", None, {"old": old, "new": new})
-        if reply.status == 422:
-            return None  # there is no such proof: the log is shorter than it was
-        if reply.status >= 400:
-            raise ServerError(reply.status, _error(reply.body))
         try:
-            return tuple(bytes.fromhex(node) for node in json.loads(reply.body)["proof"])
+            reply = self._unchecked("/v1/consistency", old=old, new=new)
+            return tuple(bytes.fromhex(node) for node in reply["proof"])
+        except ServerError as error:
+            if error.status != 422:
+                raise
+            return None  # there is no such proof: the log is shorter than it was
         except (ValueError, KeyError, TypeError):
             return None
 
     def own_entries(self, size: int) -> list[dict[str, Any]]:
-        """The ledger's entries about its own keys and epochs, with proofs."""
-        reply = self._exchange("GET", "/v1/ledger", None, {"size": size})
-        if reply.status >= 400:
-            raise ServerError(reply.status, _error(reply.body))
-        rows = json.loads(reply.body)
+        rows = self._unchecked("/v1/ledger", size=size)
         return rows if isinstance(rows, list) else []
 
-    def _checked(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Reply:
-        with WaitNotice(f"waiting for {self.where}"):
-            reply = self._exchange(method, path, body, query)
-        self._check(reply.status, reply.headers)
-        if reply.status >= 400:
-            raise ServerError(reply.status, _error(reply.body))
-        return reply
+    def _unchecked(self, path: str, **query: Any) -> Any:
+        """For the check itself: what it asks is proved by what it compares."""
+        with self._open("GET", path, query, checked=False) as reply:
+            return json.loads(reply.read())
 
     def _check(self, status: int, headers: Message) -> None:
         """Check the checkpoint of a reply. A server that refuses us sends no proof either, and a
@@ -151,16 +161,15 @@ class Client:
         if signed is not None or status < 400:
             self._checkpoints.see(signed, self)
 
-    def _exchange(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Reply:
-        with self._stream(method, path, body, query) as reply:
-            try:
-                return Reply(reply.status, reply.headers, reply.read())
-            except NoReply as error:
-                raise PermanentFault(f"{self.where}: the server closed the connection") from error
-
     @contextmanager
-    def _stream(
-        self, method: str, path: str, body: Any, query: dict[str, Any]
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, Any],
+        body: Any = None,
+        *,
+        checked: bool = True,
     ) -> Iterator[HttpStream]:
         values = {key: _text(value) for key, value in query.items() if value is not None}
         target = path + ("?" + urlencode(values) if values else "")
@@ -170,16 +179,19 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = "application/json"
-        endpoint, timeout_s = self._endpoint(), self._timeout_s
-        with ExitStack() as stack:
-            try:
-                opened = stream(
-                    endpoint, method, target, body=data, headers=headers, timeout_s=timeout_s
-                )
-                reply = stack.enter_context(opened)
-            except NoReply as error:
-                raise PermanentFault(_unreachable(self.where, error)) from error
-            yield reply
+        endpoint, timeout_s, reply = self._endpoint(), self._timeout_s, None
+        sending = stream(endpoint, method, target, body=data, headers=headers, timeout_s=timeout_s)
+        try:
+            with sending as reply:
+                if checked:
+                    self._check(reply.status, reply.headers)
+                if reply.status >= 400:
+                    raise ServerError(reply.status, _error(reply.read()))
+                yield reply
+        except NoReply as error:
+            closed = f"{self.where}: the server closed the connection"
+            message = _unreachable(self.where, error) if reply is None else closed
+            raise PermanentFault(message) from error
 
     def _endpoint(self) -> HttpEndpoint:
         try:
@@ -193,7 +205,6 @@ class Client:
 
 
 def segment(text: str) -> str:
-    """A name as one segment of a path."""
     return quote(text, safe="")
 
 
@@ -240,11 +251,12 @@ def reads_api(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def command(*, server: str | None, output: str, dry_run: bool = False, **values: Any) -> Any:
-        return function(Client(server), Output(output, dry_run=dry_run), **values)
+        client, out = Client(server, dry_run=dry_run), Output(output, dry_run=dry_run)
+        return function(client, out, **values)
 
     return output_option(server_option(command))
 
 
 def changes_api(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with `--dry-run`, which `output.dry_run` holds."""
+    """The same with `--dry-run`, which both know of."""
     return dry_run_option(reads_api(function))

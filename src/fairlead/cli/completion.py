@@ -5,96 +5,17 @@ to offer.
 """
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from fairlead.cli.client import Client, ServerError, segment
+from fairlead.cli.client import Client
+from fairlead.cli.options import option
 
 TIMEOUT_S = 2.0
 OBJECT_KINDS = ("Budget", "Run", "Node", "Reservation", "Lease")
 _WORDS = {word: kind for kind in OBJECT_KINDS for word in (kind.lower(), f"{kind.lower()}s")}
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-
-
-def offer(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """The names that begin with what was typed."""
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-class ObjectName(click.ParamType[tuple[str, str]]):
-    """`run/train-7` as its kind and name."""
-
-    name = "KIND/NAME"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Split and look up the kind."""
-        if isinstance(value, tuple):
-            return value
-        word, slash, name = str(value).partition("/")
-        if not slash or not name:
-            self.fail(f"must be KIND/NAME such as run/train-7, got {value!r}", param, ctx)
-        return kind_of(word), name
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """`run/train-7` for every object; the many leases only once `l` is typed."""
-        word = incomplete.partition("/")[0]
-        names = [
-            f"{kind.lower()}/{name}"
-            for kind in OBJECT_KINDS
-            if kind.lower().startswith(word) and (kind != "Lease" or word.startswith("l"))
-            for name in _names(ctx, kind)
-        ]
-        return offer(names, incomplete)
-
-
-def kind_of(word: str) -> str:
-    """The kind that a word means."""
-    kind = _WORDS.get(word.lower())
-    if kind is None:
-        known = "budgets, runs, nodes, reservations or leases"
-        raise click.BadParameter(f"unknown kind {word!r}: expected {known}", param_hint="KIND")
-    return kind
-
-
-def complete_kind(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """budgets, runs, nodes, reservations, leases."""
-    return offer((f"{kind.lower()}s" for kind in OBJECT_KINDS), incomplete)
-
-
-def complete_names(kind: str | None = None) -> Complete:
-    """Names of a kind; without one, of the kind earlier on the command line."""
-
-    def complete(
-        ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        wanted = kind or _WORDS.get(str(ctx.params.get("kind", "")).lower())
-        return offer([] if wanted is None else _names(ctx, wanted), incomplete)
-
-    return complete
-
-
-def complete_column(column: str) -> Complete:
-    """The values in a column of `fairlead budgets`: owners, flavors."""
-
-    def complete(
-        ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return offer(sorted({str(row[column]) for row in query(ctx, "/v1/budgets")}), incomplete)
-
-    return complete
-
-
-def _names(ctx: click.Context, kind: str) -> list[str]:
-    return [item["metadata"]["name"] for item in query(ctx, f"/v1/objects/{kind}")]
 
 
 def query(ctx: click.Context, path: str) -> list[dict[str, Any]]:
@@ -106,35 +27,81 @@ def query(ctx: click.Context, path: str) -> list[dict[str, Any]]:
         return []
 
 
-def get_object(client: Client, kind: str, name: str) -> dict[str, Any]:
-    """One object; an unknown name is answered with a similar one."""
-    return dict(call_about(client, "GET", f"/v1/objects/{kind}/{segment(name)}", kind, name))
+def _names(ctx: click.Context, kind: str) -> list[str]:
+    return [item["metadata"]["name"] for item in query(ctx, f"/v1/objects/{kind}")]
 
 
-def call_about(
-    client: Client, method: str, path: str, kind: str, name: str, **parameters: Any
-) -> Any:
-    """A request about one object; an unknown name is answered with a similar one."""
-    try:
-        return client.call(method, path, query=parameters)
-    except ServerError as error:
-        raise suggest(client, error, kind, name) from None
+class Completed(click.ParamType[Any]):
+    """A value that the shell completes; `convert` reads it, or cuts off a prefix such as `run/`."""
+
+    name = "text"
+
+    def __init__(
+        self,
+        offer: Callable[[click.Context, str], Iterable[str]],
+        convert: Callable[[str], Any] = str,
+    ) -> None:
+        self._offer, self._convert = offer, convert
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self._convert(value) if isinstance(value, str) else value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        names = self._offer(ctx, incomplete)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def suggest(client: Client, error: ServerError, kind: str, name: str) -> ServerError:
-    """A "not found" error with a similar name, where there is one."""
-    if error.status != 404:
-        return error
-    names = [item["metadata"]["name"] for item in client.get(f"/v1/objects/{kind}")["items"]]
-    similar = get_close_matches(name, names, n=1)
-    if similar:
-        return error.saying(f"{error.message}; did you mean {similar[0]!r}?")
-    return error.saying(f"{error.message} (see `fairlead get {kind.lower()}s`)")
+def name_of(kind: str) -> Completed:
+    """The name of an object, `train-7` or `run/train-7`."""
+    return Completed(
+        lambda ctx, _: _names(ctx, kind), lambda text: text.removeprefix(f"{kind.lower()}/")
+    )
 
 
-owner_option = click.option(
-    "--owner", help="Show only this owner's.", shell_complete=complete_column("owner")
-)
+def _column(column: str) -> Completed:
+    """The values in a column of `fairlead budgets`."""
+    return Completed(lambda ctx, _: sorted({str(row[column]) for row in query(ctx, "/v1/budgets")}))
+
+
+def _object_name(text: str) -> tuple[str, str]:
+    word, _, name = text.partition("/")
+    if not name:
+        raise click.BadParameter(f"must be KIND/NAME such as run/train-7, got {text!r}")
+    return kind_of(word), name
+
+
+def _object_names(ctx: click.Context, incomplete: str) -> list[str]:
+    """`run/train-7` for every object; the many leases only once `l` is typed."""
+    word = incomplete.partition("/")[0]
+    return [
+        f"{kind.lower()}/{name}"
+        for kind in OBJECT_KINDS
+        if kind.lower().startswith(word) and (kind != "Lease" or word.startswith("l"))
+        for name in _names(ctx, kind)
+    ]
+
+
+def kind_of(word: str) -> str:
+    """The kind that a word means."""
+    kind = _WORDS.get(word.lower())
+    if kind is None:
+        known = "budgets, runs, nodes, reservations or leases"
+        raise click.BadParameter(f"unknown kind {word!r}: expected {known}", param_hint="KIND")
+    return kind
+
+
+def _names_of_kind(ctx: click.Context, _: str) -> list[str]:
+    """Names of the kind earlier on the command line."""
+    kind = _WORDS.get(str(ctx.params.get("kind", "")).lower())
+    return [] if kind is None else _names(ctx, kind)
+
+
+RUN, BUDGET, OWNER, FLAVOR = name_of("Run"), name_of("Budget"), _column("owner"), _column("flavor")
+KIND = Completed(lambda ctx, _: (f"{kind.lower()}s" for kind in OBJECT_KINDS))
+NAME, OBJECT = Completed(_names_of_kind), Completed(_object_names, _object_name)
+owner_option = option("--owner", OWNER, "Show only this owner's.")
 
 
 @click.command("completion")

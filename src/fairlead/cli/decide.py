@@ -7,6 +7,7 @@ from typing import BinaryIO
 import click
 
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_REFUSED
+from fairlead.cli.options import flag
 from fairlead.core.canonical import canonical
 from fairlead.schema.border import DOCUMENT_BYTES_MAX, BadInput
 from fairlead.schema.kinds import KINDS, Kind
@@ -28,11 +29,9 @@ the path of the offending field and exit code 2; a refusal is a result with exit
 @click.command("decide", help=HELP)
 @click.argument("kind", required=False)
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option(
-    "--jsonl", is_flag=True, help="Read one document per line, print one result per line."
-)
-@click.option("--schema", is_flag=True, help="Print the JSON Schema of input and output.")
-@click.option("--list", "list_kinds", is_flag=True, help="List the kinds of decisions.")
+@flag("--jsonl", "Read one document per line, print one result per line.")
+@flag("--schema", "Print the JSON Schema of input and output.")
+@flag("--list list_kinds", "List the kinds of decisions.")
 @click.pass_context
 def command(
     ctx: click.Context,

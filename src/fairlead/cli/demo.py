@@ -6,6 +6,7 @@ import time
 
 import click
 
+from fairlead.cli.options import option
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import read_scenario
 from fairlead.sim import Simulation, read_bundled
@@ -17,18 +18,13 @@ LINES_PER_ACT = 2
 
 
 @click.command("demo")
-@click.option("--seconds", type=click.IntRange(1), help="Stop after this many virtual seconds.")
-@click.option(
-    "--speed",
-    type=click.FloatRange(0.1, 1000),
-    default=10.0,
-    help="Virtual seconds per real second.",
-)
-@click.option("--seed", type=click.IntRange(0, SEED_MAX - 1_000_000), help="Random seed.")
-@click.option(
+@option("--seconds", click.IntRange(1), "Stop after this many virtual seconds.")
+@option("--speed", click.FloatRange(0.1, 1000), "Virtual seconds per real second.", default=10.0)
+@option("--seed", click.IntRange(0, SEED_MAX - 1_000_000), "Random seed.")
+@option(
     "--policy",
-    type=click.Choice([p.value for p in Policy]),
-    help="Use one policy [default: as the acts say].",
+    click.Choice([p.value for p in Policy]),
+    "Use one policy [default: as the acts say].",
 )
 def command(*, seconds: int | None, speed: float, seed: int | None, policy: str | None) -> None:
     """Watch the CPU market of one simulated node.

@@ -62,6 +62,19 @@ class Picture:
     def columns(self) -> int:
         return max(WIDTH_MIN, min(self.width, WIDTH_MAX))
 
+    @property
+    def plan(self) -> NodePlan | None:
+        decisions = self.simulation.record.decisions
+        return decisions[-1].plan if decisions else None
+
+    def colour_of(self, pod: str) -> str:
+        names = sorted(spec.name for spec in self.simulation.scenario.pods)
+        return POD_COLOURS[names.index(pod) % len(POD_COLOURS)]
+
+    def apart(self, left: Text, right: Text) -> Text:
+        """Two texts at the edges of a line."""
+        return Text.assemble(left, " " * max(1, self.columns - len(left) - len(right)), right)
+
 
 def draw(picture: Picture) -> Group:
     frames = picture.simulation.record.frames
@@ -72,7 +85,7 @@ def draw(picture: Picture) -> Group:
         *_header(picture, frame),
         Text(),
         _mode_line(picture, frame),
-        *_capacity_bar(picture, frame),
+        _capacity_bar(picture, frame),
         Text(),
         *_pod_lines(picture, frame),
         Text(),
@@ -80,7 +93,7 @@ def draw(picture: Picture) -> Group:
         Text("─" * columns, style=DIM),
     ]
     room = max(3, picture.height - len(upper) - 1)
-    lines = [*upper, *_event_lines(picture.simulation.record.events, room, columns)]
+    lines = [*upper, *_event_lines(picture.simulation.record.events, room)]
     if picture.note:
         lines.append(Text(picture.note, style=DIM))
     for line in lines:
@@ -88,115 +101,94 @@ def draw(picture: Picture) -> Group:
     return Group(*lines)
 
 
+def _time(time_ms: float) -> str:
+    seconds = int(time_ms) // 1000
+    return f"{seconds // 60}:{seconds % 60:02d}"
+
+
 def _header(picture: Picture, frame: Frame) -> list[Text]:
-    simulation, columns = picture.simulation, picture.columns
-    acts = simulation.scenario.acts
-    seconds = frame.time_ms // 1000
+    simulation, scenario = picture.simulation, picture.simulation.scenario
     left = Text.assemble(("fairlead", "bold"), "  the CPU market of one node")
-    right = Text(
-        f"{simulation.scenario.name}  seed {simulation.seed}  {seconds // 60}:{seconds % 60:02d}"
-    )
-    title = Text()
-    if simulation.act is not None:
-        place = acts.index(simulation.act) + 1
-        title = Text.assemble((f"act {place}/{len(acts)}  ", DIM), (simulation.act.title, "bold"))
+    right = Text(f"{scenario.name}  seed {simulation.seed}  {_time(frame.time_ms)}")
+    act, title = simulation.act, Text()
+    if act is not None:
+        place = f"act {scenario.acts.index(act) + 1}/{len(scenario.acts)}  "
+        title = Text.assemble((place, DIM), (act.title, "bold"))
     policy = Text.assemble(("policy ", DIM), (frame.policy.value, "bold"))
-    return [_apart(left, right, columns), _apart(title, policy, columns)]
+    return [picture.apart(left, right), picture.apart(title, policy)]
 
 
 def _mode_line(picture: Picture, frame: Frame) -> Text:
-    plan = _plan(picture.simulation)
+    plan = picture.plan
     if frame.mode is None or plan is None:
         return Text("no decision yet: the users' own limits hold", style=DIM)
     pill = Text(f" {frame.mode.value.upper()} ", style=MODE_STYLES[frame.mode])
-    if frame.mode is CpuMode.OVERLOADED:
-        said = f"  minimums {plan.total_min / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
-    else:
-        said = f"  needs {plan.total_need / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
-    granted = Text.assemble(
-        ("granted ", DIM),
-        f"{frame.limits_total / 1000:.2f}",
-        (" of ", DIM),
-        f"{frame.capacity / 1000:.2f}",
-    )
-    return _apart(Text.assemble(pill, said), granted, picture.columns)
+    overloaded, capacity = frame.mode is CpuMode.OVERLOADED, f"{frame.capacity / 1000:.2f}"
+    what, amount = ("minimums", plan.total_min) if overloaded else ("needs", plan.total_need)
+    said = Text.assemble(pill, f"  {what} {amount / 1000:.2f} of {capacity} cores")
+    limits = f"{frame.limits_total / 1000:.2f}"
+    return picture.apart(said, Text.assemble(("granted ", DIM), limits, (" of ", DIM), capacity))
 
 
-def _capacity_bar(picture: Picture, frame: Frame) -> list[Text]:
+def _capacity_bar(picture: Picture, frame: Frame) -> Text:
     """Every pod's limit as a segment of the capacity, its name inside where there is room."""
-    columns, bar = picture.columns, Text()
-    governed = [pod for pod in frame.pods if not pod.opted_out]
+    columns, bar, done = picture.columns, Text(), 0
+    governed = [(pod.uid, pod.limit or 0) for pod in frame.pods if not pod.opted_out]
     # Before the first decision the users' limits may add up to more than there is.
-    whole = max(frame.capacity, sum(pod.limit or 0 for pod in governed), 1)
-    done = 0
-    for pod in governed:
-        edge = (done + (pod.limit or 0)) * columns // whole
-        width = edge - done * columns // whole
-        done += pod.limit or 0
-        bar.append(_segment(pod.uid, width, picture))
+    whole = max(frame.capacity, sum(limit for _, limit in governed), 1)
+    for name, limit in governed:
+        width = (done + limit) * columns // whole - done * columns // whole
+        done += limit
+        label = name[: max(0, width - 2)]
+        if picture.colour:
+            style = Style(color="black", bgcolor=picture.colour_of(name))
+            bar.append(label.center(width), style=style)
+        else:
+            bar.append(f"[{label.center(width - 2)}]" if width > 1 else "|" * width)
     free = columns - len(bar)
-    bar.append(Text("free".center(free, "·") if free > 6 else "·" * free, style=DIM))
-    return [bar]
-
-
-def _segment(name: str, width: int, picture: Picture) -> Text:
-    if width <= 0:
-        return Text()
-    label = name if len(name) <= width - 2 else name[: max(0, width - 2)]
-    if picture.colour:
-        style = Style(color="black", bgcolor=_colour(picture.simulation, name))
-        return Text(label.center(width), style=style)
-    return Text("[" + label.center(width - 2) + "]" if width > 1 else "|")
-
-
-# --- pods
+    return bar.append("free".center(free, "·") if free > 6 else "·" * free, style=DIM)
 
 
 def _pod_lines(picture: Picture, frame: Frame) -> list[Text]:
     """One line per pod of the scenario, present or not, so that lines keep their places."""
     specs = sorted(picture.simulation.scenario.pods, key=lambda spec: spec.name)
-    room = max(3, picture.height - 16)
-    here = {pod.uid: pod for pod in frame.pods}
+    room, here = max(3, picture.height - 16), {pod.uid: pod for pod in frame.pods}
+    # The right end of the bars: the highest want of any pod, in whole half cores.
+    top = max((peak(spec.want) for spec in specs), default=1000)
+    scale = max(500, -(-top // 500) * 500)
     if len(specs) > room:  # too many for the screen: those that want most
         specs = sorted(specs, key=lambda spec: -(here[spec.name].want if spec.name in here else 0))
         specs = sorted(specs[:room], key=lambda spec: spec.name)
-    name_width = max(4, *(len(spec.name) for spec in specs)) if specs else 4
+    name_width = max([4, *(len(spec.name) for spec in specs)])
     wide = picture.columns >= WHY_FROM_WIDTH
     bar_width = picture.columns - name_width - 25 - (28 if wide else 0)
-    scale = _scale(picture.simulation)
-    lines = [_legend(name_width, bar_width, scale, wide=wide)]
+    keys, ruler = "█ used  ░ granted  ▒ wanted, not served", f"{scale / 1000:g} cores"
+    if len(keys) + len(ruler) + 2 > bar_width:
+        keys = "█ used ░ granted ▒ short"
+    head = f"{keys.ljust(bar_width - len(ruler))}{ruler} GRANT  WANT THROTTLED"
+    lines = [Text(f"{'':{name_width}} {head}{'   why' * wide}", style=DIM)]
     for spec in specs:
-        pod = here.get(spec.name)
-        name = Text(spec.name.ljust(name_width + 1), style=_colour(picture.simulation, spec.name))
+        pod, style = here.get(spec.name), picture.colour_of(spec.name)
+        name = Text(spec.name.ljust(name_width + 1), style=style)
         if pod is None:
             lines.append(Text.assemble(name, ("not here", DIM)))
             continue
-        why = _why(_plan(picture.simulation), spec.name) if wide else ""
-        bar, figures = pod_bar(pod, bar_width, scale, name.style), _figures(pod)
-        lines.append(Text.assemble(name, bar, " ", figures, "  ", (why, DIM)))
+        why = _why(picture.plan, spec.name) if wide else ""
+        bar = pod_bar(pod, bar_width, scale, style)
+        lines.append(Text.assemble(name, bar, " ", _figures(pod), "  ", (why, DIM)))
     return lines
 
 
-def _legend(name_width: int, bar_width: int, scale: int, *, wide: bool) -> Text:
-    keys = "█ used  ░ granted  ▒ wanted, not served"
-    ruler = f"{scale / 1000:g} cores"
-    middle = keys if len(keys) + len(ruler) + 2 <= bar_width else "█ used ░ granted ▒ short"
-    middle = middle.ljust(bar_width - len(ruler)) + ruler
-    tail = "   why" if wide else ""
-    return Text(f"{'':{name_width}} {middle} GRANT  WANT THROTTLED{tail}", style=DIM)
-
-
-def pod_bar(pod: PodFrame, width: int, scale: int, style: str | Style = "") -> Text:
+def pod_bar(pod: PodFrame, width: int, scale: int, style: str) -> Text:
     """Used, granted and not used, wanted and not served, in one bar; the limit is an edge."""
     used = min(width, pod.used * width // scale)
     limit = width if pod.limit is None else min(width, pod.limit * width // scale)
     want = min(width, max(pod.want, pod.used) * width // scale)
     short = max(0, want - max(used, limit)) if pod.throttled else max(0, want - used)
     text = Text("█" * used, style=style)
-    if limit > used:
-        text.append("░" * (limit - used), style=DIM)
+    text.append("░" * max(0, limit - used), style=DIM)
     text.append("▒" * min(short, width - len(text)), style=RED)
-    return text + Text(" " * (width - len(text)))
+    return text.append(" " * (width - len(text)))
 
 
 def _figures(pod: PodFrame) -> Text:
@@ -212,12 +204,8 @@ def _figures(pod: PodFrame) -> Text:
 def _why(plan: NodePlan | None, uid: str) -> str:
     if plan is None or uid not in plan.reasons:
         return ""
-    cut = plan.reduction_ratio[uid]
-    said = ", ".join(plan.reasons[uid])
+    said, cut = ", ".join(plan.reasons[uid]), plan.reduction_ratio[uid]
     return f"{said}, cut {cut:.0%}" if cut > 0 else said
-
-
-# --- history
 
 
 def _spark_lines(frames: Sequence[Frame], columns: int) -> list[Text]:
@@ -225,8 +213,7 @@ def _spark_lines(frames: Sequence[Frame], columns: int) -> list[Text]:
     recent = frames[-(columns - 26) :]
     short = [sum(pod.unserved for pod in frame.pods) / 1000 for frame in recent]
     prices = [frame.shadow_price for frame in recent]
-    price = prices[-1]
-    said = "none" if price is None else f"{price * 1000:.0f} per core"
+    said = "none" if prices[-1] is None else f"{prices[-1] * 1000:.0f} per core"
     return [
         Text.assemble(("not served ", DIM), (spark(short), RED), f" {short[-1]:.1f} cores"),
         Text.assemble(("price      ", DIM), (spark(prices), "#b39ddb"), f" {said}"),
@@ -242,43 +229,12 @@ def spark(values: Iterable[float | None]) -> str:
     )
 
 
-def _event_lines(events: Sequence[SimEvent], room: int, columns: int) -> list[Text]:
+def _event_lines(events: Sequence[SimEvent], room: int) -> list[Text]:
     """The last lines, the newest at the bottom; older ones fade."""
     lines = []
-    recent = events[-room:]
-    for age, line in enumerate(reversed(recent)):
-        mark, style = MARKS.get(line.kind, ("·", DIM))
-        seconds = line.time_ms // 1000
-        text = Text.assemble(
-            (f"{seconds // 60}:{seconds % 60:02d} ", DIM),
-            (mark, style),
-            " ",
-            (line.text, "bold" if line.kind == "act" else DIM if age > 4 else ""),
-        )
-        text.truncate(columns, overflow="ellipsis")
-        lines.append(text)
+    for age, event in enumerate(reversed(events[-room:])):
+        mark = MARKS.get(event.kind, ("·", DIM))
+        style = "bold" if event.kind == "act" else DIM if age > 4 else ""
+        when = f"{_time(event.time_ms)} "
+        lines.append(Text.assemble((when, DIM), mark, " ", (event.text, style)))
     return lines[::-1] + [Text()] * (room - len(lines))
-
-
-# --- small functions
-
-
-def _plan(simulation: Simulation) -> NodePlan | None:
-    decisions = simulation.record.decisions
-    return decisions[-1].plan if decisions else None
-
-
-def _colour(simulation: Simulation, name: str) -> str:
-    names = sorted(spec.name for spec in simulation.scenario.pods)
-    return POD_COLOURS[names.index(name) % len(POD_COLOURS)]
-
-
-def _scale(simulation: Simulation) -> int:
-    """The right end of the bars: the highest want of any pod, in whole half cores."""
-    top = max((peak(spec.want) for spec in simulation.scenario.pods), default=1000)
-    return max(500, -(-top // 500) * 500)
-
-
-def _apart(left: Text, right: Text, columns: int) -> Text:
-    gap = max(1, columns - len(left) - len(right))
-    return Text.assemble(left, " " * gap, right)

@@ -11,7 +11,8 @@ import click
 
 from fairlead import __version__
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.table import output_format, show_canonical
+from fairlead.cli.options import flag, output_format
+from fairlead.cli.table import show_canonical
 from fairlead.node.doctor.checks import ALL_CHECKS
 from fairlead.node.doctor.machine import (
     Check,
@@ -67,7 +68,7 @@ _NAME_COLUMNS = max(len(check.name) for check in CHECKS)
 
 @click.command("doctor", help=HELP)
 @output_format("table", "json", "yaml", default="table")
-@click.option("--strict", is_flag=True, help="Exit with 1 unless every check is ok.")
+@flag("--strict", "Exit with 1 unless every check is ok.")
 @click.pass_context
 def command(ctx: click.Context, *, output: str, strict: bool) -> None:
     """Run the checks, print them, set the exit code."""

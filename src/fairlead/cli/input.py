@@ -1,7 +1,6 @@
 """Manifests and scenarios from files; errors name the file, the document and the field."""
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,23 +10,10 @@ from typing import Any, TypeVar
 import click
 
 from fairlead.cli.main import EXIT_BAD_INPUT
-from fairlead.cli.table import Decorator
 from fairlead.schema.border import BadInput
 
 SUFFIXES = (".yaml", ".yml", ".json")
 Document = TypeVar("Document")
-
-file_option: Decorator = click.option(
-    "-f",
-    "--file",
-    "files",
-    multiple=True,
-    required=True,
-    metavar="FILE",
-    type=click.Path(allow_dash=True),
-    help="Read manifests from a file, folder or - (repeatable).",
-)
-dry_run_option: Decorator = click.option("--dry-run", is_flag=True, help="Preview; change nothing.")
 
 
 class BadFile(click.ClickException):
@@ -36,7 +22,6 @@ class BadFile(click.ClickException):
     exit_code = EXIT_BAD_INPUT
 
     def show(self, file: object = None) -> None:
-        """One line on stderr, as every error."""
         click.echo(f"error: {self.message}", err=True)
 
 
@@ -99,23 +84,22 @@ def _expand(files: Sequence[str]) -> Iterator[str]:
 
 
 def _read(path: str) -> Iterator[Source]:
-    from fairlead.schema.yaml import YAML_BYTES_MAX, parse_yaml_documents
+    from fairlead.schema.yaml import parse_yaml_documents  # 12 ms that a table does not pay
 
     name = "standard input" if path == "-" else path
     with reading(name):
-        data = sys.stdin.buffer.read(YAML_BYTES_MAX + 1) if path == "-" else _head(Path(path))
-        documents = parse_yaml_documents(data)
+        documents = parse_yaml_documents(_head(path))
     for number, document in enumerate(documents, 1):
         if document is not None:
             yield Source(name, number, document)
 
 
-def _head(path: Path) -> bytes:
+def _head(path: str) -> bytes:
     """As much of a file as is ever parsed, and one byte more."""
-    from fairlead.schema.yaml import YAML_BYTES_MAX  # 12 ms that a table does not pay
+    from fairlead.schema.yaml import YAML_BYTES_MAX
 
-    with path.open("rb") as file:
-        return file.read(YAML_BYTES_MAX + 1)
+    with click.open_file(path, "rb") as file:
+        return bytes(file.read(YAML_BYTES_MAX + 1))
 
 
 MANIFEST_PATH = re.compile(r"manifests\[(\d+)\]\.?")
@@ -128,10 +112,9 @@ def load_scenario(
     parse: Callable[[bytes], Document],
 ) -> Document:
     """A scenario's document; a file wins over a bundled one of the same name."""
-    path = Path(scenario)
     try:
-        is_bundled = not path.exists() and scenario in names
-        return parse(bundled(scenario) if is_bundled else _head(path))
+        is_bundled = not Path(scenario).exists() and scenario in names
+        return parse(bundled(scenario) if is_bundled else _head(str(Path(scenario).absolute())))
     except BadInput as error:
         raise BadFile(str(error)) from error
     except OSError as error:

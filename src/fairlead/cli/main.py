@@ -32,6 +32,23 @@ FORMER = {
 class LazyGroup(click.Group):
     """A group that imports the module of a command on use (start-up: 60 ms)."""
 
+    MODULES: ClassVar[dict[str, tuple[str, str]]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*self.commands, *self.MODULES])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of `cmd_name` and take its `command`, or what is named after `:`."""
+        if cmd_name not in self.MODULES:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self.MODULES[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(f"fairlead.cli.{module}"), name or "command")
+        return command if isinstance(command, click.Command) else None
+
+
+class _Main(LazyGroup):
+    """All commands, with one line of help each: listing them imports none."""
+
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
         "apply": ("gpu.objects:apply", "Create or change budgets, runs, nodes, …"),
         "audit": ("audit.commands", "Read, prove and verify the ledger"),
@@ -48,6 +65,7 @@ class LazyGroup(click.Group):
         "explain": ("gpu.plans:explain", "Explain the state of an object"),
         "get": ("gpu.objects:get", "List objects of a kind, or show one"),
         "heads": ("audit.checkpoints", "List or forget ledger checkpoints that you saw"),
+        "kube": ("kube.commands", "Run Fairlead on Kubernetes, and clusters for development"),
         "leases": ("gpu.budgets:leases", "Show which run holds which devices, and the payer"),
         "logs": ("gpu.follow:logs", "Print the output of a run"),
         "node": ("node.commands", "Govern CPU limits of this machine's cgroups"),
@@ -72,18 +90,6 @@ class LazyGroup(click.Group):
         "watch": ("gpu.follow:watch", "Print events as they happen"),
         "whoami": ("gpu.access:whoami", "Show your user and owners"),
     }
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in a fixed order."""
-        return sorted(self.MODULES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of `cmd_name` and take its `command`, or what is named after `:`."""
-        if cmd_name not in self.MODULES:
-            return None
-        module, _, name = self.MODULES[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(f"fairlead.cli.{module}"), name or "command")
-        return command if isinstance(command, click.Command) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -119,7 +125,6 @@ class LazyGroup(click.Group):
             raise PermanentFault(f"cannot write the output: {error.strerror}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from the table, without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.MODULES[name][1]) for name in self.list_commands(ctx)])
 
@@ -132,7 +137,7 @@ def silence(stream: TextIO) -> None:
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
-@click.command(cls=LazyGroup, context_settings=_SETTINGS)
+@click.command(cls=_Main, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="fairlead")
 def main() -> None:
     """Fairlead shares scarce compute: GPU budgets, node CPU and service traffic.
@@ -143,7 +148,6 @@ def main() -> None:
 
 
 def run() -> None:
-    """Entry point of the console script."""
     sys.exit(_run())
 
 

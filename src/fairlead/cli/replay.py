@@ -1,18 +1,17 @@
 """`fairlead replay`: run recorded decisions again and compare, for all three governors."""
 
-import itertools
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.cli.audit.ledger import ledger_option
 from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
-from fairlead.cli.progress import Counter
-from fairlead.cli.table import Output, columns, note, output_option, print_table, show
+from fairlead.cli.options import ledger_option, output_option
+from fairlead.cli.table import Counter, Output, columns, note, print_table, show
 from fairlead.ledger.place import is_postgres, open_for_reading
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ usage. 3: a record is damaged, or holds a decision that this release cannot run.
   fairlead replay /var/lib/fairlead/node/record      # a node agent's record
   fairlead replay /var/lib/fairlead/traffic/record   # all groups of a traffic agent
 """
-_KINDS = columns("kind", "version", "same", "different", "unknown")
+_KINDS = columns("kind version same different unknown")
 _EXITS = {"same": 0, "different": EXIT_REFUSED, "unknown": EXIT_FAULT}
 
 
@@ -88,17 +87,18 @@ def _decisions(places: Iterable[str]) -> Iterator[tuple[str, "Replayed"]]:
     from fairlead.recorder import replay_record
 
     for place in places:
-        records = [] if is_postgres(place) else _records(Path(place))
+        path = Path(place)
+        records = [] if is_postgres(place) else _records(path)
         for record in records:
-            yield from zip(itertools.repeat(str(record)), replay_record(record), strict=False)
+            yield from zip(repeat(str(record)), replay_record(record), strict=False)
         if records:
             continue
-        if not is_postgres(place) and _is_segment(Path(place)):
+        if not is_postgres(place) and _is_segment(path):
             with reading(place):
-                yield from zip(itertools.repeat(place), replay_segment(Path(place)), strict=False)
+                yield from zip(repeat(place), replay_segment(path), strict=False)
         else:
             with open_for_reading(place) as reader:
-                yield from zip(itertools.repeat(place), replay_ledger(reader), strict=False)
+                yield from zip(repeat(place), replay_ledger(reader), strict=False)
 
 
 def _is_segment(path: Path) -> bool:
@@ -111,10 +111,8 @@ def _records(path: Path) -> list[Path]:
     """The agents' records at a path: one segment, or all records in or below a directory."""
     if path.name.startswith("segment-"):
         return [path]
-    if not path.is_dir():
-        return []
     records = sorted({segment.parent for segment in path.rglob("segment-*")})
-    if not records:
+    if path.is_dir() and not records:
         raise click.UsageError(f"{path}: has no record (no segment-* file)")
     return records
 
@@ -122,14 +120,10 @@ def _records(path: Path) -> list[Path]:
 def _report(
     tally: Mapping[tuple[str, int, str], int], first: "tuple[str, Replayed] | None", out: Output
 ) -> None:
-    rows: list[dict[str, Any]] = [
-        {
-            "kind": kind,
-            "version": version,
-            **{verdict: tally.get((kind, version, verdict), 0) for verdict in _EXITS},
-        }
-        for kind, version in sorted({(kind, version) for kind, version, _ in tally})
-    ]
+    rows: list[dict[str, Any]] = []
+    for kind, version in sorted({(kind, version) for kind, version, _ in tally}):
+        counts = {verdict: tally.get((kind, version, verdict), 0) for verdict in _EXITS}
+        rows.append({"kind": kind, "version": version, **counts})
     totals = {verdict: sum(row[verdict] for row in rows) for verdict in _EXITS}
     if not out.is_table:
         document = None if first is None else _document(*first)
@@ -149,16 +143,10 @@ def _line(decision: "Replayed") -> str:
 
 
 def _document(source: str, decision: "Replayed") -> dict[str, Any]:
-    return {
-        "source": source,
-        "seq": decision.seq,
-        "kind": decision.kind,
-        "version": decision.version,
-        "verdict": str(decision.verdict),
-        "detail": _detail(decision),
-        "recorded": decision.recorded,
-        "decided": decision.result,
-    }
+    about = {name: getattr(decision, name) for name in ("seq", "kind", "version")}
+    results = {"recorded": decision.recorded, "decided": decision.result}
+    verdict = {"verdict": str(decision.verdict), "detail": _detail(decision)}
+    return {"source": source, **about, **verdict, **results}
 
 
 def _detail(decision: "Replayed") -> str:

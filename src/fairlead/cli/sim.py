@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import msgspec
 
 from fairlead.cli.input import BadFile, can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.progress import Counter
-from fairlead.cli.table import Decorator, Output, figures, output_format, output_option
+from fairlead.cli.options import Decorator, flag, option, output_format, output_option
+from fairlead.cli.table import Counter, Output, figures
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
 from fairlead.sim import PolicyRun, ScenarioResult, bundled_names, play, read_bundled
@@ -22,15 +22,13 @@ from fairlead.sim.record import NodeFigures
 from fairlead.sim.report import as_document, pod_row, write_report
 from fairlead.sim.whatif import NoDecisions, WhatIf, what_if
 
-seed_option: Decorator = click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed [default: the scenario's]."
+seed_option: Decorator = option(
+    "--seed", click.IntRange(0, SEED_MAX), "Random seed [default: the scenario's]."
 )
-out_option: Decorator = click.option(
-    "--out", type=click.Path(path_type=Path), help="Report folder [default: out/NAME]."
+out_option: Decorator = option(
+    "--out", click.Path(path_type=Path), "Report folder [default: out/NAME]."
 )
-no_plots_option: Decorator = click.option(
-    "--no-plots", is_flag=True, help="Write the report without plots."
-)
+no_plots_option: Decorator = flag("--no-plots", "Write the report without plots.")
 _policy_choice = click.Choice([policy.value for policy in Policy])
 _PODS = ("POD", "WANT", "GRANTED", "USED", "THROTTLED", "SLACK", "REVERSALS/MIN")
 _POLICIES = ("POLICY", "USED", "GRANTED", "UNSERVED", "CONGESTED", "OVERLOADED", "REVERSALS/MIN")
@@ -73,12 +71,8 @@ def schema() -> None:
 @command.command("run")
 @click.argument("scenario")
 @seed_option
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    type=_policy_choice,
-    help="Run under this policy; repeat to compare.",
+@option(
+    "--policy policies", _policy_choice, "Run under this policy; repeat to compare.", multiple=True
 )
 @out_option
 @output_format("table", "json", default="table")
@@ -125,10 +119,10 @@ def run(
 @click.argument(
     "records", metavar="RECORD...", nargs=-1, required=True, type=click.Path(True, path_type=Path)
 )
-@click.option("--policy", required=True, type=_policy_choice, help="Decide under this policy.")
-@click.option("--guardrails", is_flag=True, help="Keep the recorded guardrail bounds.")
-@click.option("--top", type=click.IntRange(0), default=5, help="List this many changes.")
-@click.option("--report", type=click.Path(path_type=Path), help="Write a report to this folder.")
+@option("--policy", _policy_choice, "Decide under this policy.", required=True)
+@flag("--guardrails", "Keep the recorded guardrail bounds.")
+@option("--top", click.IntRange(0), "List this many changes.", default=5)
+@option("--report", click.Path(path_type=Path), "Write a report to this folder.")
 @no_plots_option
 @output_option
 def whatif(
@@ -195,9 +189,6 @@ def print_result(document: dict[str, Any], lines: Iterable[str], output: str, ta
     click.echo(f"report: {target / 'report.md'}", err=True)
 
 
-# --- tables
-
-
 def summary(played: ScenarioResult) -> Iterator[str]:
     """Line by line: a table per policy, then the policies side by side, then seed and digest."""
     for run in played.runs:
@@ -250,15 +241,11 @@ def _policy_row(run: PolicyRun) -> tuple[str, ...]:
 def whatif_table(result: WhatIf, top: int) -> Iterator[str]:
     yield f"what if: {answers.title(result)}"
     yield ""
-    yield from figures(_upper(answers.NODE_HEAD), answers.node_rows(result))
+    yield from figures(answers.NODE_HEAD, answers.node_rows(result))
     for name, pods in (("gains", result.winners(top)), ("losses", result.losers(top))):
         yield ""
         yield f"largest {name}:" if pods else f"no {name}"
         if pods:
-            yield from figures(_upper(answers.POD_HEAD), answers.pod_rows(pods))
+            yield from figures(answers.POD_HEAD, answers.pod_rows(pods))
     yield ""
     yield answers.LIMITS_OF_THE_ANSWER
-
-
-def _upper(head: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name.upper().replace(" ", "-") for name in head)

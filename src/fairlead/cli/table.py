@@ -1,28 +1,19 @@
-"""Output of every command: one table renderer, JSON and YAML, chosen by `-o`."""
+"""Output of every command: one table renderer, JSON and YAML, chosen by `-o`; progress."""
 
 import json
+import re
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import click
 
 from fairlead.core.canonical import canonical
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-FORMATS = ("table", "wide", "json", "yaml")
-
-
-def output_format(*choices: str, default: str | None = None, text: str = "") -> Decorator:
-    """The `-o` option of a command that has formats of its own."""
-    return click.option(
-        "-o", "--output", type=click.Choice(choices), default=default, help=text or "Output format."
-    )
-
-
-output_option: Decorator = output_format(*FORMATS, default="table")
 
 
 class Column(NamedTuple):
@@ -35,30 +26,30 @@ class Column(NamedTuple):
     right: bool = False
 
 
-Described = str | tuple[str, str | Callable[[Any], object]] | Column
+Described = str | tuple[str, Callable[[Any], object]] | Column
 
 
 def columns(*described: Described, wide: Sequence[Described] = ()) -> list[Column]:
-    """Columns from `"owner"`, `("LENT", "lent_gpus")` or `("GPUS", function)`; dots go deeper."""
-    return [_column(item) for item in described] + [
-        _column(item)._replace(wide=True) for item in wide
-    ]
+    """Columns from `"owner LENT=lent_gpus START@start"` or `("GPUS", function)`.
+
+    Dots in a path go deeper; what `@` names is a time.
+    """
+    shown = [column for item in described for column in _columns(item)]
+    return shown + [col._replace(wide=True) for item in wide for col in _columns(item)]
 
 
-def _column(described: Described) -> Column:
-    if isinstance(described, Column):
-        return described
-    title, read = (described.upper(), described) if isinstance(described, str) else described
-    return Column(title, _reader(read) if isinstance(read, str) else read)
+def _columns(described: Described) -> Iterable[Column]:
+    if isinstance(described, tuple):
+        yield Column(*described)
+        return
+    for title, sign, path in re.findall(r"(?:(\S+)([=@]))?(\S+)", described):
+        yield Column(title or path.upper(), partial(_read, path.split("."), is_time=sign == "@"))
 
 
-def _reader(path: str) -> Callable[[Any], object]:
-    def read(row: Any) -> object:
-        for key in path.split("."):
-            row = row[key]
-        return row
-
-    return read
+def _read(path: Sequence[str], row: Any, *, is_time: bool) -> object:
+    for key in path:
+        row = row[key] if isinstance(row, dict) else getattr(row, key)
+    return moment(row) if is_time else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +61,6 @@ class Output:
 
     @property
     def is_table(self) -> bool:
-        """Whether people read it."""
         return self.format in ("table", "wide")
 
     def rows(self, rows: Sequence[Any], shown: Sequence[Column], *, empty: str = "") -> None:
@@ -81,6 +71,16 @@ class Output:
         print_table(rows, shown, wide=self.format == "wide")
         if not rows and empty:
             note(empty)
+
+    def each(self, documents: Iterable[Any], tell: Callable[[Any], None]) -> None:
+        """Several changes: `tell` prints one for people as soon as it is made."""
+        made = []
+        for document in documents:
+            made.append(document)
+            if self.is_table:
+                tell(document)
+        if not self.is_table:
+            show(made, self.format)
 
     def done(self, document: Any, line: str) -> None:
         """A change: one line with `(dry run)` where nothing was written, or the document."""
@@ -99,7 +99,6 @@ class Output:
 
 
 def show(value: Any, output: str) -> None:
-    """Any value as JSON or YAML."""
     if output == "json":
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
     else:
@@ -115,7 +114,6 @@ def show_canonical(document: dict[str, Any], output: str = "json") -> None:
 
 
 def note(text: str) -> None:
-    """Print beside the result, on stderr."""
     click.echo(text, err=True)
 
 
@@ -147,7 +145,6 @@ def print_table(
 
 
 def plain_table(shown: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    """The lines of a table without colours."""
     titles = [column.title for column in shown]
     widths = [max(len(row[i]) for row in (titles, *cells)) for i in range(len(titles))]
     for row in (titles, *cells):
@@ -160,7 +157,8 @@ def plain_table(shown: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iter
 
 def figures(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
     """Rows that are text already: the first column to the left, figures to the right."""
-    shown = [Column(title, str, right=place > 0) for place, title in enumerate(titles)]
+    names = (title.upper().replace(" ", "-") for title in titles)
+    shown = [Column(name, str, right=place > 0) for place, name in enumerate(names)]
     return plain_table(shown, rows)
 
 
@@ -194,7 +192,6 @@ _STYLES = {
 
 
 def cell(value: object) -> str:
-    """A value in a table."""
     if value is None or value in ("", [], {}):
         return "-"
     if isinstance(value, bool):
@@ -225,12 +222,6 @@ def moment_ms(time_ms: int) -> str:
     return text.replace("+00:00", "Z")
 
 
-def at(path: str) -> Callable[[Any], str]:
-    """A column whose value is a time."""
-    read = _reader(path)
-    return lambda row: moment(read(row))  # type: ignore[arg-type]  # a time is text or None
-
-
 def used_of(used: float, limit: float | None) -> str:
     """`3/8`, hours with two digits."""
     text = f"{used:.2f}" if isinstance(used, float) else str(used)
@@ -240,3 +231,66 @@ def used_of(used: float, limit: float | None) -> str:
 def percent(value: float | None, digits: int = 0) -> str:
     """`12%`, `-` where it is unknown."""
     return "-" if value is None else f"{value:.{digits}%}"
+
+
+# --- progress on a terminal while a command waits or works; silent in a pipe
+
+WAIT_QUIET_S, WAIT_EVERY_S = 1.0, 0.5
+WORK_QUIET_S, WORK_EVERY_S = 0.5, 0.1
+_CLEAR = "\r\033[K"
+
+
+class WaitNotice:
+    """Prints how long the command has been waiting: after a second, then twice a second."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing, self._done = doing, threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._print, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _print(self) -> None:
+        began, wait_s, shown = time.monotonic(), WAIT_QUIET_S, False
+        while not self._done.wait(wait_s):
+            _write(f"\r{self._doing}, {int(time.monotonic() - began)} s")
+            wait_s, shown = WAIT_EVERY_S, True
+        if shown:
+            _write(_CLEAR)
+
+
+class Counter:
+    """Prints how much of long work is done; called with the count and, if known, the total."""
+
+    def __init__(self, doing: str, unit: str = "entries") -> None:
+        self._doing, self._unit, self._shown = doing, unit, False
+        self._next = time.monotonic() + WORK_QUIET_S
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        now = time.monotonic()
+        if now < self._next or not sys.stderr.isatty():
+            return
+        self._next, self._shown = now + WORK_EVERY_S, True
+        share = "" if total is None else f" of {total}"
+        ratio = "" if total is None else f" ({100 * done // max(1, total)} %)"
+        _write(f"\r{self._doing} {done}{share} {self._unit}{ratio}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            _write(_CLEAR)
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

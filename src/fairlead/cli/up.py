@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from fairlead.api.lab import Lab
-    from fairlead.api.server import ControlServer
+from fairlead.cli.agents import bad_usage, lasting, structured_logs
+from fairlead.cli.node.commands import node_document
+from fairlead.cli.options import NEW_FOLDER, PORT, flag, option
+from fairlead.cli.traffic.commands import traffic_document
+from fairlead.host.paths import state_directory
+from fairlead.ledger.place import is_postgres
+from fairlead.schema.border import BadInput
 
 DEMO_GRACE_S = 1
 DEMO = """fairlead: a demo lab, for a browser or this shell (Ctrl-C ends it):
@@ -48,7 +52,6 @@ _OCTAL = set("01234567")
 
 
 def file_mode(text: str) -> int:
-    """A mode in octal digits that lets the owner read and write."""
     digits = text.removeprefix("0o")
     mode = int(digits, 8) if digits.isascii() and digits and set(digits) <= _OCTAL else -1
     if not 0 <= mode <= 0o777 or mode & 0o600 != 0o600:
@@ -58,7 +61,6 @@ def file_mode(text: str) -> int:
 
 
 def group_id(text: str) -> int:
-    """A group of this machine, by name or number."""
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
     try:
@@ -69,7 +71,6 @@ def group_id(text: str) -> int:
 
 def beacon_source(text: str) -> tuple[str, int, int]:
     """`drand,2023-08-23T15:09:27Z,3s`: the source, and in ms its first round and its period."""
-    from fairlead.schema.border import BadInput
     from fairlead.schema.objects import parse_duration
     from fairlead.schema.times import parse_time
 
@@ -84,7 +85,6 @@ def beacon_source(text: str) -> tuple[str, int, int]:
 
 def kept_ms(text: str) -> int | None:
     """`30d` in milliseconds; None for `forever`."""
-    from fairlead.schema.border import BadInput
     from fairlead.schema.objects import parse_duration
 
     try:
@@ -95,12 +95,10 @@ def kept_ms(text: str) -> int | None:
 
 def postgres_address(text: str) -> str:
     """The address of a PostgreSQL database. It may hold a password, so errors do not repeat it."""
-    from fairlead.ledger.place import is_postgres
-
     if not is_postgres(text):
         form = "postgresql://[USER@]HOST[:PORT]/DATABASE"
         raise click.BadParameter(f"must be {form}; without --ledger it is a file in DIR")
-    from fairlead.ledger.postgres import is_address
+    from fairlead.ledger.postgres import is_address  # an extra
 
     if not is_address(text):
         escapes = "%2F for /, %40 for @ and %25 for %"
@@ -112,105 +110,67 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 
 
 @click.command("up", help=HELP)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Data directory [default: the state directory].",
-)
-@click.option(
-    "--ledger",
-    type=postgres_address,
+@option("--data=DIR", NEW_FOLDER, "Data directory [default: the state directory].")
+@option(
+    "--ledger=postgresql://…",
+    postgres_address,
+    "Keep the ledger in PostgreSQL [default: DIR/ledger.db].",
     envvar="FAIRLEAD_UP_LEDGER",
-    metavar="postgresql://…",
-    help="Keep the ledger in PostgreSQL [default: DIR/ledger.db].",
 )
-@click.option(
-    "--keep-output",
-    "keep_output_ms",
-    type=kept_ms,
+@option(
+    "--keep-output=DURATION|forever keep_output_ms",
+    kept_ms,
+    "Keep the output of ended runs this long.",
     default="30d",
-    metavar="DURATION|forever",
-    help="Keep the output of ended runs this long.",
 )
-@click.option(
+@option(
     "--port",
-    type=click.IntRange(0, 65535),
+    PORT,
+    "HTTP port on 127.0.0.1 (0: any free port).",
     default=8470,
     envvar="FAIRLEAD_PORT",
-    help="HTTP port on 127.0.0.1 (0: any free port).",
 )
-@click.option("--no-http", is_flag=True, help="Serve only the Unix socket.")
-@click.option(
+@flag("--no-http", "Serve only the Unix socket.")
+@option(
     "--socket",
-    type=click.Path(path_type=Path, dir_okay=False, resolve_path=True),
-    help="Unix socket [default: DIR/fairlead.sock].",
+    click.Path(path_type=Path, dir_okay=False, resolve_path=True),
+    "Unix socket [default: DIR/fairlead.sock].",
 )
-@click.option(
-    "--socket-group", type=group_id, metavar="GROUP", help="Give the socket to this group."
-)
-@click.option(
-    "--socket-mode",
-    type=file_mode,
-    metavar="MODE",
-    help="Socket mode [default: 0660 with a group, else 0666].",
-)
-@click.option("--allow-root", is_flag=True, help="Run root's runs as root.")
-@click.option(
-    "--grace",
-    "grace_s",
-    type=click.IntRange(0, 3600),
+@option("--socket-group=GROUP", group_id, "Give the socket to this group.")
+@option("--socket-mode=MODE", file_mode, "Socket mode [default: 0660 with a group, else 0666].")
+@flag("--allow-root", "Run root's runs as root.")
+@option(
+    "--grace grace_s",
+    click.IntRange(0, 3600),
+    "Seconds from SIGTERM to SIGKILL for cancelled runs.",
     default=30,
-    help="Seconds from SIGTERM to SIGKILL for cancelled runs.",
 )
-@click.option(
+@option(
     "--resolver",
-    type=click.Choice(["off", "dry-run", "enforce"]),
+    ("off", "dry-run", "enforce"),
+    "Preempt runs: never, as a preview, or for real.",
     default="dry-run",
     envvar="FAIRLEAD_RESOLVER",
-    help="Preempt runs: never, as a preview, or for real.",
 )
-@click.option(
-    "--may-resolve",
-    multiple=True,
-    metavar="OWNER",
-    help="Let this owner use `resolve --run` (repeatable).",
+@option(
+    "--may-resolve=OWNER", str, "Let this owner use `resolve --run` (repeatable).", multiple=True
 )
-@click.option(
+@option(
     "--owner-weighting",
-    type=click.Choice(["owners", "tokens"]),
+    ("owners", "tokens"),
+    "Give equal odds to every owner, or to every run.",
     default="owners",
-    help="Give equal odds to every owner, or to every run.",
 )
-@click.option(
-    "--beacon",
-    type=beacon_source,
-    metavar="SOURCE,START,PERIOD",
-    help="Wait for this public randomness beacon.",
+@option("--beacon=SOURCE,START,PERIOD", beacon_source, "Wait for this public randomness beacon.")
+@option("--webhooks=FILE", _FILE, "Send events to the receivers in this YAML file.")
+@option(
+    "--node=FILE", _FILE, "Run `fairlead node run --config FILE`, too.", envvar="FAIRLEAD_UP_NODE"
 )
-@click.option(
-    "--webhooks", type=_FILE, metavar="FILE", help="Send events to the receivers in this YAML file."
+@option(
+    "--traffic=FILE", _FILE, "Run `fairlead traffic run FILE`, too.", envvar="FAIRLEAD_UP_TRAFFIC"
 )
-@click.option(
-    "--node",
-    type=_FILE,
-    metavar="FILE",
-    envvar="FAIRLEAD_UP_NODE",
-    help="Run `fairlead node run --config FILE`, too.",
-)
-@click.option(
-    "--traffic",
-    type=_FILE,
-    metavar="FILE",
-    envvar="FAIRLEAD_UP_TRAFFIC",
-    help="Run `fairlead traffic run FILE`, too.",
-)
-@click.option(
-    "--no-discover", is_flag=True, help="Do not add this machine's NVIDIA devices as a Node."
-)
-@click.option(
-    "--demo", is_flag=True, help="Run a demo lab; without --data it is removed at the end."
-)
+@flag("--no-discover", "Do not add this machine's NVIDIA devices as a Node.")
+@flag("--demo", "Run a demo lab; without --data it is removed at the end.")
 def command(
     *,
     data: Path | None,
@@ -225,13 +185,13 @@ def command(
     **settings: Any,
 ) -> None:
     """Compose the server and run it; `settings` are fields of `UpConfig`."""
-    from fairlead.cli.agents import lasting
+    from fairlead.api.lab import Lab
     from fairlead.compose.up import UpConfig, control_server
     from fairlead.node.supervisor import Agents
 
     if demo and settings["ledger"] is not None:
         raise click.UsageError("--demo has its own ledger: remove --ledger (FAIRLEAD_UP_LEDGER)")
-    _structured_logs()
+    structured_logs()
     say = partial(click.echo, file=lasting(sys.stderr))
     with _directory(data, demo=demo) as directory:
         commands = _agents(node, traffic, directory if data is not None or demo else None)
@@ -250,7 +210,7 @@ def command(
                 say(f"fairlead: http://127.0.0.1:{server.port}")
             if demo:
                 say(DEMO.format(socket=config.socket_path))
-            with agents, _lab(server) if demo else nullcontext():
+            with agents, Lab(server.service) if demo else nullcontext():
                 server.run()
     say(f"fairlead: stopped{'' if demo else '; runs continue'}")
 
@@ -260,61 +220,32 @@ def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[
 
     With a `home` their state is kept there, unless their settings name another directory.
     """
-    from fairlead.cli.node.commands import bad_usage, node_document
-    from fairlead.cli.traffic.commands import traffic_document
     from fairlead.compose.node import root_below
     from fairlead.node.cgroup_mounts import read_cgroup_host
 
-    fairlead, commands = [sys.executable, "-m", "fairlead"], {}
-    state_dirs: dict[str, str | None] = {}
+    commands: dict[str, list[str]] = {}
+
+    def add(name: str, configured: str | None, *arguments: str) -> None:
+        commands[name] = [sys.executable, "-m", "fairlead", name, "run", *arguments]
+        configured = configured or os.environ.get(f"FAIRLEAD_{name.upper()}_STATE_DIR")
+        if home is not None and not configured:
+            commands[name] += ["--state-dir", str(home / name)]
+
     if node is not None:
         document = node_document(node, {"root": os.environ.get("FAIRLEAD_NODE_ROOT")})
         with bad_usage(node):
             root_below(read_cgroup_host(), document.root)
-        commands["node"] = [*fairlead, "node", "run", "--config", str(node)]
-        state_dirs["node"] = document.state_dir
+        add("node", document.state_dir, "--config", str(node))
     if traffic is not None:
-        state_dirs["traffic"] = traffic_document(traffic, {}).state_dir
-        commands["traffic"] = [*fairlead, "traffic", "run", str(traffic)]
-    for name, command in commands.items():
-        configured = state_dirs[name] or os.environ.get(f"FAIRLEAD_{name.upper()}_STATE_DIR")
-        if home is not None and not configured:
-            command += ["--state-dir", str(home / name)]
+        add("traffic", traffic_document(traffic, {}).state_dir, str(traffic))
     return commands
-
-
-def _lab(server: "ControlServer") -> "Lab":
-    from fairlead.api.lab import Lab
-
-    return Lab(server.service)
 
 
 @contextmanager
 def _directory(data: Path | None, *, demo: bool) -> Iterator[Path]:
-    """The data directory; a demo without one gets a temporary one."""
-    from fairlead.host.paths import state_directory
-
     if data is not None or not demo:
         yield (data or state_directory()).resolve()
         return
     with tempfile.TemporaryDirectory(prefix="fairlead-demo-", ignore_cleanup_errors=True) as made:
         Path(made).chmod(0o755)  # others have to reach the socket
         yield Path(made)
-
-
-def _structured_logs() -> None:
-    """Readable lines on a terminal, JSON in a pipe."""
-    import structlog
-
-    from fairlead.cli.agents import lasting
-
-    terminal = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=not terminal),
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(lasting(sys.stderr)),
-    )

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.engine.cpu import CpuConfig, CpuTurn
+from fairlead.host.paths import default_state_directory
 from fairlead.node.agent import Agent
 from fairlead.node.cgroup_mounts import CgroupHost, read_cgroup_host
 from fairlead.node.cgroups import CgroupFiles, open_files
-from fairlead.node.state import default_directory
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.border import BadInput
@@ -58,7 +58,7 @@ def root_below(host: CgroupHost, root: str | None) -> str:
 
 
 def node_directory(document: NodeAgentDocument) -> Path:
-    return Path(document.state_dir) if document.state_dir else default_directory()
+    return Path(document.state_dir) if document.state_dir else default_state_directory() / "node"
 
 
 def _open_recorder(path: Path) -> Recorder:

@@ -15,7 +15,6 @@ from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, Traffi
 from fairlead.node.traffic.sensors import NetworkSensors
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
-from fairlead.ports.ledger import Ledger
 from fairlead.ports.recorder import FlightRecorder
 from fairlead.ports.traffic import EventLog
 from fairlead.schema.traffic_agent import (
@@ -52,12 +51,12 @@ def traffic_agent(
         ]
         if fixed:
             warn(f"{', '.join(fixed)}: changed in the file, takes effect with the next start")
-        specs = group_specs(fresh)
+        specs = [_group_spec(fresh, group) for group in fresh.groups]
         return Reloaded(specs, sensors.follow(fresh))
 
     return TrafficAgent(
         AgentConfig(name, directory, document.tick_ms),
-        group_specs(document),
+        [_group_spec(document, group) for group in document.groups],
         open_dataplane=lambda: open_dataplane(document.plane, directory),
         open_recorder=lambda path: _open_recorder(path, warn),
         sensors=sensors,
@@ -69,11 +68,7 @@ def traffic_agent(
 
 
 def traffic_directory(document: TrafficDocument) -> Path:
-    return Path(document.state_dir) if document.state_dir else default_directory()
-
-
-def default_directory() -> Path:
-    return state_directory() / "traffic"
+    return Path(document.state_dir) if document.state_dir else state_directory() / "traffic"
 
 
 def open_dataplane(document: DataplaneDocument, directory: Path) -> Dataplane:
@@ -121,10 +116,6 @@ def remove_dataplane(document: DataplaneDocument, directory: Path) -> None:
         open_dataplane(document, directory).remove()
 
 
-def group_specs(document: TrafficDocument) -> list[GroupSpec]:
-    return [_group_spec(document, group) for group in document.groups]
-
-
 def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
     listed = group.backends or ()
     backends = tuple(Backend(backend.id, backend.host, backend.port) for backend in listed)
@@ -167,21 +158,17 @@ def _open_recorder(path: Path, warn: Callable[[str], None]) -> FlightRecorder:
 def _open_event_log(
     document: TrafficDocument, name: str, warn: Callable[[str], None]
 ) -> EventLog | None:
-    if document.ledger is None:
+    """In a ledger's file with its keys beside it, or in PostgreSQL with keys of its own."""
+    place = document.ledger
+    if place is None:
         return None
-    from fairlead.node.traffic.event_log import LedgerEventLog  # noqa: PLC0415 - if configured
-
-    return LedgerEventLog(_open_ledger(document, document.ledger), agent=name, fault=warn)
-
-
-def _open_ledger(document: TrafficDocument, place: str) -> Ledger:
-    """A ledger's file with its keys beside it, or a PostgreSQL database with keys of its own."""
+    from fairlead.ledger.keys import KeyDirectory  # noqa: PLC0415 - if configured
     from fairlead.ledger.place import is_postgres, open_file  # noqa: PLC0415 - as in `node`
+    from fairlead.node.traffic.event_log import LedgerEventLog  # noqa: PLC0415 - as above
 
-    if is_postgres(place):
-        from fairlead.ledger.keys import KeyDirectory  # noqa: PLC0415 - as in `place`
-        from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
+    if not is_postgres(place):
+        return LedgerEventLog(open_file(Path(place)), agent=name, fault=warn)
+    from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
 
-        keys = document.ledger_keys or str(traffic_directory(document) / "keys")
-        return PostgresLedger.open(place, KeyDirectory(Path(keys)))
-    return open_file(Path(place))
+    keys = KeyDirectory(Path(document.ledger_keys or traffic_directory(document) / "keys"))
+    return LedgerEventLog(PostgresLedger.open(place, keys), agent=name, fault=warn)

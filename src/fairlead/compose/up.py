@@ -26,12 +26,11 @@ from fairlead.schema.objects import API_VERSION
 from fairlead.schema.webhooks import read_webhooks
 
 SOCKET = "fairlead.sock"
-KEEP_OUTPUT_MS = 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class UpConfig:
-    """How `fairlead up` runs the embedded control plane."""
+    """How `fairlead up` runs the embedded control plane; its options explain the fields."""
 
     data: Path
     port: int | None = None
@@ -44,19 +43,15 @@ class UpConfig:
     discover: bool = True
     """Whether this machine's NVIDIA devices become a Node, unless one of its name exists."""
     resolver: Literal["off", "dry-run", "enforce"] = "dry-run"
-    """Whether runs are preempted: never, as a preview, or for real."""
     may_resolve: frozenset[str] = frozenset()
-    """Owners that may start a run with preemption, without a reservation."""
     owner_weighting: Literal["owners", "tokens"] = "owners"
-    """Whether owners or runs have equal odds in the lottery."""
     beacon: tuple[str, int, int] | None = None
     """A public randomness beacon: its name, the time of its first round and its period, in ms."""
-    keep_output_ms: int | None = KEEP_OUTPUT_MS
-    """How long the output of an ended run is kept; None: for good."""
+    keep_output_ms: int | None = 30 * 86_400_000
+    """None: for good."""
     ledger: str | None = None
     """The address of a PostgreSQL database; None: the ledger is a file in `data`."""
     webhooks: Path | None = None
-    """Receivers of events: see `fairlead.schema.webhooks`."""
 
     @property
     def socket_path(self) -> Path:
@@ -65,7 +60,6 @@ class UpConfig:
 
 @contextmanager
 def control_server(config: UpConfig) -> Iterator[ControlServer]:
-    """The embedded control plane in one process, ready to `run`."""
     try:
         # Other users must reach the socket; the ledger, its keys and the runs have their own modes.
         config.data.mkdir(mode=0o755, parents=True, exist_ok=True)

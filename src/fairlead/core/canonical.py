@@ -4,12 +4,13 @@ Accepts what a decision is made of: dict with string keys, list, tuple, str, int
 Integers beyond 2^53 - 1 are refused rather than rounded: another reader would see another number.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from hashlib import sha256
 from json.encoder import encode_basestring
 from math import isfinite
+from types import NoneType
 from typing import Any
 
 from fairlead.core.units import INTEGER_MAX
@@ -36,7 +37,7 @@ def digest(value: object) -> str:
     return sha256(canonical(value)).hexdigest()
 
 
-_PLAIN = frozenset({str, int, bool, float, type(None)})
+_PLAIN = frozenset({str, int, bool, float, NoneType})
 
 
 @cache
@@ -59,37 +60,37 @@ def as_json(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def text(value: object) -> str:
+def text(value: Any) -> str:
     """The canonical form before it is encoded."""
-    kind: Any = type(value)
-    if kind is int:
-        return _integer(value)  # type: ignore[arg-type]
-    if kind is float:
-        return number(value)  # type: ignore[arg-type]
-    if isinstance(value, str):
-        return encode_basestring(value)
-    if isinstance(value, dict):
-        return "{" + ",".join(_members(value)) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(text, value)) + "]"
-    if value is None or kind is bool:
-        return "null" if value is None else "true" if value else "false"
-    raise NotCanonical(f"no JSON form for {kind.__name__}")
+    write = _WRITERS.get(type(value))
+    if write is None:  # an enum of strings, a named tuple
+        write = next((_WRITERS[kind] for kind in _BASES if isinstance(value, kind)), None)
+    if write is None:
+        raise NotCanonical(f"no JSON form for {type(value).__name__}")
+    return write(value)
+
+
+def _object(value: dict[str, Any]) -> str:
+    try:
+        plain = "".join(value).isascii()
+    except TypeError:
+        raise NotCanonical("object keys must be strings") from None
+    members = []
+    for key in sorted(value) if plain else sorted(value, key=utf16):
+        member = value[key]
+        write = _WRITERS.get(type(member), text)
+        members.append(f"{encode_basestring(key)}:{write(member)}")
+    return "{" + ",".join(members) + "}"
+
+
+def _list(value: Iterable[Any]) -> str:
+    return "[" + ",".join(map(text, value)) + "]"
 
 
 def _integer(value: int) -> str:
     if not -INTEGER_MAX <= value <= INTEGER_MAX:
         raise NotCanonical(f"integer beyond 2^53 - 1: {value}")
     return repr(value)
-
-
-def _members(value: dict[str, object]) -> list[str]:
-    try:
-        plain = "".join(value).isascii()
-    except TypeError:
-        raise NotCanonical("object keys must be strings") from None
-    keys = sorted(value) if plain else sorted(value, key=utf16)
-    return [f"{encode_basestring(key)}:{text(value[key])}" for key in keys]
 
 
 def utf16(key: str) -> bytes:
@@ -116,3 +117,16 @@ def number(value: float) -> str:
         return f"{sign}0.{'0' * -point}{digits}"
     tail = "." + digits[1:] if len(digits) > 1 else ""
     return f"{sign}{digits[0]}{tail}e{point - 1:+d}"
+
+
+_BASES = (str, dict, list, tuple)
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    str: encode_basestring,
+    int: _integer,
+    float: number,
+    bool: {True: "true", False: "false"}.__getitem__,
+    NoneType: {None: "null"}.__getitem__,
+    dict: _object,
+    list: _list,
+    tuple: _list,
+}

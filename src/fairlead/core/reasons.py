@@ -97,6 +97,32 @@ class DeficitReason(StrEnum):
     """No candidate holds a device of the node."""
 
 
+class StartReason(StrEnum):
+    """Whether a run starts, or grows, and if not, what it lacks."""
+
+    STARTS = "Starts"
+    """It is funded, and there are devices."""
+    NOT_FUNDED = "NotFunded"
+    """No envelopes pay for it, not even for its minimum."""
+    NO_DEVICES = "NoDevices"
+    """It is funded, and finds no place."""
+    STARTS_LATER = "StartsLater"
+    """It finds a place at its minimum on the devices that are to be freed."""
+
+
+class ResizeReason(StrEnum):
+    """Whether a run goes on with other devices, and if not, why."""
+
+    RESIZED = "Resized"
+    NO_SPARES = "NoSpares"
+    """A group lost more devices than it has spares elsewhere."""
+    WIDTH = "WidthOutOfRange"
+    """Below its minimum, or not below its width."""
+    STEP = "NotWholeSteps"
+    GROUPS = "NotWholeGroups"
+    """No number of whole groups leaves that width."""
+
+
 class QueueReason(StrEnum):
     """Why a run has its place in the queue."""
 

@@ -5,8 +5,7 @@
     verdict = dataplane.route("web", b"10.0.0.9")  # a flow's bytes are hashed
     dataplane.done("web", verdict.backend, latency_ms=12.0, ok=True)
 
-It promises what the real ones promise, and is judged by the same suite. The same calls give the
-same verdicts: there is no clock and no chance in here.
+It is judged by the suite of the real ones. The same calls give the same verdicts.
 """
 
 import hashlib
@@ -20,7 +19,14 @@ from fairlead.core.traffic.limits import Concurrency, liveness, share
 from fairlead.core.traffic.sighting import GroupSeen, Liveness
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.proxy import BackendCount, GroupCount, RequestLog
-from fairlead.dataplane.tables import Active, active, check_flip, check_groups, check_table
+from fairlead.dataplane.tables import (
+    Active,
+    active,
+    check_flip,
+    check_groups,
+    check_table,
+    configured,
+)
 from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
@@ -63,9 +69,8 @@ class MemoryDataplane:
         check_groups(groups, dataplane=self.name, protos=tuple(Proto))
         before, self._groups = self._groups, {}
         for group in groups:
-            was = before.get(group.name)
-            now = was or _Group(group, active(group, None))
-            now.group, now.active = group, active(group, was.active if was else None)
+            now = before.get(group.name) or _Group(group, active(group, None))
+            now.group, now.active = group, active(group, now.active)
             counted = now.counts.backends
             now.counts.backends = {
                 backend.id: counted.get(backend.id, BackendCount(queue=None))
@@ -79,7 +84,7 @@ class MemoryDataplane:
         return SCHEMA_VERSION
 
     def apply(self, table: Table, *, decision: int | None) -> None:
-        group = self._group(table.group)
+        group = configured(self._groups, table.group)
         check_table(table, {table.group: group.group})
         check_flip(table, group.active.table.epoch, self.liveness())
         group.active = Active(table, decision)
@@ -98,18 +103,13 @@ class MemoryDataplane:
         return liveness(self._clock_ms() - self._beat_ms)
 
     def read(self) -> Mapping[str, GroupSeen]:
-        now_ms, alive = self._clock_ms(), self.liveness()
-        return {
-            name: group.counts.seen(
-                group.active,
-                alive,
-                self._log,
-                now_ms,
-                group=name,
-                names={id: id for id in group.counts.backends},
+        now_ms, alive, seen = self._clock_ms(), self.liveness(), {}
+        for name, group in self._groups.items():
+            names = {id: id for id in group.counts.backends}
+            seen[name] = group.counts.seen(
+                group.active, alive, self._log, now_ms, group=name, names=names
             )
-            for name, group in self._groups.items()
-        }
+        return seen
 
     def detach(self) -> None:
         """Nothing to let go."""
@@ -122,35 +122,29 @@ class MemoryDataplane:
     def route(self, group: str, flow: int | bytes | None = None) -> RoutingVerdict:
         """Admit a flow and say where it goes. A number is a place in the order of the slots, so
         that any `Σ slots` numbers in a row are split exactly; None takes the next number."""
-        here = self._group(group)
+        here = configured(self._groups, group)
         if flow is None:
             flow, here.turn = here.turn, here.turn + 1
         table, alone = here.active.table, self.liveness() is Liveness.FALLBACK
-        limits = table.limits
+        limits, counts = table.limits, here.counts
         admission = limits.fallback.admission if alone else limits.admission
         bound = None if alone else limits.concurrency
-        if not (limits.fallback.members if alone else any(table.slots.values())):
-            return self._refuse(here, AdmissionMode.HARD)
-        counts = here.counts
         inside = sum(backend.open for backend in counts.backends.values())
+        if not (limits.fallback.members if alone else any(table.slots.values())):
+            return _refuse(counts, AdmissionMode.HARD)
         if bound is not None and inside >= bound.inside_max:
-            return self._refuse(here, AdmissionMode.SOFT)
+            return _refuse(counts, AdmissionMode.SOFT)
         if admission.mode != AdmissionMode.NORMAL:
-            here.bucket, allowed = admit(
-                here.bucket,
-                now_us=self._clock_ms() * 1000,
-                rate_per_s=admission.rate_per_s or 0.0,
-                burst=admission.burst or 0.0,
-            )
+            rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
+            now_us = self._clock_ms() * 1000
+            here.bucket, allowed = admit(here.bucket, now_us=now_us, rate_per_s=rate, burst=burst)
             if not allowed:
-                return self._refuse(here, admission.mode)
+                return _refuse(counts, admission.mode)
         if alone:
             key = flow if isinstance(flow, bytes) else str(flow).encode()
             backend = known(rendezvous(key, limits.fallback.members), "a member for every flow")
-        elif bound is not None:
-            backend = _with_room(flow, here, bound, inside + 1)
         else:
-            backend = _slotted(flow, table.slots)
+            backend = _choose(flow, here, bound, inside + 1)
         counts.admitted += 1
         counts.backends[backend].admitted += 1
         counts.backends[backend].open += 1
@@ -174,56 +168,45 @@ class MemoryDataplane:
     def waiting(self, group: str, backend: str, queue: int | None) -> None:
         self._counts(group, backend).queue = queue
 
-    def _refuse(self, group: _Group, mode: AdmissionMode) -> RoutingVerdict:
-        if mode == AdmissionMode.SOFT:
-            group.counts.refused_soft += 1
-        else:
-            group.counts.refused_hard += 1
-        return RoutingVerdict(refused=mode)
-
-    def _group(self, name: str) -> _Group:
-        if name not in self._groups:
-            raise PermanentFault(f"group {name!r} is not configured")
-        return self._groups[name]
-
     def _counts(self, group: str, backend: str) -> BackendCount:
-        backends = self._group(group).counts.backends
+        backends = configured(self._groups, group).counts.backends
         if backend not in backends:
             raise PermanentFault(f"backend {backend!r} is not in group {group!r}")
         return backends[backend]
 
 
-def _slotted(flow: int | bytes, slots: Mapping[str, int]) -> str:
-    """The backend whose slot it is. Numbers step through the slots by a stride near the golden
-    section, so that neighbours in time do not all fall to the same backend."""
+def _refuse(counts: GroupCount, mode: AdmissionMode) -> RoutingVerdict:
+    counts.refused_soft += mode == AdmissionMode.SOFT
+    counts.refused_hard += mode == AdmissionMode.HARD
+    return RoutingVerdict(refused=mode)
+
+
+def _choose(flow: int | bytes, group: _Group, bound: Concurrency | None, inside: int) -> str:
+    """The backend whose slot it is; in a bounded group the first one in the order of the slots that
+    does not hold too much, if any."""
+    slots = group.active.table.slots
     total = sum(slots.values())
-    number = flow if isinstance(flow, int) else _number(flow)
-    slot = number * _stride(total) % total
+    if isinstance(flow, bytes):
+        flow = int.from_bytes(hashlib.blake2b(flow, digest_size=8).digest(), "big")
+    first = _slotted(flow, slots, total)
+    if bound is None:
+        return first
+    for turn in range(total):
+        id = _slotted(flow + turn, slots, total)
+        if group.counts.backends[id].open < share(slots[id], total, inside, bound.room_least):
+            return id
+    return first
+
+
+def _slotted(number: int, slots: Mapping[str, int], total: int) -> str:
+    """Numbers step through the slots by a stride near the golden section, so that neighbours in
+    time do not all fall to the same backend."""
+    stride = max(1, total * 618 // 1000)
+    while gcd(stride, total) != 1:
+        stride += 1
+    slot = number * stride % total
     for id in sorted(slots):
         slot -= slots[id]
         if slot < 0:
             return id
     raise InvariantBroken("a slot number is below the number of slots")
-
-
-def _with_room(flow: int | bytes, group: _Group, bound: Concurrency, inside: int) -> str:
-    """The first backend in the order of the slots that does not hold too much; else the first."""
-    slots = group.active.table.slots
-    total = sum(slots.values())
-    number = flow if isinstance(flow, int) else _number(flow)
-    for turn in range(total):
-        id = _slotted(number + turn, slots)
-        if group.counts.backends[id].open < share(slots[id], total, inside, bound.room_least):
-            return id
-    return _slotted(flow, slots)
-
-
-def _number(flow: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(flow, digest_size=8).digest(), "big")
-
-
-def _stride(total: int) -> int:
-    stride = max(1, total * 618 // 1000)
-    while gcd(stride, total) != 1:
-        stride += 1
-    return stride

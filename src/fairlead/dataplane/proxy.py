@@ -1,4 +1,4 @@
-"""What the two proxies share: names, addresses, restarts, and the latencies in their logs."""
+"""What the two proxies share: names, addresses, processes, and the latencies in their logs."""
 
 import contextlib
 import functools
@@ -6,35 +6,39 @@ import os
 import re
 import select
 import shutil
+import signal
 import socket
 import subprocess
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
+
+import msgspec
 
 from fairlead.core.traffic.limits import LATENCY_WINDOW_MS, p95, restart_wait_ms, succeeded
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
-from fairlead.dataplane.tables import Active, group_seen
+from fairlead.dataplane import tables
+from fairlead.dataplane.tables import Active
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.files import replace
-from fairlead.ports.dataplane import RouteGroup
+from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
-Address = tuple[str, int]
-"""A virtual address and its port."""
+Address = tuple[str, int]  # a virtual address and its port
 SIDES, HASHED = ("a", "b"), "f"
 """Of a group: two copies, of which one serves and the next table is laid out on the other, and the
 one that hashes flows when the agent is dead."""
+COPIES = (*SIDES, HASHED)
 REFUSED_STATUS = {"soft": 429, "hard": 503}
 CONNECT_TIMEOUT_MS = 5_000
 """Linux sends a lost SYN again after 1 s and 3 s: two losses are no failure."""
-IDLE_TIMEOUT_MS = 60_000
-"""What most proxies and load balancers allow a silent connection."""
+IDLE_TIMEOUT_MS = 60_000  # what most proxies and load balancers allow a silent connection
+_STOP_S = 20.0
 _SAMPLES_MAX = 4_096  # per backend: enough for 800 successes per second, bounded for more
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
-_ESCAPE = re.compile(r"_([0-9a-f]{2})")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -46,11 +50,6 @@ def escape(name: str) -> str:
     one group's name into another's.
     """
     return _UNSAFE.sub(lambda match: "".join(f"_{byte:02x}" for byte in match[0].encode()), name)
-
-
-def unescape(escaped: str) -> str:
-    raw = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), escaped)
-    return raw.encode("latin-1").decode()
 
 
 def address(host: str, port: int) -> str:
@@ -97,51 +96,43 @@ def replace_text(path: Path, text: str) -> None:
     replace(path, text.encode(), durable=False)
 
 
-def drafts(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.draft-*"))
+def save(path: Path, value: object) -> None:
+    """Keep a value for the next agent, like `replace_text`."""
+    replace_text(path, msgspec.json.encode(value).decode())
 
 
-def remove_files(folder: Path, ours: Sequence[Path]) -> None:
-    """Take our files away, and the folder unless it has files of others."""
-    for path in ours:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
-def wait_for_end(descriptor: int, timeout_s: float, name: str) -> None:
+def load(path: Path, kind: type[_T]) -> _T | None:
+    """What was saved; None when it is lost or damaged, as a power cut may leave it."""
     try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def gist(log: Path, *words: str) -> str:
+    """What a proxy's own log says of a failure: the first lines with one of the words."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    found = [line for line in lines if any(word in line for word in words)]
+    return " | ".join(found[:3]) or "no reason given"
+
+
+def stop_process(pid: int | None, name: str) -> None:
+    """Ask a process to end, and wait until it has; there may be none."""
+    try:
+        descriptor = os.pidfd_open(pid) if pid is not None else None
+    except ProcessLookupError:
+        return
+    if descriptor is None:
+        return
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
         ended = select.poll()
         ended.register(descriptor, select.POLLIN)
-        if not ended.poll(timeout_s * 1000):
+        if not ended.poll(_STOP_S * 1000):
             raise TemporaryFault(f"{name} does not stop")
     finally:
         os.close(descriptor)
-
-
-class Restarts:
-    """Starts a proxy that died again, but not in every tick."""
-
-    def __init__(self) -> None:
-        self._failed_ms: int | None = None
-        self._problem = ""
-
-    @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Refuse for a while after an attempt that failed."""
-        since_ms = None if self._failed_ms is None else monotonic_ms() - self._failed_ms
-        wait_ms = restart_wait_ms(since_ms)
-        if wait_ms:
-            raise TemporaryFault(self._problem, retry_after_ms=wait_ms)
-        try:
-            yield
-        except Fault as fault:
-            self._failed_ms = monotonic_ms()
-            self._problem = f"the proxy died; restart failed: {fault}"
-            raise
 
 
 class RequestLog:
@@ -150,16 +141,23 @@ class RequestLog:
     A backend's key is its group and its name, as the dataplane writes them.
     """
 
+    whole = "-"  # how the proxy marks an unbroken reply
+
     def __init__(self) -> None:
         self._rest = b""
         self._windows: dict[tuple[str, str], deque[tuple[int, float]]] = {}
         self._failures: dict[tuple[str, str], int] = {}
 
-    def feed(
-        self, data: bytes, now_ms: int, *, whole: str, unreached: Callable[[str], bool]
-    ) -> None:
+    def unreached(self, ended: str) -> bool:
+        """Whether that is how the proxy marks a connection that failed or was refused."""
+        raise NotImplementedError
+
+    def catch_up(self, now_ms: int) -> None:
+        """Read what was logged since the last time."""
+
+    def feed(self, data: bytes, now_ms: int) -> None:
         """Read the lines that are complete with this data: the group's copy, backend, status, how
-        it ended and how long it took. `whole` is the end of an unbroken reply."""
+        it ended and how long it took."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             fields = line.decode(errors="replace").split()
@@ -167,13 +165,13 @@ class RequestLog:
                 continue
             copy, backend, status, ended, took_ms = fields
             group, _, side = copy.rpartition("_")
-            if side in (*SIDES, HASHED):  # else a refusal of our own
-                ok = ended == whole and status.isdigit() and succeeded(int(status))
+            if side in COPIES:  # else a refusal of our own
+                ok = ended == self.whole and status.isdigit() and succeeded(int(status))
                 latency_ms = float(took_ms) if ok else None
-                self.add(group, backend, now_ms, latency_ms, connected=not unreached(ended))
+                self.add(group, backend, now_ms, latency_ms, connected=not self.unreached(ended))
 
-    def restart(self) -> None:
-        """The rest of the last line will not come."""
+    def close(self) -> None:
+        """Follow it no more: the rest of the last line will not come."""
         self._rest = b""
 
     def add(
@@ -244,4 +242,120 @@ class GroupCount:
             for id, name in names.items()
         }
         totals = (self.admitted, self.refused_soft, self.refused_hard)
-        return group_seen(active, liveness, totals, backends)
+        return tables.group_seen(active, liveness, totals, backends)
+
+
+Look = tuple[Mapping[str, GroupCount], Mapping[str, Active], Liveness]
+"""Counters by escaped name, tables by name, and what the proxy thinks of the agent."""
+
+
+class ProxyProcess(Protocol):
+    """The proxy of one folder; it outlives its agent and is found again."""
+
+    def alive(self) -> bool:
+        """Whether it serves."""
+
+    def stop(self) -> None:
+        """End it, if it runs."""
+
+
+class ProxyFiles:
+    """Where everything of a dataplane lives: every attribute is a path of ours."""
+
+    def __init__(self, folder: Path, bytes_max: int) -> None:
+        if len(str(folder).encode()) > bytes_max:
+            raise PermanentFault(f"folder: too long for a socket's path: {folder}")
+        self.folder = folder
+
+    def more(self) -> list[Path]:
+        """Files and folders that are no attributes."""
+        return []
+
+    def remove(self) -> None:
+        """Take our files away, and the folder unless it has files of others."""
+        named = [path for name, path in vars(self).items() if name != "folder"]
+        for path in (*named, *self.more(), *self.folder.glob("*.draft-*")):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+
+class ProxyDataplane(ABC):
+    """What the two proxies do alike; each says how its own one is configured, asked and told."""
+
+    name: str
+
+    def __init__(self, files: ProxyFiles, process: ProxyProcess, log: RequestLog) -> None:
+        self._files, self._process, self._log = files, process, log
+        self._groups: dict[str, RouteGroup] = {}
+        self._failed: tuple[int, str] | None = None  # when a restart failed, and why
+
+    @abstractmethod
+    def _install(self, groups: Sequence[RouteGroup]) -> None:
+        """Have the proxy serve these groups and no others; those that stay keep their table."""
+
+    @abstractmethod
+    def _beat(self) -> None:
+        """Say that the agent is alive; TemporaryFault where the proxy is not."""
+
+    @abstractmethod
+    def _look(self) -> Look:
+        """What the proxy shows now."""
+
+    @abstractmethod
+    def _host(self, backend: Backend) -> str:
+        """A backend's name in the proxy."""
+
+    @as_fault
+    def configure(self, groups: Sequence[RouteGroup]) -> None:
+        tables.check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
+        self._install(groups)
+        self._groups = {group.name: group for group in groups}
+        self._log.keep({(escape(g.name), self._host(b)) for g in groups for b in g.backends})
+        self._log.catch_up(monotonic_ms())
+        self._beat()
+
+    @as_fault
+    def heartbeat(self) -> None:
+        """A proxy that died is started again, but not in every tick."""
+        try:
+            self._beat()
+            return
+        except TemporaryFault:
+            if not self._groups or self._process.alive():
+                raise
+        if self._failed is not None:
+            failed_ms, problem = self._failed
+            if wait_ms := restart_wait_ms(monotonic_ms() - failed_ms):
+                raise TemporaryFault(problem, retry_after_ms=wait_ms)
+        try:
+            self.configure(list(self._groups.values()))
+        except Fault as fault:
+            self._failed = monotonic_ms(), f"the proxy died; restart failed: {fault}"
+            raise
+
+    @as_fault
+    def read(self) -> Mapping[str, GroupSeen]:
+        now_ms = monotonic_ms()
+        counted, active, alive = self._look()
+        self._log.catch_up(now_ms)
+        seen = {}
+        for name, group in self._groups.items():
+            key, names = escape(name), {b.id: self._host(b) for b in group.backends}
+            seen[name] = counted[key].seen(
+                active[name], alive, self._log, now_ms, group=key, names=names
+            )
+        return seen
+
+    def detach(self) -> None:
+        self._log.close()
+
+    @as_fault
+    def remove(self) -> None:
+        self._log.close()
+        self._process.stop()
+        self._groups = {}
+        self._files.remove()

@@ -7,6 +7,7 @@ the path of the field.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import TypeVar
 
 from fairlead.core.traffic.limits import Fallback, Limits, split
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
@@ -16,6 +17,8 @@ from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_agent import check_routes
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True, slots=True)
 class Active:
@@ -23,8 +26,7 @@ class Active:
 
     table: Table
     decision: int | None = None
-    side: str = "a"
-    """Proxies have two copies of every group; this one serves."""
+    side: str = "a"  # proxies have two copies of every group; this one serves
 
 
 def check_groups(
@@ -101,7 +103,7 @@ def check_backend(groups: Mapping[str, RouteGroup], name: str, backend: str) -> 
         raise PermanentFault(f"backend {backend!r} is not in group {name!r}")
 
 
-def configured(groups: Mapping[str, RouteGroup], name: str) -> RouteGroup:
+def configured(groups: Mapping[str, _T], name: str) -> _T:
     if name not in groups:
         raise PermanentFault(f"group {name!r} is not configured")
     return groups[name]

@@ -22,7 +22,12 @@ def user_state_directory() -> Path:
 
 def cache_directory() -> Path:
     """/var/cache for root, so that root loads only what root wrote; else the XDG cache."""
-    return Path("/var/cache/fairlead") if os.geteuid() == 0 else _xdg("XDG_CACHE_HOME", ".cache")
+    return Path("/var/cache/fairlead") if os.geteuid() == 0 else user_cache_directory()
+
+
+def user_cache_directory() -> Path:
+    """The user's own, also for root: large, and made again where it is missing."""
+    return _xdg("XDG_CACHE_HOME", ".cache")
 
 
 def make_private(path: Path) -> None:

@@ -1,8 +1,11 @@
 """Child processes that leave us: in a session of their own, without our terminal and input."""
 
+import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
+
+from fairlead.host.kernel import DIE_WITH_PARENT, load_prctl
 
 
 def spawn(
@@ -11,10 +14,12 @@ def spawn(
     output: "IO[Any] | int | None" = subprocess.DEVNULL,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
+    ends_with_us: int | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start a process in a session of its own: no terminal signal reaches it, it has no input.
 
-    `output` takes what it writes; None: it shares our streams.
+    `output` takes what it writes; None: it shares our streams. `ends_with_us`: the signal that the
+    kernel sends it when the calling thread ends, however that ends.
     """
     return subprocess.Popen(
         command,
@@ -24,7 +29,21 @@ def spawn(
         start_new_session=True,
         env=env,
         cwd=cwd,
+        # Two system calls; no lock of Python is taken.
+        preexec_fn=None if ends_with_us is None else _end_with(ends_with_us),  # noqa: PLW1509
     )
+
+
+def _end_with(number: int) -> Callable[[], None]:
+    """For the forked child: the C library is loaded before the fork."""
+    prctl, parent = load_prctl(), os.getpid()
+
+    def in_the_child() -> None:
+        prctl(DIE_WITH_PARENT, number)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return in_the_child
 
 
 def run_detached(

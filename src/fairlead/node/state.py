@@ -9,16 +9,12 @@ from typing import Any
 
 from fairlead.host import files
 from fairlead.host.clock import now_ms
-from fairlead.host.paths import default_state_directory, make_private
+from fairlead.host.paths import make_private
 from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
 STATE, ORIGINALS, STATUS = "state.json", "originals.json", "status.json"
 OBSERVE, LOCK, RECORD = "observe-only", "agent.lock", "record"
 _RETRY_AFTER_MS = 5_000
-
-
-def default_directory() -> Path:
-    return default_state_directory() / "node"
 
 
 def fields(value: object, *names: str) -> dict[str, Any]:

@@ -10,11 +10,8 @@ from fairlead.ports.faults import PermanentFault
 
 @dataclass(frozen=True, slots=True)
 class ContainerSighting:
-    """One container in one sample.
-
-    `limit_millicores` is the limit in force (None: unlimited). `counters` None: they could not be
-    read, which is a missing signal and never a zero.
-    """
+    """One container in one sample, with the limit in force (None: unlimited). Counters that could
+    not be read are None: a missing signal, and never a zero."""
 
     name: str
     limit_millicores: int | None
@@ -23,13 +20,7 @@ class ContainerSighting:
 
 @dataclass(frozen=True, slots=True)
 class PodSighting:
-    """One pod in one sample.
-
-    Limits at first sight are the user's own and become the pod's maximum for good. `identity`
-    tells a pod from a later one of the same name. `started_ms` (None: now, at first sight) is
-    where the start-up grace counts from: an agent that starts on a busy node must not treat every
-    old pod as a newcomer.
-    """
+    """One pod in one sample. Limits at first sight are the user's own and become its maximum."""
 
     uid: str
     request_millicores: int
@@ -37,11 +28,13 @@ class PodSighting:
     priority: int = 0
     opted_out: bool = False
     started_ms: int | None = None
-    identity: str = ""
+    """Where the start-up grace counts from (None: first sight): an agent that starts on a busy node
+    must not treat every old pod as a newcomer."""
+    identity: str = ""  # tells a pod from a later one of the same name
 
     @property
     def limit_millicores(self) -> int | None:
-        """The pod's limit: the sum of its containers', None when one of them is unlimited."""
+        """The sum of its containers' limits, None when one of them is unlimited."""
         total = 0
         for container in self.containers:
             if container.limit_millicores is None:
@@ -61,10 +54,9 @@ class Gone(PermanentFault):
 
 
 class CpuSensor(Protocol):
-    """Sees the pods of a node."""
+    """Sees the pods of a node; one that cannot be read is seen with missing counters."""
 
-    def sample(self, now_ms: int) -> Sequence[PodSighting]:
-        """Every pod there is now. One that cannot be read is seen with missing counters."""
+    def sample(self, now_ms: int) -> Sequence[PodSighting]: ...
 
 
 class CpuActuator(Protocol):

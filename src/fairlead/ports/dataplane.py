@@ -8,10 +8,7 @@
 A dataplane goes on without the agent. It judges the heartbeat's age by its own clock: normal below
 3 s; then *hold* (the active table stays, new ones are refused); from 15 s *fallback* (a hash of the
 flow inside its group, and the table's fallback admission). Every number in a table is decided by
-`fairlead.core.traffic`; a dataplane translates. One that cannot judge a heartbeat brings a small
-process that does.
-
-All raise `TemporaryFault` or `PermanentFault` of `fairlead.ports.faults`.
+`fairlead.core.traffic`; a dataplane translates. All raise `TemporaryFault` or `PermanentFault`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +32,10 @@ class Proto(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One server of a group's requests."""
+    """One server of a group's requests; `host` is an IPv4 or IPv6 address, as text."""
 
     id: str
     host: str
-    """An IPv4 or IPv6 address, as text."""
     port: int
 
 
@@ -102,10 +98,8 @@ class Dataplane(Protocol):
         """Flip a group to a table: every new connection sees the old one or the new one, whole."""
 
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
-        """What each backend of a bounded group may hold until the next tick, without a flip.
-
-        Dataplanes that compare shares on every request need it not, and do nothing.
-        """
+        """What each backend of a bounded group may hold until the next tick, without a flip;
+        nothing to do where shares are compared on every request."""
 
     def heartbeat(self) -> None:
         """The agent is alive. After hold or fallback the next flip is accepted again."""
@@ -113,9 +107,7 @@ class Dataplane(Protocol):
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """Ask for its kept connections to end, where that is possible; slots stop new ones."""
 
-    def read(self) -> Mapping[str, GroupSeen]:
-        """Every group's counters."""
-
+    def read(self) -> Mapping[str, GroupSeen]: ...
     def detach(self) -> None:
         """Let go without changing anything: connections go on by the active table."""
 

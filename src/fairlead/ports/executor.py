@@ -6,9 +6,7 @@
 
 Every act names the recorded decision that it carries out: `start` by the job's id, which is the
 plan's, the others by `decision`, the plan id (or the sequence number) of a ledger entry.
-An exit is reported by every `poll` until it is acknowledged, so that a control plane that dies
-between receiving and recording it receives it again. All raise `TemporaryFault` or
-`PermanentFault` of `fairlead.ports.faults`.
+All raise `TemporaryFault` or `PermanentFault`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,12 +20,8 @@ RESERVED_ENV = ("FAIRLEAD_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One start of a run's command on its leased devices.
-
-    `id` is the plan id of the start: starting the same id again is starting it once; another id
-    for the same run is a new start after the old one ended. `secret_env` names files whose
-    contents become variables at start; the contents never pass through the control plane.
-    """
+    """One start of a run's command on its leased devices; another id for the same run is a new
+    start after the old one ended."""
 
     id: str
     run: str
@@ -38,16 +32,15 @@ class Job:
     leases: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, str] = field(default_factory=dict)
+    """Files whose contents become variables at start; they never pass through the control plane."""
     user: str | None = None
     working_directory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a job ended: an exit code, or the signal that ended it; exactly one is given.
-
-    `lost` marks a job of which only the end is known (the machine went down): neither is given.
-    """
+    """How a job ended: an exit code, or the signal that ended it. Neither is given where only the
+    end is known, because the machine went down (`lost`)."""
 
     job: str
     run: str
@@ -60,7 +53,6 @@ class Exit:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the command reported success."""
         return self.code == 0
 
 
@@ -80,17 +72,16 @@ class Executor(Protocol):
         """Let them go on; idempotent."""
 
     def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
-        """Tell a run's job which devices it keeps, or has by now: by a file and a signal.
+        """Tell a run's job which devices it keeps, or has by now; idempotent, and it runs on.
 
-        Idempotent, and the job runs on.
-
-        The file is named by FAIRLEAD_WIDTH_FILE in the job's environment and holds
+        The file that FAIRLEAD_WIDTH_FILE names in the job's environment holds
         `{"devices", "visible", "width"}` from its start on. The signal is SIGWINCH, because a
         command that does not know it ignores it.
         """
 
     def poll(self) -> list[Exit]:
-        """Exits not acknowledged yet, by time and then run."""
+        """Exits not acknowledged yet, by time and then run: a control plane that dies between
+        receiving and recording one receives it again."""
 
     def acknowledge(self, exits: Iterable[Exit]) -> None:
         """These stand in the ledger; `poll` need not report them again."""
@@ -101,7 +92,6 @@ class Executor(Protocol):
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         """All that is kept of a run's newest output, oldest first; the last part may grow.
 
-        A part that is full is put aside under another name, as the same file; older ones go.
         `jobs`: what the ids of the run's jobs begin with. Another run that had the name before
         may have had another owner, and its output is not this one's.
         """

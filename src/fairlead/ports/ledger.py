@@ -38,10 +38,9 @@ class Draft:
     under `input`, or among the blobs under this digest."""
     blobs: tuple[bytes, ...] = field(default=(), repr=False)
     """Documents that are too large for the body, or are to be handed out without it, each one line
-    of canonical JSON: kept among the blobs together with the entry, all or nothing. The entry's
-    body then lists them under `blobs`: the SHA-256 of each, and how many bytes it has."""
-    version: int = 1
-    """The version of the decision function."""
+    of canonical JSON, kept with the entry, all or nothing. The entry's body then lists the SHA-256
+    and the bytes of each under `blobs`."""
+    version: int = 1  # the version of the decision function
     reasons: tuple[str, ...] = ()
 
 
@@ -74,18 +73,16 @@ class ProjectionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What following the whole log showed."""
+    """What following the whole log showed: `size` entries without a problem, or the first entry
+    that is not as it was, where that is known."""
 
     size: int
-    """How many entries were followed without a problem."""
     root: str
     problem: str = ""
     seq: int | None = None
-    """The first entry that is not as it was, where that is known."""
 
     @property
     def ok(self) -> bool:
-        """Nothing was found."""
         return not self.problem
 
 
@@ -121,9 +118,7 @@ class LedgerReader(Protocol):
     ) -> list[Entry]:
         """Up to `limit` entries with a number above `after`, in order."""
 
-    def last(self, kind: str) -> Entry | None:
-        """The newest entry of a kind."""
-
+    def last(self, kind: str) -> Entry | None: ...
     def archived_to(self) -> int:
         """The last entry whose content was moved to an archive; 0 when none was.
 
@@ -143,12 +138,8 @@ class LedgerReader(Protocol):
     def consistency(self, old_size: int, new_size: int) -> Proof:
         """Proof that the log of the old size begins the one of the new size."""
 
-    def blob_get(self, digest: str) -> bytes | None:
-        """The blob with that SHA-256 (hex); None if there is none."""
-
-    def snapshot_get(self, name: str) -> ProjectionSnapshot | None:
-        """The newest snapshot of a projection."""
-
+    def blob_get(self, digest: str) -> bytes | None: ...
+    def snapshot_get(self, name: str) -> ProjectionSnapshot | None: ...
     def verify(
         self, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
     ) -> Verification:

@@ -1,8 +1,4 @@
-"""The port of notices: events delivered to receivers outside.
-
-A notice is delivered at least once. Its id is the same however often it is tried, so that a
-receiver can tell a repetition from news.
-"""
+"""The port of notices: events delivered to receivers outside, at least once."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +6,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One message to one receiver."""
+    """One message to one receiver, who tells a repetition from news by its id."""
 
     id: str
     receiver: str

@@ -25,8 +25,7 @@ class RecordEntry:
     version: int
     input: Mapping[str, Any]
     output: Mapping[str, Any]
-    hash: str
-    """The chain's hash up to and including this entry, in hex."""
+    hash: str  # the chain's hash up to and including this entry, in hex
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,7 @@ class Recorder(Protocol):
     def unapplied(self) -> list[RecordEntry]:
         """Entries without a mark, oldest first."""
 
-    def head(self) -> RecordHead:
-        """The end of the chain."""
-
+    def head(self) -> RecordHead: ...
     def close(self) -> None:
         """Let another writer in; closing again does nothing."""
 
@@ -87,15 +84,10 @@ class FlightRecorder(Recorder, Protocol):
     is synced before it is anchored.
     """
 
-    def sync(self) -> None:
-        """Have the disk take everything."""
-
+    def sync(self) -> None: ...
     def begins_segment(self, kind: str) -> bool:
-        """Whether the next entry of this kind is the first one of its segment.
-
-        Segments are dropped whole, and each replays alone: such an entry holds everything that the
-        later ones of its segment leave out.
-        """
+        """Whether the next entry of this kind is the first one of its segment: segments are dropped
+        whole, so it holds everything that the later ones leave out."""
 
     def tail(self, kind: str) -> list[RecordEntry]:
         """All entries of a kind in the newest segment that has one: from the entry that holds

@@ -17,8 +17,7 @@ class SignalSource(Protocol):
     """Applications that report more than a dataplane can see."""
 
     def covers(self, group: str) -> Collection[str]:
-        """The fields of `Reading` that are asked for in this group; for these the dataplane's own
-        figures are not used, or a silent application would look like an idle one."""
+        """The fields of `Reading` that are asked for in this group."""
 
     def asked_ms(self, group: str, now_ms: int) -> int | None:
         """For how long its applications have been asked; None: for longer than any one needs."""
@@ -28,7 +27,7 @@ class SignalSource(Protocol):
 
 
 class NodeSensor(Protocol):
-    """Sees the machines under the backends."""
+    """Sees the machines under the backends, as many as can be seen now."""
 
     def read(self, now_ms: int) -> Sequence[NodeReading]:
         """The last reading of each machine, with its time."""
@@ -52,7 +51,8 @@ class Transition:
     """A change that people ask about later: of admission, of a backend's isolation, of liveness.
 
     `what` is `mode`, `isolation` or `failsafe`; `before` and `after` are modes, causes of isolation
-    (None: in service) or what the dataplane concluded about its agent.
+    (None: in service) or what the dataplane concluded about its agent; `record` is the tick that
+    led to it, in the flight recorder.
     """
 
     time_ms: int
@@ -63,15 +63,12 @@ class Transition:
     reasons: tuple[str, ...]
     backend: str | None = None
     record: RecordHead | None = None
-    """The tick that led to it, in the flight recorder."""
 
 
 class EventLog(Protocol):
     """Where transitions and the roots of the record are kept for good. Never waits for a disk."""
 
-    def transition(self, transition: Transition) -> None:
-        """Keep this change."""
-
+    def transition(self, transition: Transition) -> None: ...
     def anchor(self, now_ms: int, heads: Mapping[str, RecordHead]) -> None:
         """Keep the ends of the groups' records: what is before them can no longer be changed."""
 

@@ -1,12 +1,14 @@
 """Strict JSON in, typed documents out, every refusal with the path of the offending field.
 
-The standard library's parser is used for the text because it lets us see repeated keys and NaN;
-msgspec checks the shape. `BadInput` is the only exception that leaves this module.
+msgspec reads the text and checks the shape. What it does not like, and what could hide a repeated
+key or half a character, is read again by the standard library's parser, which lets us say what is
+wrong and where. `BadInput` is the only exception that leaves this module.
 """
 
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -54,6 +56,12 @@ class _RepeatedKey(Exception):
 def parse_json(data: bytes) -> Any:
     """Parse one JSON text. Repeated keys, bad UTF-8, rubbish and over-deep nesting are refused."""
     text = decoded(data, DOCUMENT_BYTES_MAX)
+    if "\\u" not in text:
+        with suppress(msgspec.MsgspecError, RecursionError, OverflowError, ValueError):
+            value = msgspec.json.decode(data)
+            # Each member has a colon, and a repeated key loses it; only an escape could add one.
+            if msgspec.json.encode(value).count(b":") == data.count(b":"):
+                return value
     value = _loads(text)
     if "\\u" in text:  # only an escape can smuggle in half a character
         _refuse_surrogates(value, "")

@@ -24,14 +24,24 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Set
 from enum import Enum
-from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from fairlead.core import units
+from fairlead.core.invariant import of_kind
 from fairlead.core.units import INTEGER_MAX, SIZE_MAX, NonEmpty, OutOfRange, Range, Written
 from fairlead.schema import times
 from fairlead.schema.border import BadInput
@@ -50,6 +60,8 @@ class _Codec(NamedTuple):
     write: Callable[[Any], Any] | None = None
     inner: type | None = None
     """The dataclass inside, to find names in the paths of faults."""
+    direct: bool = True
+    """Whether msgspec can make core's value of the document's by the names of the fields."""
 
 
 class _Shape(NamedTuple):
@@ -62,8 +74,8 @@ class _Shape(NamedTuple):
     writers: list[tuple[str, Callable[[Any], Any]]]
     checked: bool
     """Whether the dataclass names faults that no type can show."""
-    get: Callable[[Any], tuple[Any, ...]] | None
-    """All fields of a document at once, in the order of the dataclass; None where it is another."""
+    direct: bool
+    """As in a codec."""
 
 
 class Style:
@@ -112,9 +124,9 @@ class Style:
 
     def to_core(self, cls: type[T], document: Any, path: str = "", **given: Any) -> T:
         """Core's value of a document that was checked; `given` are the fields left out of it."""
-        shape = self._shapes.get(cls) or self._shape(cls)
-        if shape.get is not None and not shape.readers and not given:
-            return cls(*shape.get(document))  # the many small values of a large document
+        shape = self._shape(cls)
+        if shape.direct and not given:
+            return cast("T", self._converted(document, cls, cls, path))
         values = {name: getattr(document, name) for name in shape.codecs}
         for name, read in shape.readers:
             values[name] = read(values[name], _join(path, shape.written[name]))
@@ -126,6 +138,20 @@ class Style:
         except OutOfRange as fault:
             raise BadInput(_join(path, self._path(cls, fault.field)), fault.message) from None
         return made
+
+    def _converted(self, value: Any, hint: Any, cls: type | None, path: str) -> Any:
+        """A value of core by the names of its fields, in one call: a document may hold thousands.
+
+        Every type was checked before, so what is refused here a constructor refused.
+        """
+        try:
+            return msgspec.convert(value, hint, from_attributes=True)
+        except msgspec.ValidationError as error:
+            fault = of_kind(error.__cause__, OutOfRange, f"documents fit core's types: {error}")
+            at = str(error).rpartition(" - at `$")[2].removesuffix("`") if "`" in str(error) else ""
+            index = at[: at.find("]") + 1] if at.startswith("[") else ""
+            field = _join(at.removeprefix(index), fault.field)
+            raise BadInput(_join(path + index, self._path(cls, field)), fault.message) from None
 
     def restyled(self, cls: type, document: Any, **given: Any) -> msgspec.Struct:
         """The document of another style in this one, every value as it was written there."""
@@ -168,8 +194,8 @@ class Style:
             hint = hints[field] if field not in self._bare.get(cls, ()) else _bare(hints[field])
             written[field] = self._name(field, hint)
             if field in self._not_null.get(cls, ()):
-                codec = _or_unset(self._codec(get_args(hint)[0]))
-                options: dict[str, Any] = {"default": UNSET}
+                codec = self._codec(get_args(hint)[0])
+                options: dict[str, Any] = {"default_factory": NoneType}
             else:
                 codec = self._codec(hint)
                 options = self._default(cls, field, default, codec)
@@ -193,8 +219,10 @@ class Style:
         )
         readers = [(name, codec.read) for name, codec in codecs.items() if codec.read is not None]
         writers = [(written[name], codec.write) for name, codec in codecs.items() if codec.write]
-        get = attrgetter(*codecs) if _is_plain(cls, list(codecs)) else None
-        return _Shape(struct, codecs, written, readers, writers, hasattr(cls, "faults"), get)
+        checked = hasattr(cls, "faults")
+        whole = dataclasses.is_dataclass(cls) and len(codecs) == len(dataclasses.fields(cls))
+        direct = whole and not checked and all(codec.direct for codec in codecs.values())
+        return _Shape(struct, codecs, written, readers, writers, checked, direct)
 
     def _default(self, cls: type, field: str, default: Any, codec: _Codec) -> dict[str, Any]:
         if self._strict:
@@ -221,6 +249,14 @@ class Style:
     # -- fields -----------------------------------------------------------------------------------
 
     def _codec(self, hint: Any) -> _Codec:
+        codec = self._codec_of(hint)
+        if codec.read is None or not codec.direct:
+            return codec
+        return codec._replace(
+            read=lambda value, path: self._converted(value, hint, codec.inner, path)
+        )
+
+    def _codec_of(self, hint: Any) -> _Codec:
         origin, arguments = get_origin(hint), get_args(hint)
         if origin is Annotated:
             return self._marked(arguments[0], hint.__metadata__)
@@ -244,18 +280,18 @@ class Style:
         def read(value: Any, path: str) -> Any:
             return self.to_core(cls, value, path)
 
-        return _Codec(self._shape(cls, tag=tag).struct, read, self.from_core, cls)
+        shape = self._shape(cls, tag=tag)
+        return _Codec(shape.struct, read, self.from_core, cls, shape.direct)
 
     def _union(self, parts: list[Any]) -> _Codec:
         """`X | None`, or several dataclasses that are told apart by their TAG."""
         if len(parts) == 1:
             codec = self._codec(parts[0])
             read, write = codec.read, codec.write
-            return _Codec(
-                codec.type | None,
-                read and (lambda value, path: None if value is None else read(value, path)),
-                write and (lambda value: None if value is None else write(value)),
-                codec.inner,
+            return codec._replace(
+                type=codec.type | None,
+                read=read and (lambda value, path: None if value is None else read(value, path)),
+                write=write and (lambda value: None if value is None else write(value)),
             )
         codecs = {part: self._nested(part, part.TAG) for part in parts}
         by_struct = {codec.type: part for part, codec in codecs.items()}
@@ -263,6 +299,7 @@ class Style:
             Union[tuple(codec.type for codec in codecs.values())],  # noqa: UP007 - made of a list
             lambda value, path: self.to_core(by_struct[type(value)], value, path),
             lambda value: {"type": value.TAG, **self.from_core(value)},
+            direct=False,
         )
 
     def _marked(self, base: Any, markers: tuple[Any, ...]) -> _Codec:
@@ -278,9 +315,9 @@ class Style:
             elif isinstance(marker, units.Hex):
                 codec = _hex(marker.length * 2)
             elif isinstance(marker, units.Time):
-                codec = _Codec(_TIME, times.parse_time, times.format_time)
+                codec = _parsed(_TIME, times.parse_time, times.format_time)
             elif isinstance(marker, units.Duration):
-                codec = _Codec(_DURATION, times.parse_duration, times.format_duration)
+                codec = _parsed(_DURATION, times.parse_duration, times.format_duration)
             elif isinstance(marker, units.Hours):
                 codec = _hours(times.duration_ms if marker.up else times.cap_ms, self._hours_max)
         return codec
@@ -313,13 +350,9 @@ def _fields(cls: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def _is_plain(cls: Any, names: list[str]) -> bool:
-    """Whether a value takes these fields by position and checks nothing."""
-    if not dataclasses.is_dataclass(cls) or hasattr(cls, "faults") or hasattr(cls, "__post_init__"):
-        return False
-    fields = dataclasses.fields(cls)
-    by_position = [field.name for field in fields if not field.kw_only]
-    return len(names) > 1 and by_position == names
+def _parsed(shape: Any, read: Callable[[Any, str], Any], write: Callable[[Any], Any]) -> _Codec:
+    """A value that documents write otherwise than core has it."""
+    return _Codec(shape, read, write, direct=False)
 
 
 def _hex(digits: int) -> _Codec:
@@ -332,19 +365,12 @@ def _hex(digits: int) -> _Codec:
         return bytes.fromhex(value)
 
     shape = Annotated[str, Meta(extra_json_schema={"pattern": pattern})]
-    return _Codec(shape, read, bytes.hex)
-
-
-def _or_unset(codec: _Codec) -> _Codec:
-    def read(value: Any, _: str) -> Any:
-        return None if value is UNSET else value
-
-    return codec._replace(type=codec.type | UnsetType, read=read)
+    return _parsed(shape, read, bytes.hex)
 
 
 def _hours(to_ms: Callable[[float], int], hours_max: int) -> _Codec:
     shape = Annotated[float, Meta(ge=0, le=hours_max)]
-    return _Codec(shape, lambda value, _: to_ms(value), times.hours)
+    return _parsed(shape, lambda value, _: to_ms(value), times.hours)
 
 
 def _many(codec: _Codec, make: Callable[[Any], Any]) -> _Codec:
@@ -366,7 +392,8 @@ def _many(codec: _Codec, make: Callable[[Any], Any]) -> _Codec:
         ordered = sorted(values) if make is frozenset else values
         return list(ordered) if write is None else [write(value) for value in ordered]
 
-    return _Codec(list[codec.type], read_all, write_all, codec.inner)  # type: ignore[name-defined]  # a hint
+    shape = list[codec.type]  # type: ignore[name-defined]  # a hint
+    return _Codec(shape, read_all, write_all, codec.inner, codec.direct)
 
 
 def _bare(hint: Any) -> Any:

@@ -3,8 +3,9 @@
 `gpu.cover` and `gpu.fund` find the envelopes that pay for a request, or what would help. The
 control plane keeps running totals, so it asks with usage per envelope and not with a list of
 leases: that is `gpu.fund`, whose output is `gpu.cover`'s, so that an entry replays byte for byte.
-`gpu.place` finds devices, `gpu.queue` orders the runs that wait, `gpu.deficit` finds what is
-missing and who may be preempted, `gpu.resolve` decides which leases end.
+`gpu.place` finds devices, `gpu.start` decides how wide a run starts or grows, `gpu.resize` which
+leases it ends and begins, `gpu.refund` which leases are funded, `gpu.queue` orders the runs that
+wait, `gpu.deficit` finds what is missing and who may be preempted, `gpu.resolve` which leases end.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,12 +18,12 @@ import msgspec
 
 from fairlead.core import gpu
 from fairlead.core.lottery import SEED_BYTES, OwnerWeighting, unfold
-from fairlead.core.reasons import CoverRefusal
+from fairlead.core.reasons import CoverRefusal, StartReason
 from fairlead.core.units import INTEGER_MAX, Count, Hex, Name, OutOfRange, Time, Written, repeats
 from fairlead.schema.derive import Fields, Style
 from fairlead.schema.times import format_time, hours, parse_now
 
-OPTIONAL: Fields = {gpu.Envelope: {"recurrence"}}
+OPTIONAL: Fields = {gpu.Envelope: {"recurrence"}, gpu.Node: {"cordoned"}}
 COVER = Style(optional=OPTIONAL, computed={gpu.Line: {"borrowed"}})
 FUND = Style(optional=OPTIONAL, plain={gpu.Request: {"duration_ms"}})
 STYLE = Style(
@@ -123,6 +124,16 @@ class FundInput:
                 yield OutOfRange(f"usage[{i}].envelope", "is given twice")
             seen.add(key)
 
+    @property
+    def book(self) -> gpu.Book:
+        usage = {
+            (line.budget, line.envelope): gpu.Usage(
+                *(getattr(line, field) for field in gpu.Usage._fields)
+            )
+            for line in self.usage
+        }
+        return gpu.Book(self.budgets, usage)
+
 
 @COVER.derived(gpu.Line)
 class LineDocument(msgspec.Struct):
@@ -183,14 +194,7 @@ def decide_cover(document: Any) -> dict[str, Any]:
 
 def decide_fund(document: Any) -> dict[str, Any]:
     given = FUND.to_core(FundInput, document)
-    usage = {
-        (line.budget, line.envelope): gpu.Usage(
-            *(getattr(line, field) for field in gpu.Usage._fields)
-        )
-        for line in given.usage
-    }
-    book = gpu.Book(given.budgets, usage)
-    return from_plan(*gpu.cover_or_remedy(book, given.request, given.now_ms))
+    return from_plan(*gpu.cover_or_remedy(given.book, given.request, given.now_ms))
 
 
 def fund_document(
@@ -319,6 +323,93 @@ def no_room(missing_gpus: int, gpus: int) -> str:
     if missing_gpus == gpus:
         return f"there are no free devices for its {gpus} GPUs together"
     return f"there are no free devices for the groups that hold {missing_gpus} of its {gpus} GPUs"
+
+
+# -- gpu.start, gpu.resize and gpu.refund -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartInput(FundInput):
+    """Input of `gpu.start`: that of `gpu.fund`, the nodes, and what a `StartRequest` has more."""
+
+    nodes: tuple[gpu.Node, ...]
+    shape: gpu.Shape
+    growth: gpu.Growth | None
+    freed: tuple[Name, ...] | None
+
+    @property
+    def asked(self) -> gpu.StartRequest:
+        return gpu.StartRequest(self.request, self.shape, self.growth, self.freed)
+
+    def faults(self) -> Iterator[OutOfRange]:
+        yield from FundInput.faults(self)
+        yield from repeats("nodes", "name", [node.name for node in self.nodes])
+        yield from self.asked.faults()
+
+
+class StartResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Output of `gpu.start`; `gpus` is the width that was decided on, spares included."""
+
+    reason: StartReason
+    gpus: int
+    funding: CoverResult
+    gang: STYLE.document(gpu.Gang) | None  # type: ignore[valid-type]  # derived
+    placement: STYLE.document(gpu.Placement, "PlaceResult") | None  # type: ignore[valid-type]
+    groups: list[int]
+
+
+def decide_start(document: Any) -> dict[str, Any]:
+    given = FUND.to_core(StartInput, document)
+    devices = gpu.FreeDevices(given.nodes)
+    return from_start(gpu.start(given.asked, given.book, devices, given.now_ms))
+
+
+def from_start(found: gpu.Start) -> dict[str, Any]:
+    return {
+        "reason": found.reason.value,
+        "gpus": found.request.gpus,
+        "funding": from_plan(found.plan, found.remedy),
+        "gang": None if found.gang is None else STYLE.from_core(found.gang),
+        "placement": None if found.placement is None else STYLE.from_core(found.placement),
+        "groups": list(found.groups),
+    }
+
+
+def start_document(
+    fund: dict[str, Any], nodes: Iterable[gpu.Node], asked: gpu.StartRequest
+) -> dict[str, Any]:
+    """The input of one `gpu.start`, as plain data; `fund` is that of `gpu.fund`.
+
+    Nodes that are full, cordoned or of another flavor change nothing.
+    """
+    freed = {slot.rpartition("#")[0] for slot in asked.freed or ()}
+    usable = [
+        FUND.from_core(node)
+        for node in nodes
+        if node.flavor == asked.request.flavor
+        and not node.cordoned
+        and (node.free or node.name in freed)
+    ]
+    return {
+        **fund,
+        "nodes": usable,
+        "shape": FUND.from_core(asked.shape),
+        "growth": None if asked.growth is None else FUND.from_core(asked.growth),
+        "freed": None if asked.freed is None else list(asked.freed),
+    }
+
+
+def decide_resize(document: Any) -> dict[str, Any]:
+    return STYLE.from_core(gpu.resize(STYLE.to_core(gpu.ResizeRequest, document)))
+
+
+def decide_refund(document: Any) -> dict[str, Any]:
+    return STYLE.from_core(gpu.refund(FUND.to_core(gpu.RefundRequest, document)))
+
+
+def refund_document(asked: gpu.RefundRequest, budget: msgspec.Struct) -> dict[str, Any]:
+    """The input of one `gpu.refund`; the budget as a document, its hours as they were written."""
+    return {**FUND.from_core(asked), "budget": msgspec.to_builtins(budget)}
 
 
 # -- gpu.queue and gpu.deficit ----------------------------------------------------------------

@@ -10,7 +10,7 @@ from fairlead.core import gpu
 from fairlead.schema import cpu as cpu_documents
 from fairlead.schema import gpu as gpu_documents
 from fairlead.schema import traffic as traffic_documents
-from fairlead.schema.border import check_shape, parse_json
+from fairlead.schema.border import read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Kind:
 
     def run(self, data: bytes) -> Decision:
         """Bytes in, decision out; raises `BadInput` and nothing else for bad input."""
-        result = self.decide(check_shape(parse_json(data), self.input_shape))
+        result = self.decide(read_document(data, self.input_shape))
         return Decision(result, self.refuses(result))
 
     def json_schema(self) -> dict[str, Any]:
@@ -84,6 +84,29 @@ KINDS: Mapping[str, Kind] = {
             output_shape=gpu_documents.STYLE.document(gpu.Placement, "PlaceResult"),
             decide=gpu_documents.decide_place,
             refuses=lambda result: not result["placed"],
+        ),
+        Kind(
+            name="gpu.start",
+            summary="decide how wide a run starts or grows, who pays, and on which devices",
+            input_shape=gpu_documents.FUND.document(gpu_documents.StartInput, "StartDocument"),
+            output_shape=gpu_documents.StartResult,
+            decide=gpu_documents.decide_start,
+            refuses=lambda result: result["reason"] in ("NotFunded", "NoDevices"),
+        ),
+        Kind(
+            name="gpu.resize",
+            summary="decide which leases of a run end and begin: a shrink, or a node that is lost",
+            input_shape=gpu_documents.STYLE.document(gpu.ResizeRequest),
+            output_shape=gpu_documents.STYLE.document(gpu.Resize, "ResizeResult"),
+            decide=gpu_documents.decide_resize,
+            refuses=lambda result: result["reason"] != "Resized",
+        ),
+        Kind(
+            name="gpu.refund",
+            summary="decide which leases of a budget lose their funding, or have it again",
+            input_shape=gpu_documents.FUND.document(gpu.RefundRequest),
+            output_shape=gpu_documents.STYLE.document(gpu.Refund, "RefundResult"),
+            decide=gpu_documents.decide_refund,
         ),
         Kind(
             name="gpu.resolve",

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, field
 
 from fairlead.core import gpu
-from fairlead.core.gpu.place import Gang, Node
+from fairlead.core.gpu.place import Node
 from fairlead.schema import gpu as documents
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.derive import Style
@@ -292,14 +292,14 @@ def to_request(spec: RunSpec) -> gpu.Request:
                 "spec.totalGPUs",
                 f"must be {malleable.min_gpus} plus a multiple of {malleable.step_gpus}",
             )
-    duration = spec.duration
+    duration, with_spares = spec.duration, to_shape(spec).with_spares
     return gpu.Request(
         owner=spec.owner,
         flavor=spec.flavor,
-        gpus=with_spares(spec, spec.gpus),
+        gpus=with_spares(spec.gpus),
         location=spec.location,
-        min_gpus=None if malleable is None else with_spares(spec, malleable.min_gpus),
-        step_gpus=None if malleable is None else with_spares(spec, malleable.step_gpus),
+        min_gpus=None if malleable is None else with_spares(malleable.min_gpus),
+        step_gpus=None if malleable is None else with_spares(malleable.step_gpus),
         duration_ms=None if duration is None else parse_duration(duration, "spec.duration"),
         allow_borrow=spec.funding.allow_borrow,
         max_borrow_gpus=spec.funding.max_borrow_gpus,
@@ -307,28 +307,8 @@ def to_request(spec: RunSpec) -> gpu.Request:
     )
 
 
-def with_spares(spec: RunSpec, gpus: int) -> int:
-    groups = 1 if spec.group_gpus is None else -(-gpus // spec.group_gpus)
-    return gpus + groups * spec.spares_per_group
-
-
-def without_spares(spec: RunSpec, gpus: int) -> int:
-    """The active GPUs of a covered number; the inverse of `with_spares`."""
-    if spec.group_gpus is None or not spec.spares_per_group:
-        return gpus - spec.spares_per_group
-    return gpus * spec.group_gpus // (spec.group_gpus + spec.spares_per_group)
-
-
-def to_gang(spec: RunSpec, gpus: int, *, elsewhere: bool) -> Gang:
-    """What is placed: `gpus` active ones and the spares of their groups."""
-    return Gang(
-        flavor=spec.flavor,
-        gpus=gpus,
-        group_gpus=spec.group_gpus,
-        spares_per_group=spec.spares_per_group,
-        location=spec.location,
-        elsewhere=elsewhere,
-    )
+def to_shape(spec: RunSpec) -> gpu.Shape:
+    return gpu.Shape(spec.group_gpus, spec.spares_per_group)
 
 
 def to_node(name: str, spec: NodeSpec, free: tuple[int, ...]) -> Node:

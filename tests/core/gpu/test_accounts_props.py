@@ -1,5 +1,6 @@
 """Properties of the running totals, on random histories."""
 
+import json
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -16,12 +17,17 @@ from fairlead.core.gpu import (
     Window,
     aggregate,
     period_at,
+    refund,
+    refund_of,
+    refund_request,
     tally,
 )
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.funding import demotions, restorations
 from fairlead.core.gpu.model import AggregateCap
 from fairlead.core.gpu.usage import DAY_MS
+from fairlead.schema.gpu import FUND, STYLE
+from fairlead.schema.kinds import KINDS
 
 T0 = 20_454 * DAY_MS
 NAMES = ("x", "y")
@@ -180,6 +186,7 @@ def settle_all(budget: Budget, accounts: Accounts, now_ms: int) -> None:
 
 
 def settle(budget: Budget, accounts: Accounts, now_ms: int) -> None:
+    replays(budget, accounts, now_ms)
     lost = demotions(budget, accounts, now_ms)
     for each in lost:
         assert each.at_ms <= now_ms
@@ -189,6 +196,17 @@ def settle(budget: Budget, accounts: Accounts, now_ms: int) -> None:
         for lease in restorations(budget, accounts, now_ms):
             accounts.of_lease(lease).restore(lease, now_ms)
         assert [each for each in demotions(budget, accounts, now_ms) if not each.hours] == []
+
+
+def replays(budget: Budget, accounts: Accounts, now_ms: int) -> None:
+    """What is recorded of the accounts decides what the accounts decide."""
+    found = refund_of(budget, accounts, now_ms)
+    asked = refund_request(budget, accounts, now_ms)
+    assert refund(asked) == found
+    if found:
+        document = FUND.from_core(asked)
+        decided = KINDS["gpu.refund"].run(json.dumps(document).encode()).result
+        assert decided == STYLE.from_core(found)
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,8 +16,8 @@ from fairlead.dataplane.ebpf.layout import (
     TOKEN,
     budget_of,
     decode,
-    encode_limits,
-    encode_slots,
+    encode,
+    endpoint,
     next_word,
     rendezvous_buckets,
     spread,
@@ -68,18 +68,17 @@ def test_a_table_says_what_it_was_told(slots: dict[str, int], epoch: int, turn: 
     """Slots read back, stamps of this word only, fallback inside the group."""
     at = {id: 7 * number for number, id in enumerate(sorted(slots))}
     now = Active(
-        table("web", epoch, slots, Admission(AdmissionMode.HARD, 0.0, 0.0), 9), turn or None
+        table("web", epoch, slots, Admission(AdmissionMode.HARD, 3.7, 2.5), 9), turn or None
     )
-    word, encoded = word_of(epoch, turn, 1), encode_limits(now)
-    encode_slots(encoded, word, slots, now.table.limits.fallback.members, at)
-    back = decode(encoded, "web", word, at)
+    word = word_of(epoch, turn, 1)
+    encoded = encode(now, word, at)
+    back = decode(encoded, "web", at)
     assert (back.table.epoch, back.table.slots, back.decision) == (epoch, slots, now.decision)
     assert back.table.limits.concurrency == now.table.limits.concurrency
     assert back.table.limits.fallback.members == now.table.limits.fallback.members
-    assert (back.table.limits.admission.mode, back.table.limits.fallback.admission.mode) == (
-        AdmissionMode.HARD,
-        AdmissionMode.SOFT,
-    )
+    assert back.table.limits.admission == now.table.limits.admission
+    assert back.table.limits.fallback.admission == now.table.limits.fallback.admission
+    assert bytes(encode(back, word, at)) == bytes(encoded)
     assert encoded.total == sum(slots.values())
     assert {slot >> 32 for slot in encoded.slots[: encoded.total]} <= {stamp_of(word)}
     assert set(encoded.rendezvous) <= (set(at.values()) or {NONE})
@@ -87,10 +86,10 @@ def test_a_table_says_what_it_was_told(slots: dict[str, int], epoch: int, turn: 
 
 
 def test_flows_are_hashed_to_the_members_of_fallback_only() -> None:
-    encoded = layout.KernelTable()
-    encode_slots(encoded, 2, {"a": 3, "b": 0}, ("a",), {"a": 5, "b": 6})
+    at = {"a": 5, "b": 6}
+    encoded = encode(Active(table("web", 1, {"a": 3, "b": 0})), 2, at)
     assert set(encoded.rendezvous) == {5}
-    encode_slots(encoded, 2, {"a": 0, "b": 0}, ("a", "b"), {"a": 5, "b": 6})
+    encoded = encode(Active(table("web", 1, {"a": 0, "b": 0})), 2, at)
     assert set(encoded.rendezvous) == {5, 6}
 
 
@@ -125,15 +124,15 @@ def test_budgets_are_exact_in_the_buckets_unit(
 
 def test_hard_carries_what_it_relaxes_to() -> None:
     hard = Admission(AdmissionMode.HARD, 1.0, 1.0)
-    encoded = encode_limits(Active(table("web", 1, {"a": 1}, hard, stored=(50.0, 20.0))))
+    encoded = encode(Active(table("web", 1, {"a": 1}, hard, stored=(50.0, 20.0))), 2, {"a": 0})
     assert (encoded.mode, encoded.budget.cap) == (2, TOKEN)
     assert (encoded.fallback_mode, encoded.fallback.cap) == (1, 20 * TOKEN)
-    encoded = encode_limits(Active(table("web", 1, {"a": 1}, hard)))
+    encoded = encode(Active(table("web", 1, {"a": 1}, hard)), 2, {"a": 0})
     assert (encoded.fallback_mode, encoded.fallback.cap) == (1, TOKEN)
 
 
 def test_addresses_of_both_families_are_one_kind_of_key() -> None:
-    assert bytes(layout.KernelTuple.of("10.1.2.3", 80, Proto.TCP)) == (
+    assert bytes(endpoint("10.1.2.3", 80, Proto.TCP)) == (
         bytes(10) + b"\xff\xff\x0a\x01\x02\x03" + b"\x00\x50" + b"\x06\x00"
     )
-    assert bytes(layout.KernelTuple.of("fd00::1", 443, Proto.UDP))[16:] == b"\x01\xbb\x11\x00"
+    assert bytes(endpoint("fd00::1", 443, Proto.UDP))[16:] == b"\x01\xbb\x11\x00"

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from fairlead.dataplane.ebpf import EbpfDataplane
+from fairlead.dataplane.ebpf.layout import endpoint
 from fairlead.ports.dataplane import Proto
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.ebpf.places import Place, Talker, group
@@ -136,7 +137,7 @@ def test_a_place_that_was_given_to_another_group_does_not_match(
     """An address that leads to another group's entry is left alone: the tuple is in the value."""
     plane.configure([group("web", VIP, 80, servers(place.ports, "b0"))])
     maps, registry = plane._open()
-    astray = type(registry.placed["web"].vip).of(VIP, 81, Proto.TCP)
+    astray = endpoint(VIP, 81, Proto.TCP)
     maps.vips[astray] = maps.vips[registry.placed["web"].vip]
     assert client.do("tcp", host=VIP, port=81) == ["ECONNREFUSED"]  # nobody listens there
     assert plane.read()["web"].admitted == 0

@@ -11,7 +11,7 @@ from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
 
-DECISIONS = ("gpu.fund", "gpu.place", "gpu.queue", "gpu.deficit", "gpu.resolve.draw")
+DECISIONS = ("gpu.fund", "gpu.place", "gpu.queue", "gpu.start", "gpu.deficit", "gpu.resolve.draw")
 
 
 def replayed(world: World) -> Counter[str]:
@@ -96,7 +96,7 @@ def test_a_run_that_lacks_devices_says_which_decisions_it_follows_from() -> None
     world.apply(run("groups", gpus=6, groupGPUs=2), run("malleable", gpus=8, malleable=shape))
     for _ in range(3):
         world.turn(0.01)
-    assert replayed(world) == {"gpu.fund": 2, "gpu.place": 2}
+    assert replayed(world) == {"gpu.fund": 2, "gpu.place": 2, "gpu.start": 1}
     for name, missing in (("groups", 4), ("malleable", 8)):
         found = world.plane.reports.explain("Run", name)
         assert found["object"]["status"]["reason"] == "NoDevices"
@@ -105,7 +105,8 @@ def test_a_run_that_lacks_devices_says_which_decisions_it_follows_from() -> None
         assert (placement["placed"], placement["shortfall_gpus"]) == (False, missing)
     world.apply(node("n2", 1))
     world.turn(0.01)
-    assert replayed(world) == {"gpu.fund": 3, "gpu.place": 3}, "two groups fit now, not one"
+    found = {"gpu.fund": 3, "gpu.place": 3, "gpu.start": 2}
+    assert replayed(world) == found, "two groups fit now, not one; four of eight, not none"
     world.apply(budget("a", "a", envelope(concurrency=1)))
     world.turn(0.01)
     assert world.status("Run", "groups")["refusal"] is not None
@@ -125,5 +126,6 @@ def test_a_drain_records_what_has_to_leave() -> None:
 
 def test_every_kind_of_entry_is_folded_or_known_to_change_nothing() -> None:
     """A new kind has to be put into one of the two lists."""
-    silent = {"charge.hold", "charge.void", "control.recovered", "gpu.deficit"}
+    silent = {"charge.hold", "charge.void", "control.recovered"}
+    silent |= {"gpu.deficit", "gpu.start", "gpu.resize", "gpu.refund"}
     assert {kind for kind, body in TYPES.items() if body not in FOLDS} == silent

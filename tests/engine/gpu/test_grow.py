@@ -1,5 +1,6 @@
 """A shrunk run grows again: what an outcome took, when there is room, after everybody who waits."""
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -78,7 +79,8 @@ def test_where_nothing_is_free_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) 
     """Hundreds may be shrunk for hours: a turn costs them next to nothing."""
     world = shrunk()
     asked = []
-    monkeypatch.setattr("fairlead.core.gpu.cover", lambda *given: asked.append(given))
+    start = import_module("fairlead.core.gpu.start")
+    monkeypatch.setattr(start, "cover", lambda *given: asked.append(given))
     world.turn(0.01)
     assert asked == []
 

@@ -10,6 +10,8 @@ from fairlead.engine.gpu import Denied
 from fairlead.engine.gpu.fold import COUNTED
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase
+from fairlead.ledger.replay import replay_ledger
+from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, budget, envelope, node, run, state_of
 
@@ -154,7 +156,7 @@ class ResolverModel(RuleBasedStateMachine):
         assert answers == commits, "without a beacon nothing waits"
 
     def teardown(self) -> None:
-        """Rebuilt from the first entry on, the projection answers the same."""
+        """Rebuilt from the first entry on, the projection is the same, and so is every decision."""
         if not hasattr(self, "world"):
             return
         again = Projection()
@@ -164,6 +166,7 @@ class ResolverModel(RuleBasedStateMachine):
         assert (again.leases, again.runs) == (live.leases, live.runs)
         assert again.resolver == live.resolver
         assert self.world.ledger.verify().ok
+        assert {row.verdict for row in replay_ledger(self.world.ledger)} <= {Verdict.SAME}
 
 
 TestResolverModel = ResolverModel.TestCase

@@ -9,6 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fairlead.engine.gpu import Denied, NotFound
 from fairlead.engine.gpu.projection import Projection
+from fairlead.ledger.replay import replay_ledger
+from fairlead.schema.replay import Verdict
 from tests.engine.gpu.worlds import ADMIN, HOUR, World, budget, envelope, node, run, state_of
 
 names = st.sampled_from(["a", "b", "c"])
@@ -215,7 +217,7 @@ class StoreModel(RuleBasedStateMachine):
         self.totals = found
 
     def teardown(self) -> None:
-        """Rebuilt from the first entry on, the projection answers the same."""
+        """Rebuilt from the first entry on, the projection is the same, and so is every decision."""
         if not hasattr(self, "world"):
             return
         again = Projection()
@@ -225,6 +227,7 @@ class StoreModel(RuleBasedStateMachine):
         now_ms = max(self.world.now_ms, live.time_ms) + HOUR
         assert dict(again.accounts.at(now_ms)) == dict(live.accounts.at(now_ms))
         assert (again.leases, again.runs) == (live.leases, live.runs)
+        assert {row.verdict for row in replay_ledger(self.world.ledger)} <= {Verdict.SAME}
 
 
 TestStoreModel = StoreModel.TestCase

@@ -17,11 +17,18 @@ from typing import Any, Protocol
 
 import click
 import msgspec
-from click.shell_completion import CompletionItem
 
-from fairlead.cli.input import BadFile, dry_run_option
-from fairlead.cli.table import Output, columns, moment_ms, output_option
-from fairlead.core.audit import Head, SignedHead, check_consistency, check_inclusion, leaf_hash
+from fairlead.cli.input import BadFile, reading
+from fairlead.cli.options import dry_run_option, output_option
+from fairlead.cli.table import Output, columns, moment_ms, show_canonical
+from fairlead.core.audit import (
+    Head,
+    Proof,
+    SignedHead,
+    check_consistency,
+    check_inclusion,
+    leaf_hash,
+)
 from fairlead.host.files import replace
 from fairlead.host.paths import user_state_directory
 from fairlead.ledger.entries import parse
@@ -69,7 +76,6 @@ def heads_file() -> Path:
 
 
 def all_seen() -> dict[str, Seen]:
-    """Checkpoints by server."""
     path = heads_file()
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Seen])
@@ -82,15 +88,6 @@ def all_seen() -> dict[str, Seen]:
         ) from error
 
 
-def forget(server: str) -> bool:
-    """Drop the checkpoint of a server; returns whether there was one."""
-    seen = all_seen()
-    if seen.pop(server, None) is None:
-        return False
-    _write(seen)
-    return True
-
-
 class Checkpoints:
     """The checkpoints of one server."""
 
@@ -98,10 +95,7 @@ class Checkpoints:
         self._server = server
 
     def see(self, signed: SignedHead | None, prover: Prover) -> None:
-        """Check a reply's checkpoint against the one kept, keep the newer.
-
-        Raises `LedgerChanged`.
-        """
+        """Check a reply's checkpoint against the one kept, keep the newer; or `LedgerChanged`."""
         seen = all_seen()
         kept = seen.get(self._server)
         if signed is None and kept is None:
@@ -111,57 +105,22 @@ class Checkpoints:
         head = signed.head
         if kept is None:
             keys = follow_keys(signed, prover.own_entries(head.size))
+        elif kept.ledger != head.ledger:
+            keys = "it is not the ledger that was seen before"
+        elif kept.epoch != head.epoch:
+            keys = "the ledger was restored from a backup"
+        elif (kept.size, kept.root, kept.signature) == (head.size, head.root, signed.signature):
+            return
         else:
-            self._same_ledger(kept, signed)
-            if (kept.size, kept.root, kept.signature) == (head.size, head.root, signed.signature):
-                return
-            keys = self._known_keys(kept, signed, prover)
+            keys = _known_keys(kept, signed, prover)
+            if isinstance(keys, dict) and not _same_log(kept, head, prover):
+                keys = f"the log of {head.size} entries does not continue the one of {kept.size}"
         if isinstance(keys, str):
             raise self._alarm(keys, kept, signed)
-        if kept is not None:
-            self._continues(kept, signed, prover)
-            if head.size < kept.size:
-                return  # another command has already kept a newer one
+        if kept is not None and head.size < kept.size:
+            return  # another command has already kept a newer one
         document = {**signed.as_document(), "keys": keys}
         _write({**seen, self._server: msgspec.convert(document, Seen)})
-
-    def _same_ledger(self, kept: Seen, signed: SignedHead) -> None:
-        head = signed.head
-        if kept.ledger != head.ledger:
-            raise self._alarm("it is not the ledger that was seen before", kept, signed)
-        if kept.epoch != head.epoch:
-            raise self._alarm("the ledger was restored from a backup", kept, signed)
-
-    def _known_keys(self, kept: Seen, signed: SignedHead, prover: Prover) -> dict[str, str] | str:
-        """The keys to trust from now on, or what is wrong."""
-        head = signed.head
-        key = kept.keys.get(head.key_id)
-        if key is not None:
-            if head.size >= kept.size and head.key_id != kept.key_id:
-                return f"its checkpoint is signed with key {head.key_id}, which was replaced"
-            holds = is_signed_by(signed, key)
-            return kept.keys if holds else "the signature of its checkpoint is not valid"
-        keys = follow_keys(signed, prover.own_entries(signed.head.size))
-        if isinstance(keys, dict) and not kept.keys.items() <= keys.items():
-            return "its checkpoint is signed with a key that no known key introduced"
-        return keys
-
-    def _continues(self, kept: Seen, signed: SignedHead, prover: Prover) -> None:
-        head = signed.head
-        old, new = sorted([(kept.size, kept.root), (head.size, head.root)])
-        holds = old == new
-        if old[0] < new[0]:
-            proof = prover.consistency(old[0], new[0])
-            holds = proof is not None and check_consistency(
-                old_size=old[0],
-                old_root=bytes.fromhex(old[1]),
-                new_size=new[0],
-                new_root=bytes.fromhex(new[1]),
-                proof=proof,
-            )
-        if not holds:
-            what = f"the log of {head.size} entries does not continue the one of {kept.size}"
-            raise self._alarm(what, kept, signed)
 
     def _alarm(self, what: str, kept: Seen | None, now: SignedHead | None) -> LedgerChanged:
         """A warning that is hard to overlook; both checkpoints are kept as evidence."""
@@ -171,34 +130,19 @@ class Checkpoints:
         if now is not None:
             head = now.head
             lines.append(f"  now:         {head.size} entries, root {head.root}, key {head.key_id}")
-        evidence = _keep_evidence(self._server, what, kept, now)
-        if evidence is not None:
-            lines.append(
-                f"  both checkpoints are kept in {evidence}; ask the operator what happened"
-            )
+        if kept is not None and now is not None:
+            path = heads_file().with_name(f"evidence-{kept.size}-{now.head.size}.json")
+            both = {"before": msgspec.to_builtins(kept), "now": now.as_document()}
+            document = {"server": self._server, "problem": what, **both}
+            with contextlib.suppress(OSError):
+                path.write_text(json.dumps(document, indent=2) + "\n")
+                told = "ask the operator what happened"
+                lines.append(f"  both checkpoints are kept in {path}; {told}")
         lines.append(
             "  if the change is intended (a new installation, a restored backup):\n"
             f"    fairlead heads forget {self._server}"
         )
         return LedgerChanged("\n".join(lines))
-
-
-def _keep_evidence(
-    server: str, what: str, kept: Seen | None, now: SignedHead | None
-) -> Path | None:
-    if kept is None or now is None:
-        return None
-    path = heads_file().with_name(f"evidence-{kept.size}-{now.head.size}.json")
-    document = {
-        "server": server,
-        "problem": what,
-        "before": msgspec.to_builtins(kept),
-        "now": now.as_document(),
-    }
-    with contextlib.suppress(OSError):
-        path.write_text(json.dumps(document, indent=2) + "\n")
-        return path
-    return None
 
 
 def _write(seen: dict[str, Seen]) -> None:
@@ -229,11 +173,6 @@ def read_headers(headers: Mapping[str, str]) -> SignedHead | None:
     return SignedHead(head, signature)
 
 
-def is_signed_by(signed: SignedHead, public_key: str) -> bool:
-    """Whether the holder of that key signed the checkpoint."""
-    return signature_holds(bytes.fromhex(public_key), signed.head.to_sign(), signed.signature)
-
-
 def follow_keys(signed: SignedHead, own: Sequence[dict[str, Any]]) -> dict[str, str] | str:
     """The keys that the log of a checkpoint introduces, by id, or what is wrong with it.
 
@@ -255,15 +194,73 @@ def follow_keys(signed: SignedHead, own: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def _follow(standing: LedgerIdentity, head: Head, row: dict[str, Any]) -> str:
-    data, seq = str(row["entry"]).encode(), int(row["seq"])
-    included = 1 <= seq <= head.size and check_inclusion(
+    data, proof = str(row["entry"]).encode(), tuple(bytes.fromhex(node) for node in row["proof"])
+    if not includes(head, int(row["seq"]), data, proof):
+        return "it is not in the log of this checkpoint"
+    return standing.follow(parse(data))
+
+
+def _known_keys(kept: Seen, signed: SignedHead, prover: Prover) -> dict[str, str] | str:
+    """The keys to trust from now on, or what is wrong."""
+    head = signed.head
+    key = kept.keys.get(head.key_id)
+    if key is not None:
+        if head.size >= kept.size and head.key_id != kept.key_id:
+            return f"its checkpoint is signed with key {head.key_id}, which was replaced"
+        holds = signature_holds(bytes.fromhex(key), head.to_sign(), signed.signature)
+        return kept.keys if holds else "the signature of its checkpoint is not valid"
+    keys = follow_keys(signed, prover.own_entries(head.size))
+    if isinstance(keys, dict) and not kept.keys.items() <= keys.items():
+        return "its checkpoint is signed with a key that no known key introduced"
+    return keys
+
+
+def _same_log(kept: Seen, head: Head, prover: Prover) -> bool:
+    """Whether the longer of two logs continues the other."""
+    old, new = (kept, head) if kept.size <= head.size else (head, kept)
+    if old.size == new.size:
+        return old.root == new.root
+    proof = prover.consistency(old.size, new.size)
+    return proof is not None and continues(old, new, proof)
+
+
+def continues(old: Seen | Head, new: Seen | Head, proof: Proof) -> bool:
+    """Whether the proof shows that the new log begins with the old one."""
+    return check_consistency(
+        old_size=old.size,
+        old_root=bytes.fromhex(old.root),
+        new_size=new.size,
+        new_root=bytes.fromhex(new.root),
+        proof=proof,
+    )
+
+
+def includes(head: Head, seq: int, data: bytes, proof: Proof) -> bool:
+    """Whether the proof shows that the log has these bytes as entry `seq`."""
+    return 1 <= seq <= head.size and check_inclusion(
         leaf=leaf_hash(data),
         index=seq - 1,
         size=head.size,
-        proof=tuple(bytes.fromhex(node) for node in row["proof"]),
+        proof=proof,
         root=bytes.fromhex(head.root),
     )
-    return standing.follow(parse(data)) if included else "it is not in the log of this checkpoint"
+
+
+def held_head(path: Path) -> SignedHead:
+    """A checkpoint from a file that a user names."""
+    from fairlead.schema.audit import read_head  # most commands read none
+
+    with reading(path):
+        return read_head(path.read_bytes())
+
+
+def print_head(signed: SignedHead, output: str) -> None:
+    if output in ("json", "yaml"):
+        show_canonical(signed.as_document(), output)
+        return
+    shown = {**signed.as_document(), "time_ms": moment_ms(signed.head.time_ms)}
+    for name, value in shown.items():
+        click.echo(f"{name.removesuffix('_ms'):<10} {value}")
 
 
 @click.group("heads")
@@ -290,23 +287,20 @@ def list_heads(*, output: str) -> None:
     """
     rows = [{"server": server, **msgspec.to_builtins(seen)} for server, seen in all_seen().items()]
     shown = columns(
-        "server",
-        "ledger",
-        ("ENTRIES", "size"),
+        "server ledger ENTRIES=size",
         ("NEWEST", lambda r: moment_ms(r["time_ms"])),
-        ("KEY", "key_id"),
+        "KEY=key_id",
         ("ROOT", lambda r: r["root"][:16]),
         wide=["epoch"],
     )
     Output(output).rows(rows, shown, empty=f"no server was seen yet ({heads_file()})")
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(server) for server in all_seen() if server.startswith(incomplete)]
-
-
 @command.command("forget")
-@click.argument("server", shell_complete=_complete)
+@click.argument(
+    "server",
+    shell_complete=lambda _, __, typed: [name for name in all_seen() if name.startswith(typed)],
+)
 @dry_run_option
 def forget_head(*, server: str, dry_run: bool) -> None:
     """Forget the checkpoint of a server.
@@ -318,8 +312,9 @@ def forget_head(*, server: str, dry_run: bool) -> None:
     \b
       fairlead heads forget http://127.0.0.1:8470
     """
-    if server not in all_seen():
+    seen = all_seen()
+    if seen.pop(server, None) is None:
         raise BadFile(f"no checkpoint of {server!r} is kept (see `fairlead heads list`)")
     if not dry_run:
-        forget(server)
+        _write(seen)
     click.echo(f"{server} forgotten{' (dry run)' if dry_run else ''}")

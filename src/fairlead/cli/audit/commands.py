@@ -1,41 +1,45 @@
-"""`fairlead audit`: read the ledger, prove its entries, verify that it was not changed."""
+"""`fairlead audit`: read the ledger, prove its entries, verify that it was not changed; upkeep."""
 
+import getpass
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from fairlead.cli.audit.ledger import held_head, ledger_option, print_head
+from fairlead.cli.audit.checkpoints import continues, held_head, includes, print_head
 from fairlead.cli.audit.outcomes import beacon, nonce, outcome, void
-from fairlead.cli.audit.upkeep import archive, backup, restore, rotate_key
 from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.progress import Counter
-from fairlead.cli.table import Output, columns, moment_ms, output_option, show_canonical, to_yaml
-from fairlead.core.audit import Proof, SignedHead, check_consistency, check_inclusion, leaf_hash
-from fairlead.ledger.place import open_for_reading
+from fairlead.cli.options import (
+    FILE,
+    FOLDER,
+    NEW_FILE,
+    dry_run_option,
+    ledger_option,
+    option,
+    output_option,
+)
+from fairlead.cli.table import Counter, Output, columns, moment_ms, note, show_canonical, to_yaml
+from fairlead.compose.archive import archivable
+from fairlead.core.audit import SignedHead, leaf_hash
+from fairlead.host.clock import now_ms
+from fairlead.ledger import backup as backups
+from fairlead.ledger.keys import KeyDirectory
+from fairlead.ledger.place import KEYS, file_of, open_file, open_for_reading
 from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.segment import open_segment
-from fairlead.ports.ledger import Entry, Progress, Verification
+from fairlead.ports.faults import PermanentFault
+from fairlead.ports.ledger import Damaged, Entry
 
 _ENTRIES = columns(
-    ("SEQ", lambda e: e.seq),
+    "seq",
     ("TIME", lambda e: moment_ms(e.time_ms)),
-    ("KIND", lambda e: e.kind),
-    ("AUTHOR", lambda e: e.author),
-    ("PLAN", lambda e: e.plan_id),
-    ("EFFECT", lambda e: e.effect),
+    "kind author PLAN=plan_id effect",
     ("REASONS", lambda e: ", ".join(e.reasons)),
-    wide=[("VERSION", lambda e: e.version), ("INPUT", lambda e: (e.input_digest or "")[:16])],
+    wide=["version", ("INPUT", lambda e: (e.input_digest or "")[:16])],
 )
-head_option = click.option(
-    "--head",
-    "held",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Compare with a checkpoint kept elsewhere (a file).",
-)
+head_option = option("--head held", FILE, "Compare with a checkpoint kept elsewhere (a file).")
 
 
 @click.group("audit")
@@ -53,7 +57,7 @@ def command() -> None:
     """
 
 
-for subcommand in (archive, backup, restore, rotate_key, outcome, void, nonce, beacon):
+for subcommand in (outcome, void, nonce, beacon):
     command.add_command(subcommand)
 
 
@@ -72,12 +76,10 @@ def head(*, ledger: str, output: str) -> None:
 
 
 @command.command("log")
-@click.option("--after", type=click.IntRange(0), help="Start after this entry [default: the end].")
-@click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=20, help="Print at most this many."
-)
-@click.option("--kind", help="Show only entries of this kind.")
-@click.option("--plan", "plan_id", help="Show only entries of this plan.")
+@option("--after", click.IntRange(0), "Start after this entry [default: the end].")
+@option("--limit", click.IntRange(1, 100_000), "Print at most this many.", default=20)
+@option("--kind", str, "Show only entries of this kind.")
+@option("--plan plan_id", str, "Show only entries of this plan.")
 @ledger_option
 @output_option
 def log(
@@ -102,19 +104,12 @@ def log(
             entries = reader.entries(after, limit, kind=kind, plan_id=plan_id)
         else:
             entries = _newest(reader, limit, kind, plan_id)
-    _print_entries(entries, output)
-
-
-def _print_entries(entries: Sequence[Entry], output: str) -> None:
-    if output == "yaml":
-        for entry in entries:
-            click.echo("---")
-            click.echo(to_yaml(json.loads(entry.data)), nl=False)
-    elif output == "json":
-        for entry in entries:
-            click.echo(entry.data)
-    else:
+    if output in ("table", "wide"):
         Output(output).rows(entries, _ENTRIES)
+        return
+    for entry in entries:
+        text = entry.data.decode()
+        click.echo(text if output == "json" else f"---\n{to_yaml(json.loads(text)).rstrip()}")
 
 
 def _newest(reader: StoreReader, limit: int, kind: str | None, plan_id: str | None) -> list[Entry]:
@@ -150,14 +145,11 @@ def prove(ctx: click.Context, *, seq: int | None, held: Path | None, ledger: str
         now = reader.head()
         old = held_head(held) if held else now
         if old.head.ledger != now.head.ledger or old.head.size > now.head.size:
-            click.echo("refused: the checkpoint is of another ledger, or of a longer one", err=True)
+            note("refused: the checkpoint is of another ledger, or of a longer one")
             ctx.exit(EXIT_REFUSED)
         document = _consistency(reader, old, now) if seq is None else _inclusion(reader, seq, old)
         if document is None:
-            click.echo(
-                "refused: the log does not match that checkpoint; run `fairlead audit verify`",
-                err=True,
-            )
+            note("refused: the log does not match that checkpoint; run `fairlead audit verify`")
             ctx.exit(EXIT_REFUSED)
         key = reader.keys()[now.head.key_id].hex()
     show_canonical({**document, "public_key": key})
@@ -165,53 +157,36 @@ def prove(ctx: click.Context, *, seq: int | None, held: Path | None, ledger: str
 
 def _inclusion(reader: StoreReader, seq: int, signed: SignedHead) -> dict[str, object] | None:
     head = signed.head
-    if seq > head.size:
-        raise click.BadParameter(
-            f"the checkpoint covers entries 1 to {head.size}", param_hint="SEQ"
-        )
-    entry = reader.entry(seq)
+    entry = reader.entry(seq) if seq <= head.size else None
     if entry is None:
-        raise click.BadParameter(f"there is no entry {seq}", param_hint="SEQ")
-    leaf, proof = leaf_hash(entry.data), reader.inclusion(seq, head.size)
-    root = bytes.fromhex(head.root)
-    if not check_inclusion(leaf=leaf, index=seq - 1, size=head.size, proof=proof, root=root):
+        problem = f"the checkpoint covers entries 1 to {head.size}"
+        raise click.BadParameter(
+            problem if seq > head.size else f"there is no entry {seq}", param_hint="SEQ"
+        )
+    proof = reader.inclusion(seq, head.size)
+    if not includes(head, seq, entry.data, proof):
         return None
     return {
         "entry": entry.data.decode(),
         "leaf_index": seq - 1,
-        "leaf_hash": leaf.hex(),
-        "proof": _hex(proof),
+        "leaf_hash": leaf_hash(entry.data).hex(),
+        "proof": [node.hex() for node in proof],
         "head": signed.as_document(),
     }
 
 
 def _consistency(reader: StoreReader, old: SignedHead, new: SignedHead) -> dict[str, object] | None:
     proof = reader.consistency(old.head.size, new.head.size)
-    holds = check_consistency(
-        old_size=old.head.size,
-        old_root=bytes.fromhex(old.head.root),
-        new_size=new.head.size,
-        new_root=bytes.fromhex(new.head.root),
-        proof=proof,
-    )
-    if not holds:
+    if not continues(old.head, new.head, proof):
         return None
-    return {"old": old.as_document(), "proof": _hex(proof), "head": new.as_document()}
-
-
-def _hex(proof: Proof) -> list[str]:
-    return [node.hex() for node in proof]
+    hexes = [node.hex() for node in proof]
+    return {"old": old.as_document(), "proof": hexes, "head": new.as_document()}
 
 
 @command.command("verify")
-@click.argument("segment", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.argument("segment", type=NEW_FILE, required=False)
 @head_option
-@click.option(
-    "--archive",
-    "archived",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Verify the archived segments in this directory, too.",
-)
+@option("--archive archived", FOLDER, "Verify the archived segments in this directory, too.")
 @ledger_option
 @output_option
 @click.pass_context
@@ -237,18 +212,14 @@ def verify(
     heads = (held_head(held),) if held else ()
     with Counter("verifying") as progress:
         if segment is not None:
-            verification = _verify_segment(segment, heads, progress)
+            with reading(segment), open_segment(segment) as opened:
+                verification = opened.verify(heads, progress=progress)
         else:
             with open_for_reading(ledger) as reader:
                 verification = reader.verify(heads, progress=progress)
                 if verification.ok and archived is not None:
                     in_archive = reader.verify_archive(archived, progress=progress)
                     verification = verification if in_archive.ok else in_archive
-    _print_verification(verification, output)
-    ctx.exit(0 if verification.ok else EXIT_REFUSED)
-
-
-def _print_verification(verification: Verification, output: str) -> None:
     if output in ("json", "yaml"):
         names = ("ok", "size", "root", "problem", "seq")
         show_canonical({name: getattr(verification, name) for name in names}, output)
@@ -257,17 +228,13 @@ def _print_verification(verification: Verification, output: str) -> None:
     else:
         good = verification.size
         click.echo(f"NOT VERIFIED after {good} good entries: {verification.problem}")
-
-
-def _verify_segment(path: Path, heads: tuple[SignedHead, ...], progress: Progress) -> Verification:
-    with reading(path), open_segment(path) as segment:
-        return segment.verify(heads, progress=progress)
+    ctx.exit(0 if verification.ok else EXIT_REFUSED)
 
 
 @command.command("export")
-@click.option("--out", type=click.Path(path_type=Path), help="Write a file [default: stdout].")
-@click.option("--first", type=click.IntRange(1), default=1, help="Start with this entry.")
-@click.option("--last", type=click.IntRange(1), help="Stop after this entry [default: the newest].")
+@option("--out", click.Path(path_type=Path), "Write a file [default: stdout].")
+@option("--first", click.IntRange(1), "Start with this entry.", default=1)
+@option("--last", click.IntRange(1), "Stop after this entry [default: the newest].")
 @ledger_option
 def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> None:
     """Export entries with proofs, as JSON lines.
@@ -286,3 +253,119 @@ def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> No
             sys.stdout.buffer.flush()
         else:
             reader.export_file(out, first=first, last=last, progress=progress)
+
+
+# --- maintenance of the ledger
+
+
+@command.command("backup")
+@click.argument("target", type=NEW_FILE)
+@dry_run_option
+@ledger_option
+def backup(*, target: Path, dry_run: bool, ledger: str) -> None:
+    """Copy the ledger's file, also while it is in use.
+
+    The signing keys are not part of the backup.
+
+    \b
+      fairlead audit backup /backups/ledger-$(date +%F).db
+    """
+    if dry_run:
+        if target.exists():
+            raise PermanentFault(f"{target} exists already")
+        with open_for_reading(ledger) as reader:
+            size = reader.head().head.size
+        click.echo(f"{size} entries would be copied to {target} (dry run)")
+    else:
+        print_head(backups.backup(file_of(ledger), target), "table")
+
+
+@command.command("restore")
+@click.argument("source", type=FILE)
+@option("--reason", str, "Reason to record.", required=True)
+@option("--lost", FILE, "Newest known checkpoint of the lost ledger (a file).")
+@dry_run_option
+@ledger_option
+def restore(*, source: Path, reason: str, lost: Path | None, dry_run: bool, ledger: str) -> None:
+    """Restore the ledger from the backup SOURCE.
+
+    The place must have no ledger, and its keys must be there. A signed entry starts a new epoch.
+    Clients that saw the lost ledger report the change until they run `fairlead heads forget`.
+
+    \b
+      fairlead audit restore ledger-2026-01-31.db --reason "the disk died" --lost head.json
+    """
+    path = file_of(ledger)
+    keys = KeyDirectory(path.parent / KEYS)
+    held = held_head(lost) if lost else None
+    if dry_run:
+        if path.exists():
+            raise PermanentFault(f"{path} exists already; move it away first")
+        with open_for_reading(source) as reader, Counter("verifying") as progress:
+            verification = reader.verify(progress=progress)
+            if not verification.ok:
+                raise Damaged(f"the backup {source} does not verify: {verification.problem}")
+            keys.load(reader.head().head.key_id)
+        click.echo(f"{verification.size} entries would be restored to {path} (dry run)")
+        return
+    entry = backups.restore(
+        source, path, keys, time_ms=now_ms(), author=_author(), reason=reason, lost=held
+    )
+    click.echo(f"epoch {entry.body['epoch']} starts with entry {entry.seq}")
+
+
+@command.command("archive")
+@click.argument("directory", type=FOLDER)
+@option("--last", click.IntRange(1), "Archive entries up to this one.", required=True)
+@dry_run_option
+@ledger_option
+def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:
+    """Move old entries into a segment in DIRECTORY.
+
+    The segment verifies on its own. The entries keep their places in the tree, so the ledger
+    verifies as before. Stop the control plane first.
+
+    \b
+      fairlead audit archive /archive --last 1000000 --dry-run
+      fairlead audit verify --archive /archive
+    """
+    if dry_run:
+        with open_for_reading(ledger) as reader:
+            size, first = reader.head().head.size, reader.archived_to() + 1
+        if not first <= last <= size:
+            raise click.UsageError(f"entries {first} to {size} can be archived")
+        click.echo(
+            f"entries {first} to {last} would be moved to a segment in {directory} (dry run)"
+        )
+        return
+    with archivable(file_of(ledger), last) as opened, Counter("archiving"):
+        size = opened.head().head.size
+        if last > size:
+            raise click.UsageError(f"the ledger has entries 1 to {size}")
+        path = opened.archive(directory, last=last, time_ms=now_ms(), author=_author())
+    click.echo(str(path))
+
+
+@command.command("rotate-key")
+@dry_run_option
+@ledger_option
+def rotate_key(*, dry_run: bool, ledger: str) -> None:
+    """Replace the signing key; the old key signs the new one.
+
+    Stop the control plane first.
+
+    \b
+      fairlead audit rotate-key
+    """
+    if dry_run:
+        with open_for_reading(ledger) as reader:
+            key = reader.head().head.key_id
+        click.echo(f"a new key would take over from {key} (dry run)")
+        return
+    with open_file(file_of(ledger)) as opened:
+        entry = opened.rotate_key(time_ms=now_ms(), author=_author())
+    click.echo(f"key {entry.body['new_key_id']} signs from entry {entry.seq} on")
+
+
+def _author() -> str:
+    return f"cli:{getpass.getuser()}"

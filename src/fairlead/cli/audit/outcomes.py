@@ -12,23 +12,17 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.audit.ledger import held_head
+from fairlead.cli.audit.checkpoints import held_head
 from fairlead.cli.client import Client, changes_api, reads_api, segment
-from fairlead.cli.completion import complete_column
+from fairlead.cli.completion import OWNER
 from fairlead.cli.gpu.render import VERIFY, print_outcome
 from fairlead.cli.input import reading
-from fairlead.cli.table import Output, at, columns, note
+from fairlead.cli.options import flag, option
+from fairlead.cli.table import Output, columns, note
 
 _HEAD = re.compile(r"[1-9][0-9]{0,15}:[0-9a-f]{64}")
 _OUTCOMES = columns(
-    "outcome",
-    "stage",
-    "flavor",
-    ("MISSING", "deficitGPUs"),
-    "cause",
-    "label",
-    ("COMMITTED", at("committed")),
-    wide=["k"],
+    "outcome stage flavor MISSING=deficitGPUs cause label COMMITTED@committed", wide=["k"]
 )
 
 
@@ -45,26 +39,18 @@ def kept_head(text: str) -> str:
 
 @click.command("outcome")
 @click.argument("number", type=click.IntRange(1), required=False, metavar="[N]")
-@click.option(
-    "--export",
-    "file",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    metavar="FILE",
-    help="Write a file that verifies without Fairlead.",
+@option(
+    "--export=FILE file",
+    click.Path(dir_okay=False, allow_dash=True),
+    "Write a file that verifies without Fairlead.",
 )
-@click.option("--public", is_flag=True, help="Open no names in the export.")
-@click.option(
-    "--owner",
-    shell_complete=complete_column("owner"),
-    help="Open this owner's names [default: all of yours].",
-)
-@click.option(
-    "--head",
-    "heads",
-    type=kept_head,
-    metavar="SIZE:ROOT",
+@flag("--public", "Open no names in the export.")
+@option("--owner", OWNER, "Open this owner's names [default: all of yours].")
+@option(
+    "--head=SIZE:ROOT heads",
+    kept_head,
+    "Prove growth since this checkpoint (repeatable).",
     multiple=True,
-    help="Prove growth since this checkpoint (repeatable).",
 )
 @reads_api
 def outcome(
@@ -125,7 +111,7 @@ def _write(file: str, data: bytes, *, secret: bool) -> None:
 
 @click.command("void")
 @click.argument("number", type=click.IntRange(1), metavar="N")
-@click.option("--reason", required=True, help="Reason to record publicly.")
+@option("--reason", str, "Reason to record publicly.", required=True)
 @changes_api
 def void(client: Client, out: Output, *, number: int, reason: str) -> None:
     """Void an outcome whose beacon value does not come.
@@ -136,13 +122,12 @@ def void(client: Client, out: Output, *, number: int, reason: str) -> None:
     \b
       fairlead audit void 812 --reason "the beacon is down since Monday"
     """
-    query, body = {"dry_run": out.dry_run}, {"reason": reason}
-    reply = client.call("POST", f"/v1/outcomes/{number}/void", body=body, query=query)
+    reply = client.change("POST", f"/v1/outcomes/{number}/void", {"reason": reason})
     out.done(reply, f"outcome {number} voided")
 
 
 @click.command("nonce")
-@click.argument("owner", shell_complete=complete_column("owner"))
+@click.argument("owner", type=OWNER)
 @click.argument("nonce", required=False, metavar="[HEX]")
 @changes_api
 def nonce(client: Client, out: Output, *, owner: str, nonce: str | None) -> None:
@@ -156,8 +141,7 @@ def nonce(client: Client, out: Output, *, owner: str, nonce: str | None) -> None
       fairlead audit nonce team-a 00ff
     """
     body = {"nonce": secrets.token_hex(32) if nonce is None else nonce.lower()}
-    path = f"/v1/nonces/{segment(owner)}"
-    reply = client.call("PUT", path, body=body, query={"dry_run": out.dry_run})
+    reply = client.change("PUT", f"/v1/nonces/{segment(owner)}", body)
     out.done(reply, f"the next lottery of {owner} will use {reply['nonce']}")
 
 
@@ -177,5 +161,5 @@ def beacon(client: Client, out: Output, *, source: str, number: int, value: str)
       fairlead audit beacon drand-quicknet 4711 5f2c…
     """
     body = {"source": source, "round": number, "value": value.lower()}
-    reply = client.call("POST", "/v1/beacons", body=body, query={"dry_run": out.dry_run})
+    reply = client.change("POST", "/v1/beacons", body)
     out.done(reply, f"round {number} of {source} recorded")

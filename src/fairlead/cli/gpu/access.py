@@ -4,13 +4,13 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, changes_api, reads_api, segment, server_option
-from fairlead.cli.completion import complete_column
-from fairlead.cli.input import dry_run_option
-from fairlead.cli.table import Output, at, columns, note, output_format, show
+from fairlead.cli.client import Client, changes_api, reads_api, segment
+from fairlead.cli.completion import OWNER
+from fairlead.cli.options import dry_run_option, flag, option, output_format, server_option
+from fairlead.cli.table import Output, columns, note, show
 
-_TOKENS = columns("id", "user", "note", ("CREATED", at("created")), ("REVOKED", at("revoked")))
-_USERS = columns("name", "owners", "admin")
+_TOKENS = columns("id user note CREATED@created REVOKED@revoked")
+_USERS = columns("name owners admin")
 
 
 @click.group("tokens")
@@ -27,8 +27,8 @@ def tokens() -> None:
 
 
 @tokens.command("create")
-@click.option("--user", help="Name the token's user [default: you].")
-@click.option("--note", "about", help="Describe its use.")
+@option("--user", str, "Name the token's user [default: you].")
+@option("--note about", str, "Describe its use.")
 @output_format("token", "json", "yaml", default="token")
 @dry_run_option
 @server_option
@@ -42,8 +42,8 @@ def create(
     \b
       fairlead tokens create --user ada --note laptop > ada.token
     """
-    body, query = {"user": user, "note": about or ""}, {"dry_run": dry_run}
-    token = Client(server).call("POST", "/v1/tokens", body=body, query=query)
+    body = {"user": user, "note": about or ""}
+    token = Client(server, dry_run=dry_run).change("POST", "/v1/tokens", body)
     if output != "token":
         show(token, output)
     elif dry_run:
@@ -74,8 +74,7 @@ def revoke(client: Client, out: Output, *, token_id: str) -> None:
       fairlead tokens list
       fairlead tokens revoke 1f2e3d4c
     """
-    path = f"/v1/tokens/{segment(token_id)}"
-    token = client.call("DELETE", path, query={"dry_run": out.dry_run})
+    token = client.change("DELETE", f"/v1/tokens/{segment(token_id)}")
     out.done(token, f"token {token_id} revoked")
 
 
@@ -91,14 +90,8 @@ def users() -> None:
 
 @users.command("bind")
 @click.argument("name")
-@click.option(
-    "--owner",
-    "owners",
-    multiple=True,
-    shell_complete=complete_column("owner"),
-    help="Act for this owner (repeatable).",
-)
-@click.option("--admin", is_flag=True, help="Act for every owner, with all rights.")
+@option("--owner owners", OWNER, "Act for this owner (repeatable).", multiple=True)
+@flag("--admin", "Act for every owner, with all rights.")
 @changes_api
 def bind(client: Client, out: Output, *, name: str, owners: tuple[str, ...], admin: bool) -> None:
     """Bind a user to owners; replaces earlier bindings.
@@ -106,8 +99,8 @@ def bind(client: Client, out: Output, *, name: str, owners: tuple[str, ...], adm
     \b
       fairlead users bind ada --owner team-a --owner team-b
     """
-    body, query = {"owners": list(owners), "admin": admin}, {"dry_run": out.dry_run}
-    user = client.call("PUT", f"/v1/users/{segment(name)}", body=body, query=query)
+    body = {"owners": list(owners), "admin": admin}
+    user = client.change("PUT", f"/v1/users/{segment(name)}", body)
     out.done(user, f"{name} acts for {_owners(user)}")
 
 
@@ -120,7 +113,7 @@ def unbind(client: Client, out: Output, *, name: str) -> None:
     \b
       fairlead users unbind ada
     """
-    user = client.call("DELETE", f"/v1/users/{segment(name)}", query={"dry_run": out.dry_run})
+    user = client.change("DELETE", f"/v1/users/{segment(name)}")
     out.done(user, f"{name} acts for {_owners(user)}")
 
 

@@ -6,61 +6,34 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, reads_api, server_option
-from fairlead.cli.completion import complete_column, owner_option
-from fairlead.cli.table import (
-    Column,
-    Output,
-    at,
-    columns,
-    note,
-    output_format,
-    print_table,
-    show,
-    used_of,
-)
+from fairlead.cli.client import Client, reads_api
+from fairlead.cli.completion import FLAVOR, OWNER, owner_option
+from fairlead.cli.options import option, output_format, server_option
+from fairlead.cli.table import Column, Output, columns, note, print_table, show, used_of
 
 _BUDGETS = columns(
-    "budget",
-    "owner",
-    "envelope",
-    "flavor",
-    "location",
+    "budget owner envelope flavor location",
     ("GPUS", lambda r: used_of(r["used_gpus"], r["limit_gpus"])),
-    ("LENT", "lent_gpus"),
+    "LENT=lent_gpus",
     ("GPU-HOURS", lambda r: used_of(r["used_gpu_hours"], r["limit_gpu_hours"])),
-    ("HELD", "held_gpu_hours"),
-    ("LEFT", "free_gpu_hours"),
+    "HELD=held_gpu_hours LEFT=free_gpu_hours",
     ("OVERDRAFT", lambda r: r["overdraft_gpu_hours"] or None),
-    ("REFILLS", at("period_end")),
-    "conditions",
-    wide=[("FREE-GPUS", "free_gpus")],
+    "REFILLS@period_end conditions",
+    wide=["FREE-GPUS=free_gpus"],
 )
 _LEASES = columns(
-    "lease",
-    "run",
-    "owner",
-    "role",
-    "slots",
+    "lease run owner role slots",
     ("PAYER", lambda r: f"{r['budget']}/{r['envelope']}"),
     "borrowed",
     ("FUNDED", lambda r: "yes" if r["funded"] else "unfunded"),
-    ("START", at("start")),
-    ("GPU-HOURS", "gpu_hours"),
-    wide=["group", "gpus", ("EXPECTED-END", at("expected_end"))],
+    "START@start GPU-HOURS=gpu_hours",
+    wide=["group gpus EXPECTED-END@expected_end"],
 )
 _SPONSORS = columns(
-    "owner",
-    "budget",
-    "envelope",
-    "location",
-    ("FREE", "free_gpus"),
-    ("LENT", "lent_gpus"),
-    ("FREE-HOURS", "free_gpu_hours"),
-    "open",
-    "family",
+    "owner budget envelope location FREE=free_gpus LENT=lent_gpus",
+    "FREE-HOURS=free_gpu_hours open family",
 )
-_OWES = columns("borrower", "lender", "gpus", ("GPU-HOURS", "gpu_hours"))
+_OWES = columns("borrower lender gpus GPU-HOURS=gpu_hours")
 
 
 def _of_owner(rows: list[dict[str, Any]], owner: str | None) -> list[dict[str, Any]]:
@@ -108,12 +81,8 @@ def leases(client: Client, out: Output, *, owner: str | None) -> None:
 
 
 @click.command("sponsors")
-@click.option(
-    "--owner", required=True, help="Name the borrower.", shell_complete=complete_column("owner")
-)
-@click.option(
-    "--flavor", required=True, help="Name the GPU flavor.", shell_complete=complete_column("flavor")
-)
+@option("--owner", OWNER, "Name the borrower.", required=True)
+@option("--flavor", FLAVOR, "Name the GPU flavor.", required=True)
 @reads_api
 def sponsors(client: Client, out: Output, *, owner: str, flavor: str) -> None:
     """Show who lends to an owner, and how much is free.
@@ -143,20 +112,12 @@ def owes(client: Client, out: Output) -> None:
     out.rows(client.get("/v1/owes"), _OWES, empty="no owner has ever borrowed")
 
 
-# --- chargeback
-
 BY = ("owner", "envelope", "budget", "run")
 PERIODS = ("day", "week", "month", "quarter")
 _GROUPED = ("owner", "run", "payer", "budget", "envelope", "borrowed")
-_USAGE = columns(
-    ("GPU-HOURS", "gpu_hours"), ("OVERDRAFT", lambda r: r["overdraft_gpu_hours"] or None)
-)
+_USAGE = columns("GPU-HOURS=gpu_hours", ("OVERDRAFT", lambda r: r["overdraft_gpu_hours"] or None))
 _IDLE = columns(
-    "period",
-    "node",
-    ("IDLE-GPU-HOURS", "idle_gpu_hours"),
-    ("IDLE-AT-END", "idle_gpus"),
-    ("LONGEST-SINCE", at("idle_since")),
+    "period node IDLE-GPU-HOURS=idle_gpu_hours IDLE-AT-END=idle_gpus", "LONGEST-SINCE@idle_since"
 )
 
 
@@ -174,28 +135,13 @@ def day(text: str) -> str:
 
 
 @click.command("report")
-@click.option("--by", type=click.Choice(BY), default="envelope", help="Group rows by this.")
-@click.option(
-    "--period",
-    type=click.Choice(PERIODS),
-    default="month",
-    help="Sum by UTC period; weeks start on Monday.",
-)
-@click.option(
-    "--since", type=day, metavar="DAY", help="First day, UTC [default: the period 30 days ago]."
-)
-@click.option("--until", type=day, metavar="DAY", help="Last day, UTC [default: now].")
+@option("--by", BY, "Group rows by this.", default="envelope")
+@option("--period", PERIODS, "Sum by UTC period; weeks start on Monday.", default="month")
+@option("--since=DAY", day, "First day, UTC [default: the period 30 days ago].")
+@option("--until=DAY", day, "Last day, UTC [default: now].")
 @output_format("table", "csv", "json", "yaml", text="Output format [default: csv in a pipe].")
 @server_option
-def report(
-    *,
-    by: str,
-    period: str,
-    since: str | None,
-    until: str | None,
-    output: str | None,
-    server: str | None,
-) -> None:
+def report(*, output: str | None, server: str | None, **query: str | None) -> None:
     """Report GPU-hours for chargeback, and idle devices.
 
     `owner` used the GPU-hours and `payer` paid for them; `borrowed` ones were lent. Overdraft was
@@ -209,7 +155,6 @@ def report(
       fairlead report --by run --period day --since 2026-03-01 -o json
     """
     output = output or ("table" if sys.stdout.isatty() else "csv")
-    query = {"by": by, "period": period, "since": since, "until": until}
     form = "csv" if output == "csv" else "json"
     reply = Client(server).get("/v1/report", **query, format=form)
     if output == "csv":

@@ -8,15 +8,16 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, ServerError, reads_api, segment, server_option
-from fairlead.cli.completion import ObjectName, complete_names, get_object, owner_option, suggest
+from fairlead.cli.client import Client, reads_api, segment
+from fairlead.cli.completion import OBJECT, RUN, owner_option
+from fairlead.cli.options import flag, option, server_option
 from fairlead.cli.table import Output, cell, moment, note, show
 
 
 @click.command("logs")
-@click.argument("run", shell_complete=complete_names("Run"))
-@click.option("-f", "--follow", is_flag=True, help="Follow until the run ends.")
-@click.option("--tail", type=click.IntRange(0, 100_000), help="Start this many lines from the end.")
+@click.argument("run", type=RUN)
+@flag("-f --follow", "Follow until the run ends.")
+@option("--tail", click.IntRange(0, 100_000), "Start this many lines from the end.")
 @server_option
 def logs(*, run: str, follow: bool, tail: int | None, server: str | None) -> None:
     """Print the output of a run.
@@ -29,26 +30,23 @@ def logs(*, run: str, follow: bool, tail: int | None, server: str | None) -> Non
       fairlead logs train-7
       fairlead logs -f train-7 --tail 20
     """
-    name, client, empty = run.removeprefix("run/"), Client(server), True
-    out = sys.stdout.buffer
+    client, empty, out = Client(server), True, sys.stdout.buffer
     with contextlib.suppress(KeyboardInterrupt):
-        try:
-            for data in client.lines(f"/v1/runs/{segment(name)}/logs", follow=follow, tail=tail):
+        with client.about("Run", run):
+            for data in client.lines(f"/v1/runs/{segment(run)}/logs", follow=follow, tail=tail):
                 out.write(data)
                 out.flush()
                 empty = False
-        except ServerError as error:
-            raise suggest(client, error, "Run", name) from None
         if empty and tail != 0:
-            status = get_object(client, "Run", name)["status"]
+            status = client.get_object("Run", run)["status"]
             why = f": {cell(status['message'])}" if status["message"] else ""
-            note(f"run/{name} has no output; it is {status['phase']} ({status['reason']}){why}")
+            note(f"run/{run} has no output; it is {status['phase']} ({status['reason']}){why}")
 
 
 @click.command("watch")
-@click.argument("which", type=ObjectName(), required=False)
-@click.option("--after", type=click.IntRange(0), help="Start after this entry [default: now].")
-@click.option("--limit", type=click.IntRange(1), help="Stop after this many events.")
+@click.argument("which", type=OBJECT, required=False)
+@option("--after", click.IntRange(0), "Start after this entry [default: now].")
+@option("--limit", click.IntRange(1), "Stop after this many events.")
 @owner_option
 @reads_api
 def watch(

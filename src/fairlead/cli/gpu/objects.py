@@ -5,104 +5,64 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, changes_api, explained, reads_api, segment
-from fairlead.cli.completion import (
-    ObjectName,
-    call_about,
-    complete_kind,
-    complete_names,
-    get_object,
-    kind_of,
-    owner_option,
-)
+from fairlead.cli.client import Client, changes_api, reads_api
+from fairlead.cli.completion import KIND, NAME, OBJECT, RUN, kind_of, name_of, owner_option
 from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, print_preview
-from fairlead.cli.input import file_option, object_name, read_manifests
-from fairlead.cli.table import (
-    Column,
-    Decorator,
-    Output,
-    at,
-    cell,
-    columns,
-    print_table,
-    show,
-    to_yaml,
-)
+from fairlead.cli.input import object_name, read_manifests
+from fairlead.cli.options import Decorator, file_option, flag, option
+from fairlead.cli.table import Column, Output, cell, columns, print_table, show, to_yaml
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
 COLUMNS: dict[str, list[Column]] = {
     "Budget": columns(
-        _NAME,
-        ("OWNER", "spec.owner"),
-        ("PARENTS", "spec.parents"),
+        "NAME=metadata.name OWNER=spec.owner PARENTS=spec.parents",
         ("ENVELOPES", lambda o: [e["name"] for e in o["spec"]["envelopes"]]),
         (
             "CONDITIONS",
             lambda o: [c["type"] for c in o["status"]["conditions"] if c["status"] == "True"],
         ),
-        wide=[("LABELS", "metadata.labels"), ("CREATED", at("metadata.creationTimestamp"))],
+        wide=["LABELS=metadata.labels CREATED@metadata.creationTimestamp"],
     ),
     "Run": columns(
-        _NAME,
-        ("OWNER", "spec.owner"),
-        ("FLAVOR", "spec.flavor"),
+        "NAME=metadata.name OWNER=spec.owner FLAVOR=spec.flavor",
         ("GPUS", lambda o: f"{o['status']['width']}/{o['spec']['totalGPUs']}"),
-        ("PHASE", "status.phase"),
+        "PHASE=status.phase",
         ("REASON", lambda o: "Paused" if o["status"]["paused"] else o["status"]["reason"]),
-        ("SINCE", at("status.since")),
-        wide=[("NOMINATED", "status.nominated"), ("MESSAGE", "status.message")],
+        "SINCE@status.since",
+        wide=["NOMINATED=status.nominated MESSAGE=status.message"],
     ),
     "Node": columns(
-        _NAME,
-        ("FLAVOR", "spec.flavor"),
-        ("LOCATION", "spec.location"),
-        ("DEVICES", "spec.devices"),
-        ("FREE", "status.free"),
-        ("CORDONED", "spec.cordoned"),
-        wide=[("LABELS", "metadata.labels"), ("CREATED", at("metadata.creationTimestamp"))],
+        "NAME=metadata.name FLAVOR=spec.flavor LOCATION=spec.location DEVICES=spec.devices",
+        "FREE=status.free CORDONED=spec.cordoned",
+        wide=["LABELS=metadata.labels CREATED@metadata.creationTimestamp"],
     ),
     "Reservation": columns(
-        _NAME,
-        ("RUN", "spec.run"),
-        ("START", at("spec.earliestStart")),
-        ("STATE", "status.state"),
-        ("REASON", "status.reason"),
+        "NAME=metadata.name RUN=spec.run START@spec.earliestStart STATE=status.state",
+        "REASON=status.reason",
         ("SHORT", lambda o: o["status"]["shortfallGPUs"] or None),
-        ("OUTCOME", "status.outcome"),
-        ("SINCE", at("status.since")),
-        wide=[("MESSAGE", "status.message")],
+        "OUTCOME=status.outcome SINCE@status.since",
+        wide=["MESSAGE=status.message"],
     ),
     "Lease": columns(
-        _NAME,
-        ("RUN", "spec.run"),
-        ("OWNER", "spec.owner"),
-        ("ROLE", "spec.role"),
-        ("SLOTS", "spec.slots"),
+        "NAME=metadata.name RUN=spec.run OWNER=spec.owner ROLE=spec.role SLOTS=spec.slots",
         ("PAYER", lambda o: f"{o['spec']['payer']['budget']}/{o['spec']['payer']['envelope']}"),
-        ("FUNDED", "status.funded"),
-        ("GPU-HOURS", "status.gpuHours"),
-        wide=[("BORROWED", "spec.borrowed"), ("START", at("spec.start"))],
+        "FUNDED=status.funded GPU-HOURS=status.gpuHours",
+        wide=["BORROWED=spec.borrowed START@spec.start"],
     ),
 }
-_EVENTS = columns("seq", ("TIME", at("time")), "kind", "reason", "message")
+_EVENTS = columns("seq TIME@time kind reason message")
 
 
 def _apply(client: Client, out: Output, files: Sequence[str], only: str = "") -> None:
-    sources = read_manifests(files, only=only)
-    body = {"manifests": [source.document for source in sources], "dry_run": out.dry_run}
-    with explained(sources):
-        changes = client.call("POST", "/v1/apply", body=body)["items"]
-    if not out.is_table:
-        show(changes, out.format)
-        return
-    for change in changes:
-        out.done(change, f"{object_name(change['object'])} {change['change']}")
-        _print_effects(change["object"], change["preview"] or {})
+    changes = client.apply(read_manifests(files, only=only))
+    out.each(changes, lambda change: _print_effects(out, change))
 
 
-def _print_effects(document: dict[str, Any], preview: dict[str, Any]) -> None:
-    """What a dry run of `apply` would lead to."""
+def _print_effects(out: Output, change: dict[str, Any]) -> None:
+    """What was changed, and what a dry run of `apply` would lead to."""
+    document, preview = change["object"], change["preview"] or {}
+    out.done(change, f"{object_name(document)} {change['change']}")
     if document["kind"] == "Run" and preview:
         print_plan(preview, indent="  ")
     unfunded = preview.get("unfunded", ())
@@ -159,8 +119,8 @@ def submit(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
 
 
 @click.command("get")
-@click.argument("kind", shell_complete=complete_kind)
-@click.argument("name", required=False, shell_complete=complete_names())
+@click.argument("kind", type=KIND)
+@click.argument("name", type=NAME, required=False)
 @owner_option
 @reads_api
 def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str | None) -> None:
@@ -181,15 +141,12 @@ def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str 
         empty = f"there are no {kind.lower()}s" + (f" of owner {owner!r}" if owner else "")
         out.rows(items, COLUMNS[kind], empty=empty)
         return
-    one = get_object(client, kind, name)
-    if out.is_table:
-        out.rows([one], COLUMNS[kind])
-    else:
-        show(one, out.format)
+    one = client.get_object(kind, name)
+    out.text(one, lambda: out.rows([one], COLUMNS[kind]))
 
 
 @click.command("describe")
-@click.argument("which", type=ObjectName())
+@click.argument("which", type=OBJECT)
 @reads_api
 def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     """Show one object in full, with its latest events.
@@ -203,7 +160,7 @@ def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
       fairlead describe budget/team-a -o json | jq .object.status.headroom
     """
     kind, name = which
-    document = get_object(client, kind, name)
+    document = client.get_object(kind, name)
     size = client.get("/v1/head")["size"]
     after = max(0, size - EVENTS_SEARCHED)
     recent = client.get("/v1/events", after=after, limit=EVENTS_SEARCHED)["items"]
@@ -224,7 +181,7 @@ def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
 
 
 @click.command("delete")
-@click.argument("which", type=ObjectName(), nargs=-1, required=True)
+@click.argument("which", type=OBJECT, nargs=-1, required=True)
 @changes_api
 def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -> None:
     """Delete objects that nothing uses, one by one.
@@ -236,40 +193,40 @@ def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -
       fairlead delete run/train-7 budget/team-a
       fairlead delete node/gpu-1 --dry-run
     """
-    deleted = []
-    for kind, name in which:
-        path = f"/v1/objects/{kind}/{segment(name)}"
-        deleted.append(call_about(client, "DELETE", path, kind, name, dry_run=out.dry_run))
-        if out.is_table:
-            out.done(deleted[-1], f"{kind.lower()}/{name} deleted")
-    if not out.is_table:
-        show(deleted, out.format)
+
+    def delete_one(kind: str, name: str) -> dict[str, Any]:
+        with client.about(kind, name) as path:
+            return dict(client.change("DELETE", f"/v1/objects/{path}"))
+
+    deleted = (delete_one(kind, name) for kind, name in which)
+    out.each(deleted, lambda one: out.done(one, f"{object_name(one['object'])} deleted"))
 
 
 # --- verbs on runs and nodes
 
 
 def act(client: Client, kind: str, name: str, verb: str, **query: Any) -> dict[str, Any]:
-    """One verb on one object."""
-    path = f"/v1/objects/{kind}/{segment(name)}/actions/{verb}"
-    return dict(call_about(client, "POST", path, kind, name, **query))
+    with client.about(kind, name) as path:
+        return dict(client.change("POST", f"/v1/objects/{path}/actions/{verb}", **query))
 
 
 def _act_on_all(
-    client: Client, out: Output, kind: str, names: Sequence[str], *, verb: str, done: str
+    client: Client,
+    out: Output,
+    kind: str,
+    names: Sequence[str],
+    *,
+    verb: str,
+    done: str,
+    **query: Any,
 ) -> None:
-    changes = []
-    for text in names:
-        name = text.removeprefix(f"{kind.lower()}/")
-        changes.append(act(client, kind, name, verb, dry_run=out.dry_run))
-        if out.is_table:
-            _print_change(out, f"{kind.lower()}/{name} {done}", changes[-1])
-    if not out.is_table:
-        show(changes, out.format)
+    changes = (act(client, kind, name, verb, **query) for name in names)
+    out.each(changes, lambda change: _print_change(out, done, change))
 
 
-def _print_change(out: Output, line: str, change: dict[str, Any]) -> None:
-    out.done(change, f"{line}{', as before' if change['change'] == 'unchanged' else ''}")
+def _print_change(out: Output, done: str, change: dict[str, Any]) -> None:
+    before = ", as before" if change["change"] == "unchanged" else ""
+    out.done(change, f"{object_name(change['object'])} {done}{before}")
     preview = change["preview"] or {}
     for run in preview.get("runs", ()):
         message = f": {run['message']}" if run["message"] else ""
@@ -282,9 +239,7 @@ def _print_change(out: Output, line: str, change: dict[str, Any]) -> None:
 
 def _names_argument(kind: str) -> Decorator:
     metavar = f"{kind.upper()}..."
-    return click.argument(
-        "names", nargs=-1, required=True, metavar=metavar, shell_complete=complete_names(kind)
-    )
+    return click.argument("names", type=name_of(kind), nargs=-1, required=True, metavar=metavar)
 
 
 def _verb(kind: str, verb: str, done: str, *text: str) -> click.Command:
@@ -332,7 +287,7 @@ drain = _verb(
 
 @click.command("nominate")
 @_names_argument("Run")
-@click.option("--withdraw", is_flag=True, help="Withdraw the nomination.")
+@flag("--withdraw", "Withdraw the nomination.")
 @changes_api
 def nominate(client: Client, out: Output, *, names: tuple[str, ...], withdraw: bool) -> None:
     """Nominate your runs to be preempted before your others.
@@ -349,10 +304,8 @@ def nominate(client: Client, out: Output, *, names: tuple[str, ...], withdraw: b
 
 
 @click.command("shrink")
-@click.argument("name", metavar="RUN", shell_complete=complete_names("Run"))
-@click.option(
-    "--to", "width", type=click.IntRange(1, 100_000), required=True, help="Number of GPUs to keep."
-)
+@click.argument("name", type=RUN, metavar="RUN")
+@option("--to width", click.IntRange(1, 100_000), "Number of GPUs to keep.", required=True)
 @changes_api
 def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
     """Shrink a malleable run to fewer GPUs.
@@ -365,9 +318,5 @@ def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
       fairlead shrink train-7 --to 16
       fairlead shrink train-7 --to 16 --dry-run
     """
-    name = name.removeprefix("run/")
-    change = act(client, "Run", name, "shrink", width=width, dry_run=out.dry_run)
-    if out.is_table:
-        _print_change(out, f"run/{name} shrinks to {width} GPUs", change)
-    else:
-        show([change], out.format)
+    done = f"shrinks to {width} GPUs"
+    _act_on_all(client, out, "Run", [name], verb="shrink", done=done, width=width)

@@ -4,11 +4,12 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, ServerError, reads_api, segment
-from fairlead.cli.completion import ObjectName, call_about
+from fairlead.cli.client import Client, ServerError, reads_api
+from fairlead.cli.completion import OBJECT
 from fairlead.cli.gpu.render import print_cut, print_plan, print_preview, print_refusal, print_room
-from fairlead.cli.input import BadFile, file_option, read_manifests
+from fairlead.cli.input import BadFile, read_manifests
 from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.options import file_option
 from fairlead.cli.table import Output, cell, moment, show
 
 
@@ -44,7 +45,7 @@ def plan(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
 
 
 @click.command("explain")
-@click.argument("which", type=ObjectName())
+@click.argument("which", type=OBJECT)
 @reads_api
 def explain(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     """Explain the state of an object from recorded decisions.
@@ -60,7 +61,8 @@ def explain(client: Client, out: Output, *, which: tuple[str, str]) -> None:
       fairlead explain run/train-7 -o json | jq .cover.output
     """
     kind, name = which
-    reply = call_about(client, "GET", f"/v1/explain/{kind}/{segment(name)}", kind, name)
+    with client.about(kind, name) as path:
+        reply = client.get(f"/v1/explain/{path}")
     if not out.is_table:
         show(reply, out.format)
         return

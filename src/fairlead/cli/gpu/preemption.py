@@ -4,14 +4,14 @@ from contextlib import suppress
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from fairlead.cli.client import Client, ServerError, changes_api, explained
-from fairlead.cli.completion import complete_names, get_object, offer, query
+from fairlead.cli.client import Client, ServerError, changes_api
+from fairlead.cli.completion import BUDGET, RUN, Completed, query
 from fairlead.cli.gpu.objects import act
 from fairlead.cli.gpu.render import forecast_of, print_forecast, print_outcome, print_preview
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.options import option
 from fairlead.cli.table import Output, moment, note, show
 from fairlead.host.clock import now_ms
 from fairlead.schema.border import BadInput
@@ -45,43 +45,24 @@ def cap_name(text: str) -> tuple[str, str]:
     return budget, cap
 
 
-def _complete_cap(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    names = [
+def _caps(ctx: click.Context, _: str) -> list[str]:
+    return [
         f"{budget['metadata']['name']}/{cap['name']}"
         for budget in query(ctx, "/v1/objects/Budget")
         for cap in (*budget["spec"]["aggregateCaps"], *budget["spec"]["envelopes"])
     ]
-    return offer(names, incomplete)
 
 
 @click.command("resolve")
-@click.option(
-    "--scope",
-    type=scope_labels,
-    metavar="KEY=VALUE,...",
-    help="Select GPUs: flavor=H100,region=west.",
+@option("--scope=KEY=VALUE,...", scope_labels, "Select GPUs: flavor=H100,region=west.")
+@option("--gpus", click.IntRange(1, 100_000), "Number of GPUs to free there.")
+@option(
+    "--cap=BUDGET/NAME",
+    Completed(_caps, cap_name),
+    "Free what an exceeded cap or envelope does not fund.",
 )
-@click.option("--gpus", type=click.IntRange(1, 100_000), help="Number of GPUs to free there.")
-@click.option(
-    "--cap",
-    type=cap_name,
-    metavar="BUDGET/NAME",
-    shell_complete=_complete_cap,
-    help="Free what an exceeded cap or envelope does not fund.",
-)
-@click.option(
-    "--budget",
-    shell_complete=complete_names("Budget"),
-    help="Free all exceeded caps of a budget, then --scope.",
-)
-@click.option(
-    "--run",
-    "run",
-    shell_complete=complete_names("Run"),
-    help="Start this pending run, with preemption.",
-)
+@option("--budget", BUDGET, "Free all exceeded caps of a budget, then --scope.")
+@option("--run", RUN, "Start this pending run, with preemption.")
 @changes_api
 def resolve(
     client: Client,
@@ -116,7 +97,7 @@ def resolve(
     if (scope is None) != (gpus is None):
         raise click.UsageError("--scope and --gpus belong together")
     if run is not None:
-        _for_run(client, out, run.removeprefix("run/"))
+        _for_run(client, out, run)
         return
     body: dict[str, Any] = {}
     if cap is not None:
@@ -125,8 +106,8 @@ def resolve(
         location = {key: value for key, value in scope.items() if key != "flavor"}
         body = {"flavor": scope["flavor"], "location": location, "gpus": gpus}
     if budget is not None:
-        body["budget"] = budget.removeprefix("budget/")
-    reply = client.call("POST", "/v1/resolve", body=body, query={"dry_run": out.dry_run})
+        body["budget"] = budget
+    reply = client.change("POST", "/v1/resolve", body)
     if budget is not None:
         _show_steps(client, out, reply, body["budget"])
         _exit_code(out, reply, [step["forecast"] for step in reply["steps"]])
@@ -182,7 +163,7 @@ def _show_steps(client: Client, out: Output, reply: dict[str, Any], budget: str)
 
 
 def _for_run(client: Client, out: Output, run: str) -> None:
-    change = act(client, "Run", run, "resolve", dry_run=out.dry_run)
+    change = act(client, "Run", run, "resolve")
     if not out.is_table:
         show(change, out.format)
     elif out.dry_run:
@@ -208,23 +189,14 @@ def start_time(text: str) -> str:
 
 
 @click.command("reserve")
-@click.argument("run", required=False, shell_complete=complete_names("Run"))
-@click.option(
-    "-f",
-    "--file",
-    "file",
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
-    help="Submit this run together with its reservation.",
+@click.argument("run", type=RUN, required=False)
+@option(
+    "-f --file=FILE file",
+    click.Path(allow_dash=True),
+    "Submit this run together with its reservation.",
 )
-@click.option(
-    "--at",
-    type=start_time,
-    metavar="TIME",
-    required=True,
-    help="Earliest start: a time with zone, or +2h.",
-)
-@click.option("--name", help="Name of the reservation [default: the run's].")
+@option("--at=TIME", start_time, "Earliest start: a time with zone, or +2h.", required=True)
+@option("--name", str, "Name of the reservation [default: the run's].")
 @changes_api
 def reserve(
     client: Client, out: Output, *, run: str | None, file: str | None, at: str, name: str | None
@@ -247,10 +219,9 @@ def reserve(
     sources = read_manifests([file], only="Run") if file else []
     if len(sources) > 1:
         raise click.UsageError(f"{file} has {len(sources)} runs; reserve one at a time")
-    runs = [source.document for source in sources]
-    of = object_name(runs[0]).removeprefix("run/") if runs else str(run).removeprefix("run/")
-    if not runs:
-        get_object(client, "Run", of)  # suggests a similar name
+    of = object_name(sources[0].document).removeprefix("run/") if sources else str(run)
+    if not sources:
+        client.get_object("Run", of)  # suggests a similar name
     name = name or of
     reservation = {
         "apiVersion": API_VERSION,
@@ -258,9 +229,7 @@ def reserve(
         "metadata": {"name": name},
         "spec": {"run": of, "earliestStart": at},
     }
-    with explained(sources):
-        body = {"manifests": [*runs, reservation], "dry_run": out.dry_run}
-        changes = client.call("POST", "/v1/apply", body=body)["items"]
+    changes = client.apply(sources, reservation)
     # None: a control plane without a resolver has no forecast.
     forecast, why = changes[-1]["preview"].get("forecast") if out.dry_run else None, ""
     if not out.dry_run:

@@ -9,9 +9,9 @@ from fairlead.cli.table import cell, columns, moment, print_table
 from fairlead.schema.gpu import no_room
 
 VERIFY = "python3 verify/fairlead_verify.py"
-_PLAN = columns("budget", "envelope", "owner", "gpus", "tier", "borrowed")
-_FORECAST = columns("run", "owner", "what", "gpus", "tier", "odds")
-_ACTIONS = columns("run", "owner", "what", "gpus", "leases", "tier", "draw")
+_PLAN = columns("budget envelope owner gpus tier borrowed")
+_FORECAST = columns("run owner what gpus tier odds")
+_ACTIONS = columns("run owner what gpus leases tier draw")
 _EFFECTS = {"DropSpare": "drops spares", "Shrink": "shrinks", "RandomPreempt": "was selected"}
 _TIERS = ("unfunded", "nominated", "funded")
 # The field of the manifest that each kind of remedy changes.
@@ -29,7 +29,6 @@ _FIELDS = {"max_borrow_gpus": "funding.maxBorrowGPUs", "allow_borrow": "funding.
 
 
 def print_plan(plan: dict[str, Any], indent: str = "") -> None:
-    """The payers of a run, where it starts and warnings; or the refusal."""
     if not plan["funded"]:
         print_refusal(plan["refusal"], indent)
         return
@@ -45,7 +44,6 @@ def print_plan(plan: dict[str, Any], indent: str = "") -> None:
 
 
 def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
-    """Why a run is not funded, and the smallest change that would fund it."""
     remedy, message = refusal["remedy"], refusal["message"]
     # The message ends with the remedy; below it is given in the fields of the manifest.
     short = message if remedy is None else message.rpartition("; ")[0]
@@ -93,7 +91,6 @@ def forecast_of(client: Client, reservation: str) -> tuple[dict[str, Any] | None
 
 
 def print_forecast(forecast: dict[str, Any], indent: str = "", lack: str = "are missing") -> None:
-    """Leases that end by rule, and runs at risk with their odds."""
     if forecast["scope"] is None:
         return
     place, gpus = scope_text(forecast["scope"]), forecast["deficitGPUs"]
@@ -125,24 +122,14 @@ def forecast_rows(forecast: dict[str, Any]) -> list[dict[str, Any]]:
     for cut in sorted(
         forecast["cuts"], key=lambda row: (_TIERS.index(row["tier"]), row["kind"], row["run"])
     ):
-        row = cuts.setdefault(
-            (cut["run"], cut["kind"]),
-            {
-                "run": cut["run"],
-                "owner": cut["owner"],
-                "what": _EFFECTS[cut["kind"]],
-                "gpus": 0,
-                "tier": cut["tier"],
-                "odds": "by rule",
-            },
-        )
-        row["gpus"] += cut["gpus"]
+        row = cuts.setdefault((cut["run"], cut["kind"]), {**cut, "gpus": 0})
+        row |= {"gpus": row["gpus"] + cut["gpus"], "what": _EFFECTS[cut["kind"]], "odds": "by rule"}
     risks = []
     for risk in sorted(forecast["atRisk"], key=lambda row: (_TIERS.index(row["tier"]), row["run"])):
-        row = {"gpus": None, "what": "is preempted", "odds": "certain"}
-        if not _is_certain(risk):
-            row |= {"what": "may be selected", "odds": f"1 in {risk['oneIn']}"}
-        risks.append({**row, **{key: risk[key] for key in ("run", "owner", "tier")}})
+        odds = {"what": "may be selected", "odds": f"1 in {risk['oneIn']}"}
+        if _is_certain(risk):
+            odds = {"what": "is preempted", "odds": "certain"}
+        risks.append({**risk, "gpus": None, **odds})
     return [*cuts.values(), *risks]
 
 
@@ -152,14 +139,12 @@ def _is_certain(risk: dict[str, Any]) -> bool:
 
 
 def print_room(forecast: dict[str, Any], indent: str = "") -> None:
-    """When a pending run could start without preemption."""
     alone = forecast["withoutCuts"]
     when = "now" if forecast["starts"] else f"not before {moment(alone)}" if alone else "unknown"
     click.echo(f"{indent}start without preemption: {when}")
 
 
 def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool = False) -> None:
-    """When a pending run could start, and which runs would be preempted for it."""
     if forecast["refusal"] is not None:
         click.echo(f"{indent}the run is not funded, so no run is preempted for it:")
         print_refusal(forecast["refusal"], indent + "  ")
@@ -175,11 +160,7 @@ def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool 
     print_forecast(forecast, indent)
 
 
-# --- outcomes
-
-
 def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> None:
-    """Why a run was preempted, by which outcome, how to verify it, and what it can do now."""
     number, name, status = cut["outcome"], run["metadata"]["name"], run["status"]
     if cut.get("archived"):
         click.echo(f"{indent}preempted by outcome {number}, whose entries were archived")
@@ -223,8 +204,8 @@ def print_outcome(outcome: dict[str, Any]) -> None:
     number = outcome["outcome"]
     label = f", {outcome['label']}" if outcome["label"] else ""
     click.echo(f"outcome {number}: {outcome['stage']}{label}")
-    about = {"run": outcome["run"], "reservation": outcome["reservation"]}
-    known = ", ".join(f"{kind}/{name}" for kind, name in about.items() if name)
+    about = [f"{kind}/{outcome[kind]}" for kind in ("run", "reservation") if outcome[kind]]
+    known = ", ".join(about)
     place = f"{outcome['deficitGPUs']} GPUs of {scope_text(outcome['scope'])}"
     why = f"{outcome['cause']} ({cell(known)})" if known else outcome["cause"]
     lack = "were missing" if outcome["scope"]["cap"] is None else "were above it"
@@ -271,19 +252,10 @@ def action_rows(outcome: dict[str, Any]) -> list[dict[str, Any]]:
     owners = {row["token"]: row["owner"] for row in (*outcome["tokens"], *result["draws"])}
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for action in result["actions"]:
-        owner = owners.get(action["run"])
-        row = rows.setdefault(
-            (action["run"], action["kind"]),
-            {
-                "run": _name(names, action["run"]),
-                "owner": owner and _name(names, owner),
-                "what": _EFFECTS[action["kind"]],
-                "gpus": 0,
-                "leases": 0,
-                "tier": action["tier"],
-                "draw": action["draw"],
-            },
-        )
+        owner, what = owners.get(action["run"]), _EFFECTS[action["kind"]]
+        blank = {**action, "run": _name(names, action["run"]), "what": what, "gpus": 0, "leases": 0}
+        blank["owner"] = owner and _name(names, owner)
+        row = rows.setdefault((action["run"], action["kind"]), blank)
         row["gpus"] += action["gpus"]
         row["leases"] += 1
     return list(rows.values())

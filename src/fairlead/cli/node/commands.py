@@ -1,23 +1,22 @@
-"""The commands of `fairlead node`."""
+"""The commands of `fairlead node`, and the agent's log: one line per event with its reasons."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.cli.agents import read_status, setting, settings_of, state_dir_option
+from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
 from fairlead.cli.main import EXIT_FAULT
-from fairlead.cli.table import Output, output_option
-from fairlead.schema.border import BadInput
+from fairlead.cli.options import FILE, flag, option
+from fairlead.cli.table import Output
+from fairlead.host.paths import default_state_directory
 
 if TYPE_CHECKING:
-    from fairlead.node.state import StateDirectory
+    from fairlead.engine.cpu import CpuTurn
+    from fairlead.node.agent import Agent
+    from fairlead.ports.faults import TemporaryFault
     from fairlead.schema.node import NodeAgentDocument
-
-STALE_CLEARS = 3  # an agent that missed this many clearings is late
 
 RUN_HELP = """Run the node agent: set CPU limits below a cgroup.
 
@@ -39,15 +38,9 @@ def command() -> None:
     """Govern CPU limits of this machine's cgroups."""
 
 
-_state_dir = state_dir_option("node")
-_setting = partial(setting, "node")
-_config = click.option(
-    "--config",
-    "config_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="FAIRLEAD_NODE_CONFIG",
-    help="Configuration file (YAML).",
-)
+agent_commands = AgentCommands("node", default_state_directory)
+_setting, _state_dir = agent_commands.setting, agent_commands.state_dir
+_config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 
 
 @command.command("run", help=RUN_HELP)
@@ -57,32 +50,21 @@ _config = click.option(
 @_state_dir
 @_setting(
     "--policy",
-    click.Choice(["demand-capped", "nash", "market"]),
+    ("demand-capped", "nash", "market"),
     "Share a congested node by this policy [default: nash].",
 )
-@click.option(
-    "--capacity",
-    "capacity_millicores",
-    type=int,
-    envvar="FAIRLEAD_NODE_CAPACITY",
-    help="Capacity in millicores [default: all CPUs].",
-)
+@_setting("--capacity capacity_millicores", int, "Capacity in millicores [default: all CPUs].")
 @_setting("--reserve", float, "Keep this share of the node free [default: 0.1].")
 @_setting("--sample-ms", int, "Time between samples [default: 1000].")
 @_setting("--clear-ms", int, "Time between clearings [default: 5000].")
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
-@click.option(
-    "--observe-only",
-    is_flag=True,
-    default=None,
-    envvar="FAIRLEAD_NODE_OBSERVE_ONLY",
-    help="Decide and record, but write no limit.",
+@_setting(
+    "--observe-only", bool, "Decide and record, but write no limit.", is_flag=True, default=None
 )
-@click.option("--dry-run", is_flag=True, help="Explain only; write no limit, state or record.")
-@click.option("--clears", type=click.IntRange(1), help="Stop after this many clearings.")
+@flag("--dry-run", "Explain only; write no limit, state or record.")
+@option("--clears", click.IntRange(1), "Stop after this many clearings.")
 def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
-    from fairlead.cli.node.log import NodeLog
     from fairlead.compose.node import node_agent
     from fairlead.node.supervisor import end_with_supervisor
 
@@ -116,31 +98,9 @@ def node_document(config_file: Path | None, flags: dict[str, Any]) -> "NodeAgent
         return read_node_document(data, settings_of(flags))
 
 
-@contextmanager
-def bad_usage(config_file: Path | None) -> Iterator[None]:
-    """Turn bad settings into a usage error that names the file."""
-    try:
-        yield
-    except BadInput as error:
-        where = f"{config_file}: " if config_file else ""
-        raise click.UsageError(f"{where}{error}") from error
-
-
-def _directory(state_dir: Path | None) -> "StateDirectory":
-    from fairlead.node.state import StateDirectory, default_directory
-
-    return StateDirectory(state_dir or default_directory())
-
-
-def _status(directory: "StateDirectory") -> dict[str, Any]:
-    status = read_status(directory, "node")
-    return {**status, "stale": status["age_ms"] > STALE_CLEARS * status["clear_ms"]}
-
-
 @command.command("status")
-@_state_dir
-@output_option
-def status(*, state_dir: Path | None, output: str) -> None:
+@agent_commands.reads_status
+def status(document: dict[str, Any], out: Output) -> None:
     """Show need, grant, limit and reasons of every pod.
 
     \b
@@ -149,15 +109,13 @@ def status(*, state_dir: Path | None, output: str) -> None:
     """
     from fairlead.cli.node.status import print_status
 
-    document, out = _status(_directory(state_dir)), Output(output)
-    out.text(document, lambda: print_status(document, wide=output == "wide"))
+    out.text(document, lambda: print_status(document, wide=out.format == "wide"))
 
 
 @command.command("explain")
 @click.argument("pod")
-@_state_dir
-@output_option
-def explain(*, pod: str, state_dir: Path | None, output: str) -> None:
+@agent_commands.reads_status
+def explain(document: dict[str, Any], out: Output, *, pod: str) -> None:
     """Explain the limit of POD.
 
     \b
@@ -165,12 +123,8 @@ def explain(*, pod: str, state_dir: Path | None, output: str) -> None:
     """
     from fairlead.cli.node.status import explain_pod
 
-    document = _status(_directory(state_dir))
-    entry = next((entry for entry in document["pods"] if entry["pod"] == pod), None)
-    if entry is None:
-        names = ", ".join(entry["pod"] for entry in document["pods"][:8]) or "none"
-        raise click.UsageError(f"unknown pod {pod!r}; governed pods: {names}")
-    Output(output).text(entry, lambda: explain_pod(entry, document))
+    entry = find(document["pods"], "pod", pod, "; governed pods", most=8)
+    out.text(entry, lambda: explain_pod(entry, document))
 
 
 @command.command("restore")
@@ -187,10 +141,10 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     """
     from fairlead.compose.node import node_directory, node_files
     from fairlead.node.limits import Originals
-    from fairlead.node.state import STATE, StateDirectory
+    from fairlead.node.state import STATE
 
     document = node_document(config_file, {"root": root, "state_dir": state_dir})
-    directory = StateDirectory(node_directory(document))
+    directory = agent_commands.directory(node_directory(document))
     if not directory.path.is_dir():
         raise click.UsageError(f"no agent has run in {directory.path}")
     with bad_usage(config_file):
@@ -223,7 +177,74 @@ def observe_only(*, switch: str, state_dir: Path | None) -> None:
     \b
       fairlead node observe-only on
     """
-    directory = _directory(state_dir)
+    directory = agent_commands.directory(state_dir)
     directory.create()
     directory.switch_observe_only(on=switch == "on")
     click.echo(f"observe-only is {switch}; an agent follows it from its next clearing")
+
+
+class NodeLog:
+    """Logs what the agent does on stderr; a dry run logs on stdout, as its result."""
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self._log = agent_log("node", sys.stdout if dry_run else None)
+        self._mode: str | None = None
+
+    def started(self, agent: "Agent", document: "NodeAgentDocument", port: int | None) -> None:
+        cpu = agent.cpu
+        self._log.info(
+            "agent started",
+            root=document.root,
+            pattern=document.pattern,
+            policy=cpu.policy.value,
+            capacity_millicores=cpu.capacity_millicores,
+            dry_run=agent.dry_run,
+            metrics_port=port,
+            pods_known=len(agent.loop.governor.pods),
+        )
+
+    def turn(self, turn: "CpuTurn", agent: "Agent") -> None:
+        """Log one clearing: a change of mode, every write with its reasons, every failure."""
+        plan = turn.plan
+        if plan.mode.value != self._mode:
+            self._mode = plan.mode.value
+            self._log.info(
+                "mode",
+                mode=self._mode,
+                total_need=plan.total_need,
+                capacity_millicores=plan.capacity_millicores,
+                shadow_price=plan.shadow_price,
+            )
+        writes = plan.writes if turn.observed_only else turn.written
+        event = "would limit" if turn.observed_only else "limited"
+        for write in writes:
+            self._log.info(
+                event,
+                pod=write.uid,
+                container=write.container or None,
+                before_millicores=write.before,
+                after_millicores=write.after,
+                need_millicores=plan.needs[write.uid],
+                reasons=[str(reason) for reason in plan.reasons[write.uid]],
+                sequence=turn.sequence,
+            )
+        for failure in turn.failures:
+            self._log.warning(
+                "not limited",
+                pod=failure.write.uid,
+                container=failure.write.container or None,
+                after_millicores=failure.write.after,
+                reason=failure.reason,
+            )
+
+    def fault(self, fault: "TemporaryFault") -> None:
+        """Log an environment error; limits stay and the agent tries again."""
+        self._log.warning("fault", reason=str(fault), retry_after_ms=fault.retry_after_ms)
+
+    def stopped(self, agent: "Agent") -> None:
+        self._log.info(
+            "agent stopped",
+            limits="stay as last applied",
+            missed_samples=agent.missed_samples,
+            faults=agent.faults,
+        )

@@ -47,14 +47,13 @@ _PODS = columns(
     wide=[
         _figure("MIN", "min"),
         _figure("MAX", "max"),
-        ("DEMAND", "demand"),
+        "DEMAND=demand",
         _figure("ORIGINAL", "original_limit"),
     ],
 )
 
 
 def print_status(document: dict[str, Any], *, wide: bool = False) -> None:
-    """One line about the node, a row per pod."""
     for line in _headline(document):
         click.echo(line)
     print_table(document["pods"], _PODS, wide=wide)

@@ -1,22 +1,23 @@
 """The commands of `fairlead traffic`."""
 
 import time
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from fairlead.cli.agents import read_status, setting, settings_of, state_dir_option
-from fairlead.cli.table import Decorator, Output, output_option
-from fairlead.schema.border import BadInput
+from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
+from fairlead.cli.main import LazyGroup
+from fairlead.cli.options import FILE, NEW_FILE, Decorator, option, output_option
+from fairlead.cli.table import Output
+from fairlead.host.paths import state_directory
 
 if TYPE_CHECKING:
+    from fairlead.engine.traffic import TickRound
     from fairlead.node.state import StateDirectory
+    from fairlead.node.traffic.agent import TrafficAgent
     from fairlead.node.traffic.commands import BackendCommand
     from fairlead.schema.traffic_agent import TrafficDocument
-
-STALE_MS = 3_000  # the status is written every second
 
 RUN_HELP = """Run the traffic agent for the route groups of FILE.
 
@@ -43,20 +44,10 @@ SIGHUP reloads FILE. Settings come from flags, then FAIRLEAD_TRAFFIC_* variables
 """
 
 
-class _Group(click.Group):
+class _Group(LazyGroup):
     """Imports the harness, and with it the simulator, only when it is used."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in a fixed order."""
-        return sorted([*super().list_commands(ctx), "harness"])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The harness from its own module."""
-        if cmd_name != "harness":
-            return super().get_command(ctx, cmd_name)
-        from fairlead.cli.traffic.harness import command as harness
-
-        return harness
+    MODULES: ClassVar = {"harness": ("traffic.harness", "")}
 
 
 @click.group("traffic", cls=_Group, context_settings={"auto_envvar_prefix": "FAIRLEAD_TRAFFIC"})
@@ -64,37 +55,31 @@ def command() -> None:
     """Balance and admit a service's connections."""
 
 
-_file = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-_state_dir = state_dir_option("traffic")
-_setting = partial(setting, "traffic")
-_wait: Decorator = click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(0),
+_file = click.argument("file", type=FILE)
+agent_commands = AgentCommands("traffic", state_directory)
+_setting, _state_dir = agent_commands.setting, agent_commands.state_dir
+_wait: Decorator = option(
+    "--wait wait_s",
+    click.FloatRange(0),
+    "Wait this many seconds for the agent to act.",
     default=5.0,
-    help="Wait this many seconds for the agent to act.",
 )
 
 
 def _plane(*kinds: str) -> Decorator:
-    return _setting("--plane", click.Choice(kinds), "Use this dataplane instead of FILE's.")
+    return _setting("--plane", kinds, "Use this dataplane instead of FILE's.")
 
 
 @command.command("run", help=RUN_HELP)
-@click.argument(
-    "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="FAIRLEAD_TRAFFIC_CONFIG",
-)
+@click.argument("file", type=FILE, envvar="FAIRLEAD_TRAFFIC_CONFIG")
 @_plane("memory", "haproxy", "envoy", "ebpf")
 @_state_dir
 @_setting("--tick-ms", int, "Time between ticks [default: 200].")
 @_setting("--ledger", str, "Record transitions in this file or postgresql:// ledger.")
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
-@click.option("--ticks", type=click.IntRange(1), help="Stop after this many ticks.")
+@option("--ticks", click.IntRange(1), "Stop after this many ticks.")
 def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
-    from fairlead.cli.traffic.log import TrafficLog
     from fairlead.compose import traffic as composed
     from fairlead.node.supervisor import end_with_supervisor
 
@@ -124,10 +109,8 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
 
 def traffic_document(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
     """The agent's settings; a bad one is bad usage."""
-    try:
+    with bad_usage(file):
         return _read(file, flags)
-    except BadInput as error:
-        raise click.UsageError(f"{file}: {error}") from error
 
 
 def _read(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
@@ -147,55 +130,27 @@ def check(*, file: Path, output: str) -> None:
       fairlead traffic check web.yaml
     """
     document = traffic_document(file, {})
-    groups = [
-        {
-            "group": group.name,
-            "address": f"{group.vip}:{group.port}/{group.proto.value}",
-            "backends": group.service or len(group.backends or ()),
-        }
-        for group in document.groups
-    ]
-    summary = {"plane": document.plane.kind.value, "groups": groups}
-    lines = [f"{row['group']}: {row['address']} to {row['backends']} backends" for row in groups]
-    Output(output).text(summary, lambda: lines)
-
-
-# --- the agent's state
-
-
-def _directory(state_dir: Path | None) -> "StateDirectory":
-    from fairlead.compose.traffic import default_directory
-    from fairlead.node.state import StateDirectory
-
-    return StateDirectory(state_dir or default_directory())
-
-
-def _status(directory: "StateDirectory") -> dict[str, Any]:
-    status = read_status(directory, "traffic")
-    return {**status, "stale": status["age_ms"] > max(STALE_MS, 3 * status["tick_ms"])}
+    groups, lines = [], []
+    for group in document.groups:
+        address = f"{group.vip}:{group.port}/{group.proto.value}"
+        backends = group.service or len(group.backends or ())
+        groups.append({"group": group.name, "address": address, "backends": backends})
+        lines.append(f"{group.name}: {address} to {backends} backends")
+    Output(output).text({"plane": document.plane.kind.value, "groups": groups}, lambda: lines)
 
 
 def _group(document: dict[str, Any], name: str) -> dict[str, Any]:
-    for group in document["groups"]:
-        if group["group"] == name:
-            return dict(group)
-    names = ", ".join(group["group"] for group in document["groups"]) or "none"
-    raise click.UsageError(f"unknown group {name!r}; governed groups: {names}")
+    return dict(find(document["groups"], "group", name, "; governed groups"))
 
 
 def _backend(group: dict[str, Any], name: str) -> dict[str, Any]:
-    for backend in group["backends"]:
-        if backend["backend"] == name:
-            return dict(backend)
-    names = ", ".join(backend["backend"] for backend in group["backends"]) or "none"
-    raise click.UsageError(f"unknown backend {name!r} of {group['group']}; it has: {names}")
+    return dict(find(group["backends"], "backend", name, f" of {group['group']}; it has"))
 
 
 @command.command("status")
 @click.argument("group", required=False)
-@_state_dir
-@output_option
-def status(*, group: str | None, state_dir: Path | None, output: str) -> None:
+@agent_commands.reads_status
+def status(document: dict[str, Any], out: Output, *, group: str | None) -> None:
     """Show slots, pressure, health and admission.
 
     \b
@@ -204,18 +159,16 @@ def status(*, group: str | None, state_dir: Path | None, output: str) -> None:
     """
     from fairlead.cli.traffic.status import print_status
 
-    document = _status(_directory(state_dir))
     if group is not None:
         document["groups"] = [_group(document, group)]
-    Output(output).text(document, lambda: print_status(document, wide=output == "wide"))
+    out.text(document, lambda: print_status(document, wide=out.format == "wide"))
 
 
 @command.command("explain")
 @click.argument("group")
 @click.argument("backend", required=False)
-@_state_dir
-@output_option
-def explain(*, group: str, backend: str | None, state_dir: Path | None, output: str) -> None:
+@agent_commands.reads_status
+def explain(document: dict[str, Any], out: Output, *, group: str, backend: str | None) -> None:
     """Explain the admission of GROUP or slots of a BACKEND.
 
     \b
@@ -224,13 +177,12 @@ def explain(*, group: str, backend: str | None, state_dir: Path | None, output: 
     """
     from fairlead.cli.traffic.status import explain_backend, explain_group
 
-    document = _status(_directory(state_dir))
     status = _group(document, group)
     if backend is None:
-        Output(output).text(status, lambda: explain_group(status, document))
+        out.text(status, lambda: explain_group(status, document))
     else:
         one = _backend(status, backend)
-        Output(output).text(one, lambda: explain_backend(one, status))
+        out.text(one, lambda: explain_backend(one, status))
 
 
 # --- operator orders
@@ -245,7 +197,41 @@ def _order(order: "BackendCommand | None", name: str, text: str) -> None:
     @_state_dir
     @_wait
     def give(*, group: str, backend: str, state_dir: Path | None, wait_s: float) -> None:
-        _give_order(_directory(state_dir), group, backend, order, wait_s)
+        from fairlead.node.state import STATUS
+        from fairlead.node.traffic.commands import change_command
+
+        directory = agent_commands.directory(state_dir)
+        if directory.read(STATUS) is not None:  # only an agent that ran knows the names
+            _backend(_group(agent_commands.read_status(directory), group), backend)
+        changed = change_command(directory, group, backend, order)
+        word = {"drain": "drained", "isolate": "isolated", None: "restored"}[order]
+        if not changed:
+            state = f"is {word} already"
+        elif not directory.running():
+            state = f"will be {word} when an agent runs"
+        elif _followed(directory, (group, backend), order, wait_s):
+            state = f"is {word}"
+        else:
+            state = f"is to be {word}; the agent has not confirmed it yet"
+        click.echo(f"{group}/{backend} {state}")
+
+
+def _followed(
+    directory: "StateDirectory",
+    about: tuple[str, str],
+    order: "BackendCommand | None",
+    wait_s: float,
+) -> bool:
+    deadline = time.monotonic() + wait_s
+    while True:
+        for row in _group(agent_commands.read_status(directory), about[0])["backends"]:
+            # A restored backend returns to service after its probes; the order is lifted now.
+            done = order is None or (row["isolated"] == "operator" and row["slots"] == 0)
+            if row["backend"] == about[1] and row["order"] == order and done:
+                return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
 
 
 _order(
@@ -284,59 +270,8 @@ _order(
 )
 
 
-def _give_order(
-    directory: "StateDirectory",
-    group: str,
-    backend: str,
-    order: "BackendCommand | None",
-    wait_s: float,
-) -> None:
-    from fairlead.node.state import STATUS
-    from fairlead.node.traffic.commands import change_command
-
-    if directory.read(STATUS) is not None:  # only an agent that ran knows the names
-        _backend(_group(_status(directory), group), backend)
-    changed = change_command(directory, group, backend, order)
-    word = {"drain": "drained", "isolate": "isolated", None: "restored"}[order]
-    if not changed:
-        click.echo(f"{group}/{backend} is {word} already")
-    elif not directory.running():
-        click.echo(f"{group}/{backend} will be {word} when an agent runs")
-    elif _followed(directory, group, backend, order, wait_s):
-        click.echo(f"{group}/{backend} is {word}")
-    else:
-        click.echo(f"{group}/{backend} is to be {word}; the agent has not confirmed it yet")
-
-
-def _followed(
-    directory: "StateDirectory",
-    group: str,
-    backend: str,
-    order: "BackendCommand | None",
-    wait_s: float,
-) -> bool:
-    deadline = time.monotonic() + wait_s
-    while True:
-        for row in _group(_status(directory), group)["backends"]:
-            # A restored backend returns to service after its probes; the order is lifted now.
-            done = order is None or (row["isolated"] == "operator" and row["slots"] == 0)
-            if row["backend"] == backend and row["order"] == order and done:
-                return True
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.05)
-
-
-# --- dataplanes
-
-
 @command.command("build-ebpf")
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the object here [default: this release's cache].",
-)
+@option("--to target", NEW_FILE, "Write the object here [default: this release's cache].")
 def build_ebpf(*, target: Path | None) -> None:
     """Compile the eBPF programs, or list what is missing.
 
@@ -363,7 +298,7 @@ def remove(*, file: Path, **flags: Any) -> None:
     from fairlead.compose import traffic as composed
 
     document = traffic_document(file, flags)
-    directory = _directory(composed.traffic_directory(document))
+    directory = agent_commands.directory(composed.traffic_directory(document))
     directory.create()
     directory.lock()
     try:
@@ -371,3 +306,59 @@ def remove(*, file: Path, **flags: Any) -> None:
     finally:
         directory.unlock()
     click.echo(f"the {document.plane.kind.value} dataplane is removed")
+
+
+_EVENTS = {"mode": "admission", "isolation": "isolation", "failsafe": "failsafe"}
+
+
+class TrafficLog:
+    """Logs on stderr: transitions and problems with their reasons, not every tick."""
+
+    def __init__(self) -> None:
+        self._log = agent_log("traffic")
+        self._problems: frozenset[str] = frozenset()
+
+    def started(self, agent: "TrafficAgent", port: int | None) -> None:
+        groups = agent.loop.groups
+        self._log.info(
+            "agent started",
+            plane=agent.loop.plane.name,
+            sources=dict(agent.loop.plane.sources),
+            groups={name: len(group.route.backends) for name, group in groups.items()},
+            tick_ms=agent.config.tick_ms,
+            state=str(agent.config.state_directory),
+            metrics_port=port,
+        )
+
+    def round(self, round: "TickRound", agent: "TrafficAgent") -> None:
+        """Log one tick: transitions, and problems that are new."""
+        for change in round.transitions:
+            log = self._log.info if change.after in (None, "normal") else self._log.warning
+            log(
+                _EVENTS[change.what],
+                group=change.group,
+                backend=change.backend,
+                before=change.before,
+                after=change.after,
+                reasons=list(change.reasons),
+                sequence=None if change.record is None else change.record.seq,
+            )
+        problems = {f"{name}: {g.fault}" for name, g in round.groups.items() if g.fault}
+        current = frozenset(problems | set(round.faults))
+        for problem in sorted(current - self._problems):
+            self._log.warning("fault", reason=problem, missed_ticks=agent.missed_ticks)
+        if self._problems and not current:
+            self._log.info("faults are over")
+        self._problems = current
+
+    def warn(self, text: str) -> None:
+        self._log.warning("notice", reason=text)
+
+    def stopped(self, agent: "TrafficAgent") -> None:
+        self._log.info(
+            "agent stopped",
+            connections="continue by the last table",
+            ticks=agent.ticks,
+            missed_ticks=agent.missed_ticks,
+            faults=agent.faults,
+        )

@@ -9,8 +9,8 @@ import click
 
 from fairlead.cli.input import can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.options import flag, option, output_format
 from fairlead.cli.sim import no_plots_option, out_option, print_result, seed_option
-from fairlead.cli.table import output_format
 from fairlead.schema.traffic_scenario import read_traffic_scenario, traffic_scenario_schema
 from fairlead.sim import traffic
 from fairlead.sim.traffic import PromiseCheck, TrafficResult
@@ -36,18 +36,13 @@ kept, 1 one was broken, 2 bad input, 3 the dataplane is not available here.
 
 @click.command("harness", help=HELP)
 @click.argument("scenario", required=False)
-@click.option("--list", "listing", is_flag=True, help="List the bundled scenarios.")
-@click.option("--schema", is_flag=True, help="Print the JSON Schema of a scenario.")
+@flag("--list listing", "List the bundled scenarios.")
+@flag("--schema", "Print the JSON Schema of a scenario.")
 @seed_option
-@click.option(
-    "--plane",
-    type=click.Choice(["memory", "haproxy", "envoy", "ebpf"]),
-    default="memory",
-    help="Dataplane.",
-)
-@click.option("--real-time", is_flag=True, help="Run in real time on a real dataplane.")
-@click.option("--cgroup", help="For ebpf: govern this cgroup's connections.")
-@click.option("--pins", help="For ebpf: pin maps in this bpffs folder.")
+@option("--plane", ("memory", "haproxy", "envoy", "ebpf"), "Dataplane.", default="memory")
+@flag("--real-time", "Run in real time on a real dataplane.")
+@option("--cgroup", str, "For ebpf: govern this cgroup's connections.")
+@option("--pins", str, "For ebpf: pin maps in this bpffs folder.")
 @out_option
 @output_format("table", "json", default="table")
 @no_plots_option
@@ -83,9 +78,9 @@ def command(
     with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
         record = Path(spare) / "record"
         if real_time:
-            from fairlead.sim.traffic.real import PlaneTarget, play_real
+            from fairlead.sim.traffic.real import play_real
 
-            place = PlaneTarget(plane, cgroup, pins)
+            place = {"kind": plane, "cgroup": cgroup, "pins": pins}
             played = play_real(document, place, seed=seed, record=record, folder=Path(spare))
         else:
             played = traffic.play(document, seed=seed, record=record)

@@ -130,9 +130,6 @@ def _share(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.1%}"
 
 
-# --- status
-
-
 def _number(unit: str, key: str) -> Any:
     return lambda row: "-" if row[key] is None else f"{row[key]:.4g}{unit}"
 
@@ -144,9 +141,7 @@ def _state(backend: dict[str, Any]) -> str:
 
 
 _BACKENDS = columns(
-    "backend",
-    "slots",
-    "target",
+    "backend slots target",
     ("PRESSURE", lambda row: f"{row['pressure']['total']:.3g}"),
     ("P95", _number(" ms", "p95_ms")),
     ("ERRORS", lambda row: percent(row["error_rate"], 1)),
@@ -158,7 +153,6 @@ _BACKENDS = columns(
 
 
 def print_status(document: dict[str, Any], *, wide: bool = False) -> None:
-    """A few lines about the agent, then each group with a row per backend."""
     click.echo(
         f"plane {document['plane']}, {document['ticks']} ticks of {document['tick_ms']} ms, "
         f"{document['missed_ticks']} missed, {document['flips']} flips, {document['faults']} faults"

@@ -104,9 +104,12 @@ class Account:
         """When the account rolls over next."""
         self._enter(now_ms)
 
+    @property
+    def meters(self) -> tuple[Meter, Meter, Meter, Meter]:
+        return (self.all, self.lent, self.over, self.lent_over)
+
     def state(self) -> AccountState:
-        meters = (self.all, self.lent, self.over, self.lent_over)
-        leases = list(self.leases.values())
+        leases, meters = list(self.leases.values()), self.meters
         return AccountState(
             self.envelope, self.defined_ms, self.period, self.until_ms, meters, self.days, leases
         )
@@ -182,6 +185,17 @@ class Account:
         self._open(lease, held.since_ms)
         self._promise(held, lease.start_ms)
 
+    def adopt(self, held: Held) -> None:
+        """An open lease as it is in the books, counted in this period."""
+        lease, end_ms = held.lease, held.hold_end_ms
+        held.since_ms = _cut(lease.start_ms, self.period)
+        self.leases[lease.id] = held
+        self._open(lease, held.since_ms)
+        if held.unfunded_ms is not None:
+            self._open(lease, _cut(held.unfunded_ms, self.period), over=True)
+        if end_ms is not None:
+            self._hold_until(held, end_ms)
+
     def post(self, lease_id: str, end_ms: int) -> Charge:
         """A lease closes; its use is charged and the rest of its hold void."""
         self.advance(end_ms)
@@ -252,9 +266,7 @@ class Account:
         period = self.period
         for day, sums in self.days.items():
             if (day + 1) * DAY_MS > period.start_ms and day * DAY_MS < period.end_ms:
-                for meter, amount in zip(
-                    (self.all, self.lent, self.over, self.lent_over), sums, strict=True
-                ):
+                for meter, amount in zip(self.meters, sums, strict=True):
                     meter.posted_ms += amount
 
     def _enter(self, now_ms: int) -> None:
@@ -302,13 +314,15 @@ class Account:
         if lease.expected_end_ms is None:
             return
         end_ms = min(lease.expected_end_ms, self.period.end_ms)
-        if end_ms <= now_ms:
-            return
+        if end_ms > now_ms:
+            self._hold_until(held, end_ms)
+
+    def _hold_until(self, held: Held, end_ms: int) -> None:
         held.hold_end_ms = end_ms
-        heappush(self._ends, (end_ms, lease.id))
-        for meter in self._meters(lease):
-            meter.holding_gpus += lease.gpus
-            meter.ends_ms += lease.gpus * end_ms
+        heappush(self._ends, (end_ms, held.lease.id))
+        for meter in self._meters(held.lease):
+            meter.holding_gpus += held.lease.gpus
+            meter.ends_ms += held.lease.gpus * end_ms
 
     def _void(self, held: Held) -> None:
         end_ms = held.hold_end_ms
@@ -359,6 +373,10 @@ class Accounts:
     def of_lease(self, lease_id: str) -> Account:
         return self._accounts[self._payer[lease_id]]
 
+    def put(self, key: Key, account: Account) -> None:
+        self._accounts[key] = account
+        self._payer.update((lease, key) for lease in account.leases)
+
     def states(self) -> list[tuple[Key, AccountState]]:
         return [(key, account.state()) for key, account in sorted(self._accounts.items())]
 
@@ -366,8 +384,7 @@ class Accounts:
     def of_states(cls, states: Iterable[tuple[Key, AccountState]]) -> "Accounts":
         accounts = cls()
         for key, state in states:
-            accounts._accounts[key] = Account.of_state(state)
-            accounts._payer.update((held.lease.id, key) for held in state.leases)
+            accounts.put(key, Account.of_state(state))
         return accounts
 
     def get(self, budget: str, envelope: str) -> Account | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
+from typing import NamedTuple
 
 from fairlead.core.canonical import as_json, encoded, text
 from fairlead.core.lottery import Draw, Odds, Pseudonyms, Tokens
@@ -122,13 +123,15 @@ def conflict_bytes(conflict: Conflict) -> bytes:
     lines: dict[str, str] = {}  # written as they come, then sorted: memory is read in one sweep
     for lease in conflict.leases:
         place = tuple(lease.location.items())
-        if place not in places:
-            places[place] = text(dict(place))
+        location = places.get(place)
+        if location is None:
+            location = places[place] = text(dict(place))
+        funded = "true" if lease.funded else "false"
         lines[lease.id] = (
             f'{{"budget":{quoted[lease.budget]},"envelope":{quoted[lease.envelope]},'
-            f'"flavor":{quoted[lease.flavor]},"funded":{"true" if lease.funded else "false"},'
-            f'"gpus":{text(lease.gpus)},"group":{text(lease.group)},"id":{text(lease.id)},'
-            f'"location":{places[place]},"role":{quoted[lease.role]},"run":{quoted[lease.run]}}}'
+            f'"flavor":{quoted[lease.flavor]},"funded":{funded},"gpus":{quoted[lease.gpus]},'
+            f'"group":{quoted[lease.group]},"id":{text(lease.id)},"location":{location},'
+            f'"role":"{lease.role}","run":{quoted[lease.run]}}}'
         )
     runs = [as_json(run) for run in sorted(conflict.runs, key=lambda run: run.id)]
     leases = ",".join([lines[name] for name in sorted(lines)])
@@ -138,10 +141,10 @@ def conflict_bytes(conflict: Conflict) -> bytes:
     )
 
 
-class _Quoted(dict[str, str]):
-    """Strings as JSON writes them; most come many times."""
+class _Quoted(dict[str | int, str]):
+    """Strings and numbers as JSON writes them; most come many times."""
 
-    def __missing__(self, value: str) -> str:
+    def __missing__(self, value: str | int) -> str:
         made = self[value] = text(value)
         return made
 
@@ -222,8 +225,7 @@ class CutTier(StrEnum):
         return cls.NOMINATED if nominated else cls.FUNDED
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """A lease that ends; only GPUs in scope help against the deficit."""
 
     lease: str

@@ -1,68 +1,220 @@
-"""Whether a run can start now, and how wide: covered, then placed.
+"""Start: whether a run starts now, how wide, who pays and on which devices; growth likewise.
 
-A malleable run starts at the widest width that is both. Where it lacks devices, no more is freed
-for it than its minimum.
+A malleable run starts at the widest width that is funded and placed. Where it lacks devices, no
+more is freed for it than its minimum. What an outcome took from a run comes back as whole groups
+by whole steps, the lowest numbers first, and never more than the run had.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import lcm
 
-from fairlead.core.gpu.cover import Book, Plan
+from fairlead.core.gpu.cover import Book, Plan, cover
 from fairlead.core.gpu.model import Request
-from fairlead.core.gpu.place import Gang, Placement
+from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.core.gpu.remedy import Remedy, cover_or_remedy
+from fairlead.core.invariant import known
+from fairlead.core.reasons import StartReason
+from fairlead.core.units import Count, Gpus, Name, OutOfRange
+
+_SLOT = re.compile(r".+#[0-9]{1,4}", re.DOTALL)
+
+
+class FreeDevices:
+    """Nodes, and where gangs fit on their free devices.
+
+    Every gang is placed once: after a large resolve thousands wait, most of them alike.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes = list(nodes)
+        self._placements: dict[str, Placement] = {}
+        self._gpus: dict[str, int] = {}
+        for node in self.nodes:
+            if not node.cordoned:
+                self._gpus[node.flavor] = self._gpus.get(node.flavor, 0) + len(node.free)
+
+    def gpus(self, flavor: str) -> int:
+        """Free devices on nodes in service."""
+        return self._gpus.get(flavor, 0)
+
+    def place(self, gang: Gang) -> Placement:
+        shape = repr(gang)
+        known = self._placements.get(shape)
+        if known is None:
+            known = place([node for node in self.nodes if node.free], gang)
+            self._placements[shape] = known
+        return known
+
+    def after(self, slots: Iterable[str]) -> "FreeDevices":
+        """The same once these devices, as `node#ordinal`, are free too."""
+        freed: dict[str, list[int]] = {}
+        for slot in slots:
+            name, _, ordinal = slot.rpartition("#")
+            freed.setdefault(name, []).append(int(ordinal))
+        if not freed:
+            return self
+        return FreeDevices(
+            replace(node, free=tuple(sorted({*node.free, *freed.get(node.name, ())})))
+            for node in self.nodes
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Assessment:
-    """What cover and place say of a run. `placement` None: it is not funded, or not placed yet."""
+class Shape:
+    """How a run's GPUs form groups, and the spares of each. `group_gpus` None: one group."""
 
+    group_gpus: Gpus | None = None
+    spares_per_group: Count = 0
+
+    def with_spares(self, gpus: int) -> int:
+        groups = 1 if self.group_gpus is None else -(-gpus // self.group_gpus)
+        return gpus + groups * self.spares_per_group
+
+    def without_spares(self, gpus: int) -> int:
+        """The active GPUs of a covered number; the inverse of `with_spares`."""
+        if self.group_gpus is None or not self.spares_per_group:
+            return gpus - self.spares_per_group
+        return gpus * self.group_gpus // (self.group_gpus + self.spares_per_group)
+
+    def gang(self, request: Request, plan: Plan) -> Gang:
+        """What is placed; also elsewhere, where an envelope elsewhere pays for a part."""
+        return Gang(
+            flavor=request.flavor,
+            gpus=self.without_spares(plan.gpus),
+            group_gpus=self.group_gpus,
+            spares_per_group=self.spares_per_group,
+            location=request.location,
+            elsewhere=any(line.tier.value.endswith("elsewhere") for line in plan.lines),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a run has, and the width that an outcome took it from; spares do not count."""
+
+    width: Count
+    grows_to: Gpus
+    groups: tuple[Count, ...]
+    """Groups that it has, by number."""
+
+    def faults(self) -> Iterator[OutOfRange]:
+        if self.grows_to <= self.width:
+            yield OutOfRange("grows_to", f"must be above the width, {self.width}")
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """What a run asks for, spares included, and in which shape.
+
+    With `growth` it is about the groups that the run lacks. With `freed`, a run that cannot start
+    is asked about again at its minimum, as if these devices were free.
+    """
+
+    request: Request
+    shape: Shape = field(default_factory=Shape)
+    growth: Growth | None = None
+    freed: tuple[Name, ...] | None = None
+
+    def faults(self) -> Iterator[OutOfRange]:
+        steps = self.request.step_gpus
+        if self.growth is not None and (steps is None or self.shape.group_gpus is None):
+            yield OutOfRange("growth", "is for a malleable run of groups")
+        for i, slot in enumerate(self.freed or ()):
+            if not _SLOT.fullmatch(slot):
+                yield OutOfRange(f"freed[{i}]", f"must be node#ordinal, got {slot!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Who pays and which devices, at the width of `request`; or why it does not start.
+
+    `placement` None: it is not funded. A run that does not start is shown at its full width, or
+    at its minimum where `freed` was given. `groups` are the numbers of the groups that come back.
+    """
+
+    reason: StartReason
     request: Request
     plan: Plan
     remedy: Remedy | None = None
     gang: Gang | None = None
     placement: Placement | None = None
+    groups: tuple[int, ...] = ()
 
     @property
     def starts(self) -> bool:
-        """Whether it is funded and has devices."""
-        return self.placement is not None and self.placement.placed
+        return self.reason is StartReason.STARTS
 
 
-def assess(
-    book: Book,
-    request: Request,
-    now_ms: int,
-    *,
-    gang_of: Callable[[Plan], Gang],
-    place: Callable[[Gang], Placement],
-    free_gpus: Callable[[], int],
-) -> Assessment:
-    """Cover a request and place its gang; of those that do not start, the widest."""
-    first: Assessment | None = None
-    while True:
-        plan, remedy = cover_or_remedy(book, request, now_ms)
+def start(asked: StartRequest, book: Book, devices: FreeDevices, now_ms: int) -> Start:
+    search = _Search(asked.shape, book, devices, now_ms)
+    if asked.growth is not None:
+        return _grow(search, asked.request, asked.growth)
+    found = search.widest(asked.request)
+    if found.reason is not StartReason.NO_DEVICES or asked.freed is None:
+        return found
+    request = replace(asked.request, gpus=asked.request.enough_gpus)
+    later = replace(search, devices=devices.after(asked.freed)).at(request)
+    return replace(later, reason=StartReason.STARTS_LATER) if later.starts else later
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    shape: Shape
+    book: Book
+    devices: FreeDevices
+    now_ms: int
+    remedies: bool = True
+    """A remedy is only for people to read, and costs ten times the cover."""
+
+    def at(self, request: Request) -> Start:
+        """Cover a request, and place its gang."""
+        if self.remedies:
+            plan, remedy = cover_or_remedy(self.book, request, self.now_ms)
+        else:
+            plan, remedy = cover(self.book, request, self.now_ms), None
         if not plan.funded:
-            return first or Assessment(request, plan, remedy)
-        gang = gang_of(plan)
-        assessed = Assessment(request, plan, remedy, gang, place(gang))
-        first = first or assessed
-        if assessed.starts:
-            return assessed
+            return Start(StartReason.NOT_FUNDED, request, plan, remedy)
+        gang = self.shape.gang(request, plan)
+        placement = self.devices.place(gang)
+        reason = StartReason.STARTS if placement.placed else StartReason.NO_DEVICES
+        return Start(reason, request, plan, remedy, gang, placement)
+
+    def widest(self, request: Request) -> Start:
+        """The widest start; where there is none, what was found at the full width."""
+        first = found = self.at(request)
         least, step = request.min_gpus, request.step_gpus or 1
-        if least is None:
-            return first
-        # Wider than all free devices nothing is placed: of 100 000 widths on 8, only 8 are tried.
-        width = min(plan.gpus - step, least + (free_gpus() - least) // step * step)
-        if width < least:
-            return first
-        request = replace(request, gpus=width)
+        while found.reason is StartReason.NO_DEVICES and least is not None:
+            # Wider than all free devices nothing is placed: of 100 000 widths on 8, 8 are tried.
+            free = self.devices.gpus(request.flavor)
+            width = min(found.plan.gpus - step, least + (free - least) // step * step)
+            if width < least:
+                break
+            found = self.at(replace(request, gpus=width))
+        return found if found.starts else first
 
 
-def at_least(book: Book, assessed: Assessment, now_ms: int) -> Assessment:
-    """The same run at the width that preemption would make room for: its minimum, if it has one."""
-    request = assessed.request
-    if request.min_gpus is None:
-        return assessed
-    request = replace(request, gpus=request.min_gpus)
-    return Assessment(request, *cover_or_remedy(book, request, now_ms))
+def _grow(search: _Search, request: Request, growth: Growth) -> Start:
+    """The widest growth. Failed growth is asked about at every turn: no remedy is looked for."""
+    search, shape = replace(search, remedies=False), search.shape
+    for wanted in _growth_requests(shape, request, growth):
+        found = search.widest(wanted)
+        if found.starts:
+            count = len(Gang(request.flavor, growth.grows_to, shape.group_gpus).groups())
+            missing = [number for number in range(count) if number not in growth.groups]
+            placed = known(found.placement, "what starts was placed").groups
+            return replace(found, groups=tuple(missing[: len(placed)]))
+    return found
+
+
+def _growth_requests(shape: Shape, request: Request, growth: Growth) -> Iterator[Request]:
+    """Everything, where its last group is a smaller one; then as many steps of groups as go."""
+    lacking = growth.grows_to - growth.width
+    unit = lcm(shape.group_gpus or 1, shape.without_spares(request.step_gpus or 1))
+    if lacking % unit:
+        gpus = shape.with_spares(lacking)
+        yield replace(request, gpus=gpus, min_gpus=None, step_gpus=None)
+    if lacking >= unit:
+        gpus, least = shape.with_spares(lacking // unit * unit), shape.with_spares(unit)
+        yield replace(request, gpus=gpus, min_gpus=least, step_gpus=least)

@@ -10,6 +10,7 @@ backends, whether this process lives or not.
 
 import errno
 from collections.abc import Mapping, Sequence
+from ctypes import Structure
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
@@ -196,7 +197,7 @@ def _check_sizes(table: Table) -> None:
 
 
 def _seen(
-    placed: RegisteredGroup, counts: list[int], health: layout.KernelHealth, load: layout.KernelLoad
+    placed: RegisteredGroup, counts: list[int], health: Structure, load: Structure
 ) -> BackendSeen:
     admitted, established, failed, retransmitted = counts
     if placed.vip.proto == layout.PROTOCOLS[Proto.UDP]:

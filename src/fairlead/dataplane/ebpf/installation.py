@@ -91,7 +91,7 @@ class Installation:
     def schema_version(self) -> int:
         """Of the maps that are installed. This one map is the same in every version."""
         with kernel.opened(self.live / "map_schema") as descriptor:
-            return _schema(descriptor)[0].value
+            return int(_schema(descriptor)[0].value)
 
     def _install(
         self, directory: int, program: Path, capacity: layout.Capacity, soft_errno: int
@@ -118,7 +118,7 @@ class Installation:
                 descriptor = library.call("bpf_program__fd", program_handle)
                 kernel.pin(descriptor, fresh / f"prog_{name}")
                 if name == AGENT:  # the installing agent is alive
-                    library.run(descriptor, layout.CommandBlock(kind=layout.Command.BEAT))
+                    library.run(descriptor, layout.STRUCTURES["order"](kind=layout.Command.BEAT))
         finally:
             library.close_object(handle)
         self._attach_hooks(fresh, directory)
@@ -193,7 +193,7 @@ def _prepare(handle: int, capacity: layout.Capacity, soft_errno: int) -> None:
     }
     for name, entries in sizes.items():
         library.call("bpf_map__set_max_entries", _map(handle, name), entries)
-    settings = layout.KernelSettings(
+    settings = layout.STRUCTURES["settings"](
         hold_after_ns=HOLD_AFTER_MS * _MS,
         fallback_after_ns=FALLBACK_AFTER_MS * _MS,
         errno_soft=soft_errno,
@@ -209,7 +209,7 @@ def _prepare(handle: int, capacity: layout.Capacity, soft_errno: int) -> None:
     )
 
 
-def _schema(descriptor: int) -> kernel.BpfMap[ctypes.c_uint32]:
+def _schema(descriptor: int) -> kernel.BpfMap:
     return kernel.BpfMap("schema", descriptor, ctypes.c_uint32)
 
 

@@ -13,16 +13,14 @@ from collections.abc import Iterator
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
 from fairlead.dataplane.ebpf import layout
 from fairlead.ports.faults import PermanentFault
 
-Value = TypeVar("Value", bound="ctypes.Structure | ctypes._SimpleCData[int]")
 LIBRARY = "libbpf.so.1"
 SET_RETVAL = 18, 187  # for cgroup_sock_addr programs: enum bpf_prog_type, enum bpf_func_id
 _MAP_TYPE_ARRAY = 2
-_STATS_RUN_TIME = 0
 _LOG_BYTES = 8192
 
 _PRINTER = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
@@ -63,17 +61,21 @@ class BpfError(OSError):
         self.printed = printed
 
 
+class Absent(BpfError):
+    """There is no such entry."""
+
+
 class RunOptions(ctypes.Structure):
     """`struct bpf_test_run_opts`; a `syscall` program takes its context and nothing else."""
 
     _fields_ = [
         ("sz", c_size_t),
-        *layout.fields(c_void_p, "data_in data_out"),
-        *layout.fields(c_uint32, "data_size_in data_size_out"),
-        *layout.fields(c_void_p, "ctx_in ctx_out"),
-        *layout.fields(c_uint32, "ctx_size_in ctx_size_out retval"),
+        *((name, c_void_p) for name in ("data_in", "data_out")),
+        *((name, c_uint32) for name in ("data_size_in", "data_size_out")),
+        *((name, c_void_p) for name in ("ctx_in", "ctx_out")),
+        *((name, c_uint32) for name in ("ctx_size_in", "ctx_size_out", "retval")),
         ("repeat", c_int),
-        *layout.fields(c_uint32, "duration flags cpu batch_size"),
+        *((name, c_uint32) for name in ("duration", "flags", "cpu", "batch_size")),
     ]
 
 
@@ -107,7 +109,8 @@ class Libbpf:
         if result is None or result < 0:
             # A number is the negated errno itself; a null pointer leaves it behind.
             number = -result if result else ctypes.get_errno()
-            raise BpfError(number, f"{name} {what}".strip(), "".join(self._printed))
+            kind = Absent if number == errno.ENOENT else BpfError
+            raise kind(number, f"{name} {what}".strip(), "".join(self._printed))
         return int(result)
 
     def close_object(self, handle: int) -> None:
@@ -127,15 +130,6 @@ class Libbpf:
         options.ctx_size_in = ctypes.sizeof(context)
         self.call("bpf_prog_test_run_opts", program, byref(options))
         return int(options.retval)
-
-    @contextlib.contextmanager
-    def statistics(self) -> Iterator[None]:
-        """While inside, the kernel times every run of every program (about 20 ns a run)."""
-        descriptor = self.call("bpf_enable_stats", _STATS_RUN_TIME)
-        try:
-            yield
-        finally:
-            os.close(descriptor)
 
 
 @cache
@@ -167,19 +161,10 @@ def opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _unless_absent() -> Iterator[None]:
-    try:
-        yield
-    except BpfError as error:
-        if error.errno != errno.ENOENT:
-            raise
-
-
-class BpfMap(Generic[Value]):
+class BpfMap:
     """One open map: `map[3]` is a copy of its value, `map[3] = value` writes it."""
 
-    def __init__(self, name: str, descriptor: int, value: type[Value], key: Any = c_uint32) -> None:
+    def __init__(self, name: str, descriptor: int, value: Any, key: Any = c_uint32) -> None:
         self.name, self.descriptor = name, descriptor
         self._value, self._key = value, key
         known = facts(descriptor)
@@ -191,24 +176,24 @@ class BpfMap(Generic[Value]):
                 f"map {name}: keys and values of {sizes} bytes where this release has {wanted}"
             )
 
-    def __getitem__(self, key: object) -> Value:
+    def __getitem__(self, key: object) -> Any:
         value = self._value()
         self._call("bpf_map_lookup_elem", key, byref(value))
         return value
 
-    def __setitem__(self, key: object, value: Value) -> None:
+    def __setitem__(self, key: object, value: Any) -> None:
         self._call("bpf_map_update_elem", key, byref(value), 0)
 
     def discard(self, key: object) -> None:
         """Delete the entry if it is there (hash maps only)."""
-        with _unless_absent():
+        with contextlib.suppress(Absent):
             self._call("bpf_map_delete_elem", key)
 
-    def first(self, count: int) -> list[Value]:
+    def first(self, count: int) -> list[Any]:
         """The values of the keys 0 to `count` - 1, in one call (arrays only)."""
         values = (self._value * count)()
         self._read_batch(count, values)
-        return cast(list[Value], list(values))
+        return list(values)
 
     def _read_batch(self, count: int, values: object) -> None:
         """The kernel says ENOENT when it came to the end of the map, with all values in place."""
@@ -216,7 +201,7 @@ class BpfMap(Generic[Value]):
             return
         keys, batch, found = (c_uint32 * count)(), c_uint32(), c_uint32(count)
         arguments = (None, byref(batch), byref(keys), values, byref(found), None)
-        with _unless_absent():
+        with contextlib.suppress(Absent):
             libbpf().call("bpf_map_lookup_batch", self.descriptor, *arguments, what=self.name)
 
     def _call(self, function: str, key: object, *more: object) -> None:
@@ -224,10 +209,10 @@ class BpfMap(Generic[Value]):
         libbpf().call(function, self.descriptor, byref(raw), *more, what=self.name)
 
 
-class PerCpuMap(BpfMap[Value]):
+class PerCpuMap(BpfMap):
     """An array with one value of 64-bit counters per key and CPU. What counts is the sum."""
 
-    def __init__(self, name: str, descriptor: int, value: type[Value]) -> None:
+    def __init__(self, name: str, descriptor: int, value: Any) -> None:
         super().__init__(name, descriptor, value)
         self._cpus = libbpf().call("libbpf_num_possible_cpus")
         self._fields = ctypes.sizeof(value) // 8
@@ -259,16 +244,17 @@ class Maps:
         try:
             self._agent = pinned(live / "prog_agent")
             self._descriptors.append(self._agent)
+            values = layout.STRUCTURES
             self.heartbeat = BpfMap(*found("heartbeat"), c_uint64)
-            self.vips = BpfMap(*found("vips"), c_uint32, layout.KernelTuple)
-            self.groups = BpfMap(*found("groups"), layout.KernelGroup)
-            self.tables = BpfMap(*found("tables"), layout.KernelTable)
-            self.buckets = BpfMap(*found("buckets"), layout.KernelBucket)
-            self.group_counts = PerCpuMap(*found("group_counts"), layout.KernelGroupCount)
-            self.backends = BpfMap(*found("backends"), layout.KernelBackend)
-            self.healths = BpfMap(*found("healths"), layout.KernelHealth)
-            self.backend_counts = PerCpuMap(*found("backend_counts"), layout.KernelBackendCount)
-            self.loads = BpfMap(*found("loads"), layout.KernelLoad)
+            self.vips = BpfMap(*found("vips"), c_uint32, values["tuple"])
+            self.groups = BpfMap(*found("groups"), values["group"])
+            self.tables = BpfMap(*found("tables"), values["table"])
+            self.buckets = BpfMap(*found("buckets"), values["bucket"])
+            self.group_counts = PerCpuMap(*found("group_counts"), values["group_count"])
+            self.backends = BpfMap(*found("backends"), values["backend"])
+            self.healths = BpfMap(*found("healths"), values["health"])
+            self.backend_counts = PerCpuMap(*found("backend_counts"), values["backend_count"])
+            self.loads = BpfMap(*found("loads"), values["load"])
             self._barrier = BpfMap(*found("barrier"), c_uint32)
         except BaseException:
             self.close()
@@ -277,7 +263,8 @@ class Maps:
     def command(
         self, kind: layout.Command, group: int = 0, *, expected: int = 0, word: int = 0
     ) -> tuple[layout.HookAnswer, int]:
-        block = layout.CommandBlock(kind=kind, group=group, expected=expected, word=word)
+        order = layout.STRUCTURES["order"]
+        block = order(kind=kind, group=group, expected=expected, word=word)
         answer = libbpf().run(self._agent, block)
         return layout.HookAnswer(answer), block.word
 

@@ -6,9 +6,9 @@ leads to it any more and every program that may still hold it has ended (`barrie
 two steps leaves what the next agent and its `configure` put right.
 """
 
+import ctypes
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from ctypes import c_uint32
 from dataclasses import dataclass
 
 from fairlead.dataplane.ebpf import layout
@@ -17,8 +17,7 @@ from fairlead.dataplane.tables import Active, active
 from fairlead.ports.dataplane import Backend, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
-_FULL = 2**63
-"""A new bucket's level; it is capped to its budget when it is first used."""
+_FULL = 2**63  # a new bucket's level; it is capped to its budget when it is first used
 
 
 @dataclass(slots=True)
@@ -26,11 +25,10 @@ class RegisteredGroup:
     """A group in the maps."""
 
     index: int
-    vip: layout.KernelTuple
+    vip: ctypes.Structure
     word: int
     active: Active
-    at: dict[str, int]
-    """Backend id to its place."""
+    at: dict[str, int]  # backend id to its place
 
 
 class Registry:
@@ -39,7 +37,6 @@ class Registry:
     def __init__(self, maps: Maps) -> None:
         self._maps = maps
         self.placed: dict[str, RegisteredGroup] = {}
-        """By name."""
         self._find()
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
@@ -60,7 +57,7 @@ class Registry:
             self._maps.barrier()
         self._clear_backends(free)
         for name, placed in gone.items():
-            self._maps.groups[placed.index] = layout.KernelGroup()
+            self._maps.groups[placed.index] = _new("group")
             heapq.heappush(self._free_groups, placed.index)
             del self.placed[name]
         for name, placed in moved.items():
@@ -72,35 +69,24 @@ class Registry:
             if route.name not in self.placed:
                 self.placed[route.name] = self._create(route)
             placed = self.placed[route.name]
-            self._maps.vips[placed.vip] = c_uint32(placed.index)
+            self._maps.vips[placed.vip] = ctypes.c_uint32(placed.index)
 
     def flip(self, table: Table, decision: int | None) -> layout.HookAnswer:
-        placed, now = self.placed[table.group], Active(table, decision)
-        word = layout.next_word(placed.word, table.epoch)
-        encoded = layout.encode_limits(now)
-        layout.encode_slots(encoded, word, table.slots, table.limits.fallback.members, placed.at)
-        answer = self._write(placed, layout.Command.FLIP, word, encoded)
-        if answer == layout.HookAnswer.DONE:
-            placed.active = now
-        return answer
+        placed = self.placed[table.group]
+        return self._write(placed, layout.Command.FLIP, Active(table, decision), placed.at)
 
     # What one group goes through.
 
     def _create(self, group: RouteGroup) -> RegisteredGroup:
         index = heapq.heappop(self._free_groups)
         at = {backend.id: self._place_backend(backend, group, index) for backend in group.backends}
-        begin = active(group, None)
-        table = begin.table
-        word = layout.word_of(table.epoch, turn=0, side=0)
-        encoded = layout.encode_limits(begin)
-        layout.encode_slots(encoded, word, table.slots, table.limits.fallback.members, at)
-        self._maps.tables[2 * index] = encoded
-        self._maps.buckets[index] = layout.KernelBucket(level=_FULL)
+        begin, vip = active(group, None), _vip(group)
+        word = layout.word_of(begin.table.epoch, turn=0, side=0)
+        self._maps.tables[2 * index] = layout.encode(begin, word, at)
+        self._maps.buckets[index] = _new("bucket", level=_FULL)
         self._maps.group_counts.clear(index)
-        vip = _vip(group)
-        self._maps.groups[index] = layout.KernelGroup(
-            selector=word, vip=vip, live=1, name=group.name.encode()
-        )
+        name = group.name.encode()
+        self._maps.groups[index] = _new("group", selector=word, vip=vip, live=1, name=name)
         return RegisteredGroup(index, vip, word, begin, at)
 
     def _reshape(self, placed: RegisteredGroup, group: RouteGroup) -> list[int]:
@@ -114,67 +100,51 @@ class Registry:
             else self._place_backend(backend, group, placed.index)
             for backend in group.backends
         }
-        before = self._maps.tables[2 * placed.index + (placed.word & 1)]
-        now = active(group, placed.active)
-        word = layout.next_word(placed.word, layout.epoch_of(placed.word))
-        kept = ("mode", "fallback_mode", "inside_max", "room_least")
-        encoded = layout.KernelTable(
-            budget=before.budget,
-            fallback=before.fallback,
-            decision=layout.encode_limits(now).decision,
-            **{field: getattr(before, field) for field in kept},
-        )
-        layout.encode_slots(encoded, word, now.table.slots, now.table.limits.fallback.members, at)
-        answer = self._write(placed, layout.Command.RESHAPE, word, encoded)
+        before, now = placed.at, active(group, placed.active)
+        answer = self._write(placed, layout.Command.RESHAPE, now, at)
         if answer != layout.HookAnswer.DONE:
             raise PermanentFault(f"group {group.name!r}: another agent changed it ({answer.name})")
-        free = [index for id, index in placed.at.items() if at.get(id) != index]
-        placed.at, placed.active = at, now
-        return free
+        return [index for id, index in before.items() if at.get(id) != index]
 
     def _write(
-        self, placed: RegisteredGroup, kind: layout.Command, word: int, table: layout.KernelTable
+        self, placed: RegisteredGroup, kind: layout.Command, now: Active, at: dict[str, int]
     ) -> layout.HookAnswer:
         """The table on the idle side first, then the one word that makes it the active one."""
-        self._maps.tables[2 * placed.index + (word & 1)] = table
+        word = layout.next_word(placed.word, now.table.epoch)
+        self._maps.tables[2 * placed.index + (word & 1)] = layout.encode(now, word, at)
         answer, _ = self._maps.command(kind, placed.index, expected=placed.word, word=word)
         if answer == layout.HookAnswer.DONE:
-            placed.word = word
+            placed.word, placed.active, placed.at = word, now, at
         return answer
 
     # Places.
 
     def _place_backend(self, backend: Backend, group: RouteGroup, index: int) -> int:
         place = heapq.heappop(self._free_backends)
-        self._maps.backends[place] = layout.KernelBackend(
-            to=layout.KernelTuple.of(backend.host, backend.port, group.proto),
-            group=index + 1,
-            name=backend.id.encode(),
-        )
+        to, name = _to(backend, group), backend.id.encode()
+        self._maps.backends[place] = _new("backend", to=to, group=index + 1, name=name)
         self._maps.backend_counts.clear(place)
-        self._maps.healths[place] = layout.KernelHealth()
+        self._maps.healths[place] = _new("health")
         return place
 
     def _clear_backends(self, places: Iterable[int]) -> None:
         for place in places:
             self._maps.forget(place)  # first, while the place still says whose it was
-            self._maps.backends[place] = layout.KernelBackend()
+            self._maps.backends[place] = _new("backend")
             heapq.heappush(self._free_backends, place)
 
     def _staying(self, placed: RegisteredGroup, group: RouteGroup) -> dict[str, int]:
         """The backends that have a place already, and at the same address."""
-        staying = {}
-        for backend in group.backends:
-            place = placed.at.get(backend.id)
-            if place is not None:
-                to = layout.KernelTuple.of(backend.host, backend.port, group.proto)
-                if bytes(self._maps.backends[place].to) == bytes(to):
-                    staying[backend.id] = place
-        return staying
+        places = ((backend, placed.at.get(backend.id)) for backend in group.backends)
+        return {
+            backend.id: place
+            for backend, place in places
+            if place is not None
+            and bytes(self._maps.backends[place].to) == bytes(_to(backend, group))
+        }
 
     def _check_room(self, wanted: Mapping[str, RouteGroup]) -> None:
         """Before anything is touched: is there a place for every group and backend?"""
-        rooms = {"groups": (len(wanted), self._maps.groups.entries)}
         # Backends that join need a place before those that leave give theirs up.
         joining = sum(
             len(group.backends) - len(self._staying(self.placed[name], group))
@@ -183,8 +153,10 @@ class Registry:
         )
         backends = sum(len(group.backends) for group in wanted.values())
         used = self._maps.backends.entries - len(self._free_backends)
-        rooms["backends"] = max(backends, used + joining), self._maps.backends.entries
-        for what, (needed, room) in rooms.items():
+        for what, needed, room in (
+            ("groups", len(wanted), self._maps.groups.entries),
+            ("backends", max(backends, used + joining), self._maps.backends.entries),
+        ):
             if needed > room:
                 raise PermanentFault(
                     f"{what}: {needed} places are needed, the dataplane was installed with {room}"
@@ -217,22 +189,30 @@ class Registry:
             self._clear_backends(strays)
 
     def _found(
-        self, index: int, group: layout.KernelGroup, members: Mapping[int, str]
+        self, index: int, group: ctypes.Structure, members: Mapping[int, str]
     ) -> tuple[RegisteredGroup, list[int]]:
         """A group as it stands, and places that its active table does not lead to although a
         change of the backends had begun or ended there."""
         table = self._maps.tables[2 * index + (group.selector & 1)]
-        led = {layout.index_of(slot) for slot in table.slots[: table.total]} | set(table.rendezvous)
+        led = {*layout.slot_indices(table), *table.rendezvous}
         at: dict[str, int] = {}
         strays = []
         for place, id in sorted(members.items(), key=lambda member: member[0] in led):
             if id in at:
                 strays.append(at[id])
             at[id] = place
-        was = layout.decode(table, group.name.decode(), group.selector, at)
-        vip = layout.KernelTuple.from_buffer_copy(group.vip)
+        was = layout.decode(table, group.name.decode(), at)
+        vip = type(group.vip).from_buffer_copy(group.vip)
         return RegisteredGroup(index, vip, group.selector, was, at), strays
 
 
-def _vip(group: RouteGroup) -> layout.KernelTuple:
-    return layout.KernelTuple.of(group.vip, group.port, group.proto)
+def _new(structure: str, **values: object) -> ctypes.Structure:
+    return layout.STRUCTURES[structure](**values)
+
+
+def _to(backend: Backend, group: RouteGroup) -> ctypes.Structure:
+    return layout.endpoint(backend.host, backend.port, group.proto)
+
+
+def _vip(group: RouteGroup) -> ctypes.Structure:
+    return layout.endpoint(group.vip, group.port, group.proto)

@@ -3,10 +3,9 @@
     dataplane = EnvoyDataplane(Path("/run/fairlead/envoy"))
 
 Envoy cannot judge a heartbeat, so `deadman` does: see `docs/operate/dataplane-envoy.md`. A flip is
-the rename of one route file (`routes`); `documents` holds the rest of its configuration.
+the rename of one route file; `documents` holds its configuration.
 """
 
 from fairlead.dataplane.envoy.dataplane import EnvoyDataplane
-from fairlead.dataplane.envoy.documents import EnvoySettings
 
-__all__ = ["EnvoyDataplane", "EnvoySettings"]
+__all__ = ["EnvoyDataplane"]

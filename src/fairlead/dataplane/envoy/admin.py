@@ -4,7 +4,6 @@ Requests per host come from `/clusters`, refusals and totals from `/stats`. The 
 session of its own, so that it outlives its agent.
 """
 
-import contextlib
 import importlib
 import importlib.util
 import json
@@ -22,30 +21,31 @@ from typing import Any
 from urllib.parse import quote
 
 from fairlead.dataplane import proxy
-from fairlead.dataplane.envoy.documents import EnvoyFiles, EnvoySettings
+from fairlead.dataplane.envoy.documents import EnvoyFiles
 from fairlead.host.clock import wait_until
 from fairlead.host.http import HttpEndpoint, NoReply, exchange
 from fairlead.host.process import spawn
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
-_TIMEOUT_S, _TAKE_UP_S, _START_S, _STOP_S = 10.0, 10.0, 30.0, 20.0
+_TIMEOUT_S, _TAKE_UP_S, _START_S = 10.0, 10.0, 30.0
 _POLL_S = 0.002
 _LOG_BYTES_MAX = 2**20
 _TOTALS = (
     r"^(cluster\..*\.upstream_rq_(total|pending_failure_eject)"
     r"|http\..*\.(rbac\..*shadow_denied|no_cluster))$"
 )
-_REFUSED = re.compile(r"^http\.(.*)\.rbac\.(soft|hard)_\.?shadow_denied$")
-_FULL = re.compile(r"^http\.(.*)\.no_cluster$")  # `inside.lua` found the group full
-# Requests that got a connection, and those whose connection failed.
-_SENT = re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_(?:total|pending_failure_eject)$")
+# Stats to what they count: requests that got a connection, and those whose connection failed;
+# what the script refused; and `no_cluster`, where `inside.lua` found the group full.
+_COUNTED = (
+    (re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_(?:total|pending_failure_eject)$"), "admitted"),
+    (re.compile(r"^http\.(.*)\.(?:rbac\.soft_\.?shadow_denied|no_cluster)$"), "refused_soft"),
+    (re.compile(r"^http\.(.*)\.rbac\.hard_\.?shadow_denied$"), "refused_hard"),
+)
 
 
-def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
+def ask(path: Path, target: str) -> bytes:
     try:
-        reply = exchange(
-            HttpEndpoint("envoy", unix=str(path)), method, target, timeout_s=_TIMEOUT_S
-        )
+        reply = exchange(HttpEndpoint("envoy", unix=str(path)), "GET", target, timeout_s=_TIMEOUT_S)
     except NoReply as error:
         raise TemporaryFault(f"Envoy does not answer at {path}: {error}") from error
     if reply.status != HTTPStatus.OK:
@@ -53,21 +53,13 @@ def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
     return reply.body
 
 
-def listens(path: Path) -> bool:
+def listener(path: Path) -> int | None:
+    """The number of the process that listens there; None when there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        return connection.connect_ex(str(path)) == 0
-
-
-def process(path: Path) -> int | None:
-    """A descriptor of the process that listens there (pidfd); None when there is none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            connection.connect(str(path))
-            size = struct.calcsize("3i")
-            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-            return os.pidfd_open(struct.unpack("3i", peer)[0])
-        except OSError:
+        if connection.connect_ex(str(path)):
             return None
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", peer)[0])
 
 
 def stats(path: Path, pattern: str) -> dict[str, str]:
@@ -102,21 +94,15 @@ def take_up(path: Path, versions: Mapping[str, str]) -> None:
 def read_counts(path: Path, groups: Iterable[str]) -> dict[str, proxy.GroupCount]:
     counted = {name: proxy.GroupCount() for name in groups}
     for name, value in stats(path, _TOTALS).items():
-        sent, refused, full = _SENT.match(name), _REFUSED.match(name), _FULL.match(name)
-        if sent and sent[1] in counted:
-            counted[sent[1]].admitted += int(value)
-        elif full and full[1] in counted:
-            counted[full[1]].refused_soft += int(value)
-        elif refused and refused[1] in counted:
-            here = counted[refused[1]]
-            if refused[2] == "soft":
-                here.refused_soft += int(value)
-            else:
-                here.refused_hard += int(value)
+        for pattern, attribute in _COUNTED:
+            match = pattern.match(name)
+            if match and match[1] in counted:
+                here = counted[match[1]]
+                setattr(here, attribute, getattr(here, attribute) + int(value))
     clusters = json.loads(ask(path, "/clusters?format=json"))
     for cluster in clusters.get("cluster_statuses", []):
         group, _, side = cluster["name"].rpartition("_")
-        if side in (*proxy.SIDES, proxy.HASHED) and group in counted:
+        if side in proxy.COPIES and group in counted:
             for status in cluster.get("host_statuses", []):
                 _add(counted[group].backends, status)
     return counted
@@ -124,9 +110,8 @@ def read_counts(path: Path, groups: Iterable[str]) -> dict[str, proxy.GroupCount
 
 def _add(hosts: dict[str, proxy.BackendCount], status: dict[str, Any]) -> None:
     place = status["address"]["socket_address"]
-    host = hosts.setdefault(
-        proxy.address(place["address"], place["port_value"]), proxy.BackendCount()
-    )
+    name = proxy.address(place["address"], place["port_value"])
+    host = hosts.setdefault(name, proxy.BackendCount())
     values = {stat["name"]: int(stat.get("value", 0)) for stat in status.get("stats", [])}
     failed, broken = values.get("rq_error", 0), values.get("cx_connect_fail", 0)
     host.successes += values.get("rq_success", 0)
@@ -146,27 +131,23 @@ class EnvoyProcess:
         self._binary = binary
         self._child: subprocess.Popen[bytes] | None = None
 
-    def running(self) -> bool:
-        return self._answers("/server_info")
-
-    def _answers(self, target: str, wanted: bytes = b"") -> bool:
+    def answers(self, target: str = "/server_info", wanted: bytes = b"") -> bool:
         try:
             return wanted in ask(self._files.admin, target)
         except TemporaryFault:
             return False
 
-    def listens(self) -> bool:
-        if self._child is not None and self._child.poll() is not None:
-            return False
-        return listens(self._files.admin)
+    def alive(self) -> bool:
+        died = self._child is not None and self._child.poll() is not None
+        return not died and listener(self._files.admin) is not None
 
-    def start(self, settings: EnvoySettings) -> None:
+    def start(self, workers: int) -> None:
         self._files.admin.unlink(missing_ok=True)
         log = self._files.log
         log.unlink(missing_ok=True)
         options = {
             "-c": self._files.bootstrap,
-            "--concurrency": settings.workers,
+            "--concurrency": workers,
             "--file-flush-interval-msec": 100,  # half a tick: the next one sees the latencies
             "--drain-time-s": 5,  # listeners that go finish what they have
             "--log-level": "warning",
@@ -176,24 +157,19 @@ class EnvoyProcess:
         child = spawn([envoy_program(self._binary), "--disable-hot-restart", *named])
         self._child = child
         ready = wait_until(
-            lambda: child.poll() is not None or self._answers("/ready", b"LIVE"),
+            lambda: child.poll() is not None or self.answers("/ready", b"LIVE"),
             within_s=_START_S,
             every_s=0.02,
         )
-        if child.poll() is not None:
-            raise PermanentFault(f"Envoy did not start: {_gist(log)}")
         if not ready:
             child.kill()
+        if not ready or child.poll() is not None:
             child.wait()
-            raise PermanentFault(f"Envoy does not get ready: {_gist(log)}")
+            problem = proxy.gist(log, "critical", "error")
+            raise PermanentFault(f"Envoy did not {'start' if ready else 'get ready'}: {problem}")
 
     def stop(self) -> None:
-        descriptor = process(self._files.admin)
-        if descriptor is None:
-            return
-        with contextlib.suppress(TemporaryFault):
-            ask(self._files.admin, "/quitquitquit", method="POST")
-        proxy.wait_for_end(descriptor, _STOP_S, "Envoy")
+        proxy.stop_process(listener(self._files.admin), "Envoy")
         if self._child is not None:
             self._child.wait()
             self._child = None
@@ -211,27 +187,19 @@ def envoy_program(binary: str | None) -> str:
     return program
 
 
-def _gist(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    errors = [line for line in lines if "critical" in line or "error" in line]
-    return " | ".join(errors[:3]) or "no reason given"
-
-
-def _unreached(flags: str) -> bool:
-    """The connection failed, or was refused."""
-    return bool({"UF", "URX"} & set(flags.split(",")))
-
-
-class EnvoyLog:
+class EnvoyLog(proxy.RequestLog):
     """Follows the access log, which has a line per request, and empties it when it has grown.
 
     Lines that arrive between the last look and the emptying are lost: samples, not counts.
     """
 
     def __init__(self, path: Path) -> None:
-        self.requests = proxy.RequestLog()
+        super().__init__()
         self._path = path
         self._offset = path.stat().st_size if path.exists() else 0
+
+    def unreached(self, ended: str) -> bool:
+        return not {"UF", "URX"}.isdisjoint(ended.split(","))
 
     def catch_up(self, now_ms: int) -> None:
         try:
@@ -244,11 +212,11 @@ class EnvoyLog:
         except FileNotFoundError:
             return
         self._offset += len(data)
-        self.requests.feed(data, now_ms, whole="-", unreached=_unreached)
+        self.feed(data, now_ms)
         if self._offset > _LOG_BYTES_MAX:
             os.truncate(self._path, 0)
             self._restart()
 
     def _restart(self) -> None:
         self._offset = 0
-        self.requests.restart()
+        self.close()

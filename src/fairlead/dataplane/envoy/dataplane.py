@@ -3,29 +3,32 @@
 A table with the weights of the one before stays on its side: what is inside goes on being seen.
 """
 
-import fcntl
 import json
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
 from fairlead.core.traffic.limits import liveness
-from fairlead.core.traffic.sighting import GroupSeen, Liveness
+from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.envoy import admin, deadman, documents
-from fairlead.dataplane.envoy.admin import EnvoyLog, EnvoyProcess
-from fairlead.dataplane.envoy.documents import EnvoyFiles, EnvoySettings
-from fairlead.dataplane.envoy.routes import Layout
+from fairlead.dataplane.envoy.documents import Document, EnvoyFiles, cluster_name
+from fairlead.dataplane.proxy import COPIES, HASHED, SIDES
 from fairlead.dataplane.tables import Active, active
+from fairlead.host import files
+from fairlead.host.clock import wait_until
 from fairlead.host.process import run_detached
-from fairlead.ports.dataplane import SCHEMA_VERSION, Backend, Proto, RouteGroup, Stale, Table
+from fairlead.ports.dataplane import SCHEMA_VERSION, Backend, RouteGroup, Stale, Table
 from fairlead.ports.faults import TemporaryFault
 
+_GUARD_STOP_S = 20.0
 
-class EnvoyDataplane:
+
+class EnvoyDataplane(proxy.ProxyDataplane):
     """One Envoy of our own, in one folder."""
 
     name = "envoy"
@@ -35,40 +38,14 @@ class EnvoyDataplane:
         "latency": "access log: p95 of the duration of successes over 5 s",
         "errors": "/clusters: 5xx, failed connects",
     }
+    _files: EnvoyFiles
+    _process: admin.EnvoyProcess
 
-    def __init__(
-        self, folder: Path, *, binary: str | None = None, settings: EnvoySettings | None = None
-    ) -> None:
-        self._files = EnvoyFiles(folder.absolute())
-        self._settings = settings or EnvoySettings()
-        self._layout = Layout(self._files, self._settings)
-        self._process = EnvoyProcess(self._files, binary)
-        self._log = EnvoyLog(self._files.requests)
-        self._groups: dict[str, RouteGroup] = {}
-        self._restarts = proxy.Restarts()
-
-    @proxy.as_fault
-    def configure(self, groups: Sequence[RouteGroup]) -> None:
-        """These groups and no others; what did not change is not touched."""
-        tables.check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
-        documents.check_watches(len(groups))
-        for folder in (deadman.ROUTES, "endpoints"):
-            (self._files.folder / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        running = self._running()
-        proxy.check_free(groups, self._layout.addresses() if running else ())
-        self._beat()
-        if running:
-            self._change(groups)
-        else:
-            now = [active(group, self._layout.active(group.name)) for group in groups]
-            self._layout.lay_all(groups, now)
-            self._process.start(self._settings)
-        self._groups = {group.name: group for group in groups}
-        self._layout.sweep(self._groups)
-        members = {(proxy.escape(g.name), _host(backend)) for g in groups for backend in g.backends}
-        self._log.requests.keep(members)
-        self._beat()
-        guard(self._files.folder)
+    def __init__(self, folder: Path, *, binary: str | None = None, workers: int = 1) -> None:
+        """One worker makes splits and buckets exact; of several, each has a share of the bucket."""
+        files = EnvoyFiles(folder.absolute())
+        super().__init__(files, admin.EnvoyProcess(files, binary), admin.EnvoyLog(files.requests))
+        self._workers = workers
 
     def schema_version(self) -> int:
         """Of the documents that are installed; ours when there are none."""
@@ -79,62 +56,54 @@ class EnvoyDataplane:
     @proxy.as_fault
     def apply(self, table: Table, *, decision: int | None) -> None:
         group = tables.check_table(table, self._groups)
-        now = self._layout.active(group.name)
+        now = self._active(group.name)
         tables.check_flip(table, now.table.epoch if now else 0, self._liveness())
-        self._flip(group, Active(table, decision, now.side if now else proxy.SIDES[1]))
+        self._flip(group, Active(table, decision, now.side if now else SIDES[1]))
 
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
         """Envoy weighs the requests in each backend on every choice."""
-
-    @proxy.as_fault
-    def heartbeat(self) -> None:
-        """Write the time down; bring the active tables back; restart what died."""
-        if self._groups and not self._process.listens():
-            with self._restarts.attempt():
-                self.configure(list(self._groups.values()))
-        self._beat()
-        guard(self._files.folder)
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """Envoy places requests, not connections: without slots nothing is kept. Checks only."""
         tables.check_backend(self._groups, group, backend)
 
     @proxy.as_fault
-    def read(self) -> Mapping[str, GroupSeen]:
-        now_ms = deadman.now_ms()
-        counted = admin.read_counts(
-            self._files.admin, [proxy.escape(name) for name in self._groups]
-        )
-        self._log.catch_up(now_ms)
-        alive = self._liveness()
-        return {
-            name: counted[proxy.escape(name)].seen(
-                self._layout.active(name) or active(group, None),
-                alive,
-                self._log.requests,
-                now_ms,
-                group=proxy.escape(name),
-                names={backend.id: _host(backend) for backend in group.backends},
-            )
-            for name, group in self._groups.items()
-        }
-
-    def detach(self) -> None:
-        """Nothing is held that Envoy would miss."""
-
-    @proxy.as_fault
     def remove(self) -> None:
-        unguard(self._files.folder)
-        self._process.stop()
-        self._groups = {}
-        proxy.remove_files(self._files.folder, self._files.ours())
+        _unguard(self._files.folder)
+        super().remove()
+
+    def _host(self, backend: Backend) -> str:
+        return proxy.address(backend.host, backend.port)
+
+    def _look(self) -> proxy.Look:
+        names = [proxy.escape(name) for name in self._groups]
+        counted = admin.read_counts(self._files.admin, names)
+        groups = self._groups.items()
+        now = {name: self._active(name) or active(group, None) for name, group in groups}
+        return counted, now, self._liveness()
+
+    def _install(self, groups: Sequence[RouteGroup]) -> None:
+        documents.check_watches(len(groups))
+        for folder in (self._files.routes, self._files.assignments):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        running = self._running()
+        proxy.check_free(groups, self._addresses() if running else ())
+        self._mark_alive()
+        if running:
+            self._change(groups)
+        else:
+            for group in groups:
+                self._lay(group, active(group, self._active(group.name)))
+            self._lay_shape(groups)
+            self._process.start(self._workers)
+        self._sweep({proxy.escape(group.name) for group in groups})
 
     def _running(self) -> bool:
         """Whether our Envoy runs as we would start it; one that does not is stopped."""
-        text = json.dumps(documents.bootstrap(self._files, self._settings), sort_keys=True)
+        text = json.dumps(documents.bootstrap(self._files, self._workers), sort_keys=True)
         path = self._files.bootstrap
         same = path.exists() and path.read_text() == text
-        running = self._process.running()
+        running = self._process.answers()
         if running and not same:
             self._process.stop()
         proxy.replace_text(path, text)
@@ -142,33 +111,50 @@ class EnvoyDataplane:
         return running and same
 
     def _change(self, groups: Sequence[RouteGroup]) -> None:
-        before = {group.name: self._layout.active(group.name) for group in groups}
+        """New clusters before the listeners that need them, old ones away after."""
+        before = {group.name: self._active(group.name) for group in groups}
         for group in groups:
             if before[group.name] is None:
-                self._layout.lay(group, active(group, None))
-        self._layout.change(groups)
+                self._lay(group, active(group, None))
+        wanted = documents.clusters(groups, self._files)
+        names = {cluster["name"] for cluster in wanted}
+        kept = documents.resources(self._files.clusters)
+        union = wanted + [cluster for cluster in kept if cluster["name"] not in names]
+        self._shape("cluster_manager.cds", self._files.clusters, union)
+        listeners = documents.listeners(groups, self._files)
+        self._shape("listener_manager.lds", self._files.listeners, listeners)
+        self._shape("cluster_manager.cds", self._files.clusters, wanted)
+        biases = documents.read_biases(self._files.runtime)
+        self._bias({name: bias for name, bias in biases.items() if name in names})
         for group in groups:
             was = before[group.name]
             if was is None:
                 continue
             same = set(was.table.slots) == {backend.id for backend in group.backends}
-            if not (same and self._layout.laid(group, was)):
+            if not (same and self._laid(group, was)):
                 self._flip(group, active(group, was))
 
     def _flip(self, group: RouteGroup, now: Active) -> None:
         """`now` has the side that serves."""
         version = documents.version()
-        if not self._layout.laid(group, now):  # else only admission or the bound changes
+        if not self._laid(group, now):  # else only admission or the bound changes
             now = replace(now, side=proxy.other_side(now.side))
-            self._layout.lay_weights(group, now, version)
-        with deadman.locked(str(self._files.folder)):
+            self._lay_weights(group, now, version)
+        with files.holding(self._files.folder / deadman.LOCK):
             if self._liveness() is not Liveness.NORMAL:
                 raise Stale(f"the heartbeat is old: {self._liveness()}")
-            self._layout.lay_routes(group, now, version)
+            self._lay_routes(group, now, version)
         name = proxy.escape(group.name)
         admin.take_up(self._files.admin, {f"http.{name}.rds.{name}": version})
 
     def _beat(self) -> None:
+        """Write the time down; bring the active tables back; start a dead-man process."""
+        if not self._process.alive():
+            raise TemporaryFault(f"Envoy does not answer at {self._files.admin}")
+        self._mark_alive()
+        _guard(self._files.folder)
+
+    def _mark_alive(self) -> None:
         deadman.beat(str(self._files.folder), deadman.now_ms())
         deadman.settle(str(self._files.folder), FALLBACK_AFTER_MS)
 
@@ -180,41 +166,105 @@ class EnvoyDataplane:
         judged = liveness(deadman.age_ms(folder))
         return Liveness.HOLD if judged is Liveness.FALLBACK else judged
 
+    # Documents: what is in the folder, and what of it Envoy has.
 
-def _host(backend: Backend) -> str:
-    return proxy.address(backend.host, backend.port)
+    def _active(self, group: str) -> Active | None:
+        """What a group's route stands for: written into it, so that the next agent can read it."""
+        resources = documents.resources(self._files.route(group, deadman.ROUTE_ACTIVE))
+        if not resources:
+            return None
+        route = resources[0]["virtual_hosts"][0]["routes"][-1]
+        return msgspec.convert(route["metadata"]["filter_metadata"]["fairlead"], Active)
+
+    def _addresses(self) -> set[proxy.Address]:
+        listeners = documents.resources(self._files.listeners)
+        places = (listener["address"]["socket_address"] for listener in listeners)
+        return {(place["address"], place["port_value"]) for place in places}
+
+    def _lay(self, group: RouteGroup, now: Active) -> None:
+        version = documents.version()
+        self._lay_endpoints(group, now.table, COPIES, version)
+        self._lay_routes(group, replace(now, side=SIDES[0]), version)
+
+    def _lay_shape(self, groups: Sequence[RouteGroup]) -> None:
+        """Everything but tables, for an Envoy that does not run yet."""
+        biases: dict[str, float] = {}
+        for group in groups:
+            now = self._active(group.name)
+            if now is not None and now.table.limits.concurrency is not None:
+                names = [cluster_name(group.name, side) for side in SIDES]
+                biases |= dict.fromkeys(names, now.table.limits.concurrency.request_bias)
+        self._write(self._files.runtime, documents.runtime(biases))
+        self._write(self._files.clusters, documents.clusters(groups, self._files))
+        self._write(self._files.listeners, documents.listeners(groups, self._files))
+
+    def _laid(self, group: RouteGroup, now: Active) -> bool:
+        return all(
+            documents.resources(self._files.endpoints(cluster_name(group.name, side)))
+            == documents.endpoints(group, side, now.table, "")["resources"]
+            for side in (now.side, HASHED)
+        )
+
+    def _lay_weights(self, group: RouteGroup, now: Active, version: str) -> None:
+        """Lay a table out on a side that rests, and wait until Envoy has it."""
+        name, bound = cluster_name(group.name, now.side), now.table.limits.concurrency
+        # First the bias: the new weights make Envoy ask for it.
+        biases = documents.read_biases(self._files.runtime)
+        biases.pop(name, None)
+        self._bias(biases if bound is None else biases | {name: bound.request_bias})
+        sides = (now.side, HASHED)
+        self._lay_endpoints(group, now.table, sides, version)
+        clusters = [cluster_name(group.name, side) for side in sides]
+        admin.take_up(self._files.admin, {f"cluster.{name}": version for name in clusters})
+
+    def _lay_routes(self, group: RouteGroup, now: Active, version: str) -> None:
+        """What is needed when the agent dies comes first, what flips comes last."""
+        for kind, alone in ((deadman.ROUTE_ALONE, True), (deadman.ROUTE_ACTIVE, False)):
+            route = documents.route(group, now, version, self._workers, alone=alone)
+            documents.write(self._files.route(group.name, kind), route)
+        path = self._files.route(group.name, deadman.ROUTE_ACTIVE)
+        deadman.place(str(path), self._files.route(group.name).name)
+
+    def _lay_endpoints(
+        self, group: RouteGroup, table: Table, sides: Sequence[str], version: str
+    ) -> None:
+        for side in sides:
+            path = self._files.endpoints(cluster_name(group.name, side))
+            documents.write(path, documents.endpoints(group, side, table, version))
+
+    def _sweep(self, known: Collection[str]) -> None:
+        gone = [path for path in self._files.routes.iterdir() if path.stem not in known]
+        for path in self._files.assignments.iterdir():
+            if path.stem.rpartition("_")[0] not in known:
+                gone.append(path)
+        for path in gone:
+            path.unlink()
+
+    def _bias(self, biases: Mapping[str, float]) -> None:
+        self._shape("runtime", self._files.runtime, documents.runtime(biases))
+
+    def _shape(self, scope: str, path: Path, resources: list[Document]) -> None:
+        """Replace a document, if it differs, and wait until Envoy has it."""
+        if documents.resources(path) != resources:
+            admin.take_up(self._files.admin, {scope: self._write(path, resources)})
+
+    def _write(self, path: Path, resources: list[Document]) -> str:
+        version = documents.version()
+        documents.write(path, documents.response(version, resources))
+        return version
 
 
-def guard(folder: Path) -> None:
-    if _guarded(folder):
+def _guard(folder: Path) -> None:
+    if files.locked(folder / deadman.LIFE):
         return
     command = [sys.executable, "-I", "-S", deadman.__file__, str(folder), str(FALLBACK_AFTER_MS)]
     if code := run_detached(command):
         raise TemporaryFault(f"the dead-man process ended with {code}")
 
 
-def unguard(folder: Path) -> None:
-    path = folder / deadman.LIFE
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        path.unlink()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # free when it has looked once more and left
-    finally:
-        os.close(descriptor)
-
-
-def _guarded(folder: Path) -> bool:
-    try:
-        descriptor = os.open(folder / deadman.LIFE, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+def _unguard(folder: Path) -> None:
+    """It leaves when its file is gone; the next dataplane of this folder must not meet it."""
+    life, left = folder / deadman.LIFE, folder / f"{deadman.LIFE}.draft-left"
+    if life.exists():
+        life.rename(left)
+        wait_until(lambda: not files.locked(left), within_s=_GUARD_STOP_S)

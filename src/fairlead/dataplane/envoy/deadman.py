@@ -4,18 +4,21 @@
 
 It runs in a session of its own and outlives the agent. Five times a second it looks how old the
 heartbeat is. When it is too old it moves the routes into place that the agent had prepared for that
-case; when it is fresh again, those of the active tables. It decides nothing and needs nothing but
-this file and the standard library, of which it takes little: it stays in memory as long as Envoy
-runs. The agent calls `settle` too, so that routes are back the moment it is.
+case; when it is fresh again, those of the active tables. It decides nothing, and takes little of
+the standard library: it stays in memory as long as Envoy runs. The agent calls `settle` too, so
+that routes are back the moment it is.
 """
 
 import contextlib
-import fcntl
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+
+if __name__ == "__main__":  # `-I` gives a script no path to its own package
+    sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), *[".."] * 3)))
+
+from fairlead.host import files
 
 BEAT, LOCK, LIFE, ALONE, ROUTES, LOG = "beat", "lock", "deadman", "alone", "routes", "access.log"
 FILES = (BEAT, LOCK, LIFE, ALONE)
@@ -55,22 +58,11 @@ def alone(folder: str) -> bool:
     return os.path.exists(os.path.join(folder, ALONE))
 
 
-@contextlib.contextmanager
-def locked(folder: str) -> Iterator[None]:
-    """One at a time moves routes; the lock ends with its holder, however that dies."""
-    descriptor = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def settle(folder: str, fallback_after_ms: int) -> None:
     """Make the routes in place fit the age of the heartbeat. Done twice it does nothing."""
     if alone(folder) == _dead(folder, fallback_after_ms):
         return
-    with locked(folder):
+    with files.holding(os.path.join(folder, LOCK)):  # one at a time moves routes
         dead = _dead(folder, fallback_after_ms)
         if alone(folder) == dead:
             return
@@ -82,7 +74,7 @@ def settle(folder: str, fallback_after_ms: int) -> None:
         # Last, so that a process killed on the way leaves the rest to be done.
         mark = os.path.join(folder, ALONE)
         if dead:
-            _replace(mark, b"")
+            files.replace(mark, b"", durable=False)
         else:
             os.unlink(mark)
 
@@ -90,49 +82,31 @@ def settle(folder: str, fallback_after_ms: int) -> None:
 def place(source: str, name: str) -> None:
     """Move a copy of a prepared file into place: Envoy takes it up whole."""
     with open(source, "rb") as file:
-        _replace(os.path.join(os.path.dirname(source), name), file.read())
+        files.replace(os.path.join(os.path.dirname(source), name), file.read(), durable=False)
 
 
 def _dead(folder: str, fallback_after_ms: int) -> bool:
     return not 0 <= age_ms(folder) < fallback_after_ms
 
 
-def _replace(path: str, content: bytes) -> None:
-    draft = f"{path}.draft-{os.getpid()}"
-    with open(draft, "wb") as file:
-        file.write(content)
-    os.rename(draft, path)
-
-
-def _cap(path: str) -> None:
-    """Envoy appends to its log for ever; without an agent nothing else empties it."""
-    with contextlib.suppress(FileNotFoundError):
-        if os.path.getsize(path) > _LOG_BYTES_MAX:
-            os.truncate(path, 0)
-
-
 def _watch(folder: str, fallback_after_ms: int, life: int) -> None:
     """Until the file that says we live is taken away."""
-    path, ours = os.path.join(folder, LIFE), os.fstat(life).st_ino
-    while True:
-        try:
-            if os.stat(path).st_ino != ours:
-                return
-        except FileNotFoundError:
-            return
-        # A full disk, or a group that goes just now: the next look finds it better.
-        with contextlib.suppress(OSError):
-            settle(folder, fallback_after_ms)
-            _cap(os.path.join(folder, LOG))
-        time.sleep(_POLL_S)
+    path, ours, log = os.path.join(folder, LIFE), os.fstat(life).st_ino, os.path.join(folder, LOG)
+    with contextlib.suppress(FileNotFoundError):
+        while os.stat(path).st_ino == ours:
+            # A full disk, or a group that goes just now: the next look finds it better.
+            with contextlib.suppress(OSError):
+                settle(folder, fallback_after_ms)
+                # Envoy appends to its log for ever; without an agent nothing else empties it.
+                if os.path.getsize(log) > _LOG_BYTES_MAX:
+                    os.truncate(log, 0)
+            time.sleep(_POLL_S)
 
 
 def main(folder: str, fallback_after_ms: int) -> int:
     """Take the lock that says we live, leave the caller, watch. A second one ends here."""
-    life = os.open(os.path.join(folder, LIFE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(life, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    life = files.try_lock(os.path.join(folder, LIFE))
+    if life is None:
         return 0
     if os.fork():
         os._exit(0)

@@ -1,25 +1,28 @@
-"""Envoy's configuration: bootstrap, listeners, clusters and endpoints, as JSON documents in files.
+"""Envoy's configuration: listeners, clusters, endpoints and routes, as JSON documents in files.
 
 Per group one listener at the virtual address and three clusters: `_a` and `_b` hold the active and
-the next table as endpoint weights, `_f` hashes flows when the agent is dead. Which of them serves
-is in the route (`routes`), the one document that a flip replaces. The runtime document has the bias
-of clusters that hold the table of a bounded group: they count the requests in each backend.
+the next table as endpoint weights, `_f` hashes flows when the agent is dead. The route is all that
+a flip replaces: the cluster that serves, how much may be inside, and the admission, whose numbers
+`admission.lua` reads from the route's metadata. The runtime document has the bias of clusters that
+hold the table of a bounded group: they count the requests in each backend.
 """
 
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Ejection
+from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Ejection
+from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane import proxy
 from fairlead.dataplane.envoy import deadman
+from fairlead.dataplane.tables import Active
 from fairlead.ports.dataplane import RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
@@ -32,51 +35,36 @@ _WATCHES_OF_OTHERS = 16  # processes of the same user
 _WATCHES_MAX = Path("/proc/sys/fs/inotify/max_user_instances")
 _FOLDER_BYTES_MAX = 90  # a socket's path has 107
 _BIAS = "fairlead.bias."
-_FINE = 1000
-"""Parts of a slot: what distinguishes equal weights must not be felt in a split."""
+_FINE = 1000  # parts of a slot: what distinguishes equal weights must not be felt in a split
 _SCRIPT = Path(__file__).with_name("admission.lua")
+_INSIDE = Path(__file__).with_name("inside.lua")
 _TEMPLATES = Path(__file__).with_name("templates.yaml")
 
 
-@dataclass(frozen=True, slots=True)
-class EnvoySettings:
-    """What an operator may want different."""
-
-    workers: int = 1
-    """Threads. One makes splits and buckets exact; with more, each has a share of the bucket."""
-    connect_timeout_ms: int = proxy.CONNECT_TIMEOUT_MS
-    idle_timeout_ms: int = proxy.IDLE_TIMEOUT_MS
-
-
-class EnvoyFiles:
+class EnvoyFiles(proxy.ProxyFiles):
     """Where everything of the dataplane lives."""
 
     def __init__(self, folder: Path) -> None:
-        if len(str(folder).encode()) > _FOLDER_BYTES_MAX:
-            raise PermanentFault(f"folder: too long for a socket's path: {folder}")
-        self.folder = folder
+        super().__init__(folder, _FOLDER_BYTES_MAX)
         self.bootstrap = folder / "bootstrap.json"  # what Envoy is started with
         self.listeners = folder / "listeners.json"  # the groups' addresses
         self.clusters = folder / "clusters.json"  # three per group
         self.runtime = folder / "runtime.json"  # the bias of every cluster
+        self.routes = folder / deadman.ROUTES  # per group: in place, active, for a dead agent
+        self.assignments = folder / "endpoints"  # a file per cluster
         self.admin = folder / "admin.sock"
         self.requests = folder / deadman.LOG  # a line per request, for latencies
         self.log = folder / "envoy.log"  # Envoy's own
         self.schema = folder / "schema"  # the version of all this
 
-    def ours(self) -> list[Path]:
-        """All that may be there, folders last; the folder may hold files of others."""
-        single = [path for name, path in vars(self).items() if name != "folder"]
-        single += [self.folder / name for name in deadman.FILES]
-        folders = [self.folder / deadman.ROUTES, self.folder / "endpoints"]
-        return [*single, *proxy.drafts(self.folder), *folders]
+    def more(self) -> list[Path]:
+        return [self.folder / name for name in deadman.FILES]
 
     def route(self, group: str, kind: str = deadman.ROUTE_NOW) -> Path:
-        """A group's route: in place, of the active table, or for a dead agent."""
-        return self.folder / deadman.ROUTES / f"{proxy.escape(group)}{kind}"
+        return self.routes / f"{proxy.escape(group)}{kind}"
 
     def endpoints(self, cluster: str) -> Path:
-        return self.folder / "endpoints" / f"{cluster}.json"
+        return self.assignments / f"{cluster}.json"
 
 
 def check_watches(groups: int) -> None:
@@ -131,10 +119,10 @@ def response(version: str, resources: Sequence[Document]) -> Document:
     return {"version_info": version, "resources": list(resources)}
 
 
-def bootstrap(files: EnvoyFiles, settings: EnvoySettings) -> Document:
+def bootstrap(files: EnvoyFiles, workers: int) -> Document:
     return filled(
         "bootstrap",
-        workers=settings.workers,
+        workers=workers,
         admin=str(files.admin),
         clusters=_file(files.clusters),
         listeners=_file(files.listeners),
@@ -157,30 +145,23 @@ def read_biases(path: Path) -> dict[str, float]:
     return {key.removeprefix(_BIAS): bias for layer in layers for key, bias in layer}
 
 
-def clusters(
-    groups: Sequence[RouteGroup], files: EnvoyFiles, settings: EnvoySettings
-) -> list[Document]:
-    return [
-        _cluster(group, side, files, settings)
-        for group in sorted(groups, key=lambda group: group.name)
-        for side in (*proxy.SIDES, proxy.HASHED)
-    ]
-
-
-def listeners(
-    groups: Sequence[RouteGroup], files: EnvoyFiles, settings: EnvoySettings
-) -> list[Document]:
+def clusters(groups: Sequence[RouteGroup], files: EnvoyFiles) -> list[Document]:
     in_order = sorted(groups, key=lambda group: group.name)
-    return [_listener(group, files, settings) for group in in_order]
+    return [_cluster(group, side, files) for group in in_order for side in proxy.COPIES]
 
 
-def _cluster(group: RouteGroup, side: str, files: EnvoyFiles, settings: EnvoySettings) -> Document:
+def listeners(groups: Sequence[RouteGroup], files: EnvoyFiles) -> list[Document]:
+    in_order = sorted(groups, key=lambda group: group.name)
+    return [_listener(group, files) for group in in_order]
+
+
+def _cluster(group: RouteGroup, side: str, files: EnvoyFiles) -> Document:
     name, ejection = cluster_name(group.name, side), Ejection()
     cluster = filled(
         "cluster",
         name=name,
         endpoints=_file(files.endpoints(name)),
-        connect_timeout=_seconds(settings.connect_timeout_ms),
+        connect_timeout=_seconds(proxy.CONNECT_TIMEOUT_MS),
     )
     if side == proxy.HASHED:
         return cluster | filled("hashed")
@@ -229,7 +210,7 @@ def _weights(slots: Mapping[str, int], *, biased: bool) -> dict[str, int]:
     return weights
 
 
-def _listener(group: RouteGroup, files: EnvoyFiles, settings: EnvoySettings) -> Document:
+def _listener(group: RouteGroup, files: EnvoyFiles) -> Document:
     return filled(
         "listener",
         name=proxy.escape(group.name),
@@ -243,7 +224,7 @@ def _listener(group: RouteGroup, files: EnvoyFiles, settings: EnvoySettings) -> 
         full_status=proxy.REFUSED_STATUS["soft"],
         full_body=refusal_body("soft"),
         full_headers=refusal_headers("soft", FULL_RETRY_AFTER_S),
-        idle_timeout=_seconds(settings.idle_timeout_ms),
+        idle_timeout=_seconds(proxy.IDLE_TIMEOUT_MS),
     )
 
 
@@ -262,3 +243,59 @@ def refusal_headers(mode: str, retry_after_s: int) -> list[Document]:
     if mode == AdmissionMode.SOFT:
         headers["Retry-After"] = str(retry_after_s)
     return [{"header": {"key": key, "value": value}} for key, value in headers.items()]
+
+
+def route(group: RouteGroup, now: Active, version: str, workers: int, *, alone: bool) -> Document:
+    """The route of the active table, or that for the time without an agent: nothing is bounded."""
+    limits, fallback = now.table.limits, now.table.limits.fallback
+    if alone:
+        admission = _admission(fallback.admission, fallback.retry_after_s, workers)
+        target = {"cluster": cluster_name(group.name, proxy.HASHED)} | filled("hashed_target")
+        empty = not fallback.members
+    else:
+        admission = _admission(limits.admission, limits.retry_after_s, workers)
+        target = _target(group, now.side, limits.concurrency)
+        empty = not any(now.table.slots.values())
+    admission["no_backend"] = empty
+    target |= {"timeout": "0s"}
+    route = filled("route", target=target, admission=admission, active=asdict(now))
+    if admission["mode"] == AdmissionMode.NORMAL and not empty:
+        route["typed_per_filter_config"] = filled("unscripted")
+    refusals = [
+        filled(
+            "refusal",
+            refused=filled("refused", mode=mode),
+            status=status,
+            body=refusal_body(mode),
+            headers=refusal_headers(mode, admission.get("retry_after_s", 1)),
+        )
+        for mode, status in proxy.REFUSED_STATUS.items()
+    ]
+    routes = filled("routes", name=proxy.escape(group.name), routes=[*refusals, route])
+    return response(version, [routes])
+
+
+def _target(group: RouteGroup, served: str, bound: Concurrency | None) -> Document:
+    """Where requests go: to a cluster, or through the script that counts what is inside."""
+    name = cluster_name(group.name, served)
+    if bound is None:
+        return {"cluster": name}
+    listed = ", ".join(json.dumps(cluster_name(group.name, side)) for side in proxy.COPIES)
+    values = f"{bound.inside_max}, {json.dumps(name)}, {{{listed}}}"
+    script = f"local most, served, clusters = {values}\n{_INSIDE.read_text()}"
+    return filled("bounded_target", script=script, name=name)
+
+
+def _admission(admission: Admission, retry_after_s: int, workers: int) -> Document:
+    """What `admission.lua` reads: each worker has a bucket, and a share of the numbers."""
+    if admission.mode == AdmissionMode.NORMAL:
+        return {"mode": admission.mode.value}
+    rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
+    # A bucket below one token would never admit anything, however long it fills.
+    share = max(burst / workers, min(burst, 1.0))
+    return {
+        "mode": admission.mode.value,
+        "rate": rate / workers,
+        "burst": share,
+        "retry_after_s": retry_after_s,
+    }

@@ -6,7 +6,6 @@ Everything is judged inside HAProxy 2.6, the heartbeat too: see `docs/operate/da
 `config` holds the rules and the one value per group that a flip replaces.
 """
 
-from fairlead.dataplane.haproxy.config import HaproxySettings
 from fairlead.dataplane.haproxy.dataplane import HaproxyDataplane
 
-__all__ = ["HaproxyDataplane", "HaproxySettings"]
+__all__ = ["HaproxyDataplane"]

@@ -19,13 +19,12 @@ one table or the other, whole.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from string import Template
 
 from fairlead.core.canonical import digest
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, fnv1a
-from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Fallback, Limits
+from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane import proxy
@@ -36,11 +35,9 @@ from fairlead.ports.faults import PermanentFault
 BEAT, REQUESTS, AGENT = "fairlead_beat", "fairlead_requests", "agent"
 BORN = "_born"
 """In the map of states: when a worker was meant to begin. No escaped name looks like that."""
-NONE = "hard"
-"""A side that is no side: the backend that refuses."""
+NONE = "hard"  # a side that is no side: the backend that refuses
 WEIGHT_MAX = 256  # HAProxy's own limit
-TOKEN = 1_000_000
-"""A token in the bucket's own unit; fractions of one are kept to the millionth."""
+TOKEN = 1_000_000  # a token in the bucket's own unit; fractions of one are kept to the millionth
 _REFILL_MAX = 10**9  # a million tokens per second; times an hour in µs it stays below 2^63
 _SIZE_MAX = 10**15
 _RING_WEIGHT = 16  # 256 points of each server on the ring: shares even to some 6 %, 15 KiB each
@@ -53,45 +50,27 @@ _FIXED = {
     "requests": REQUESTS,
     "token": TOKEN,
     "hour_us": 3_600_000_000,
+    "connect_timeout_ms": proxy.CONNECT_TIMEOUT_MS,
+    "idle_timeout_ms": proxy.IDLE_TIMEOUT_MS,
     "fallback_after_ms": FALLBACK_AFTER_MS,
     "alive_ms_max": FALLBACK_AFTER_MS - 1,
     "full_retry_after_s": FULL_RETRY_AFTER_S,
     "soft_status": proxy.REFUSED_STATUS["soft"],
     "hard_status": proxy.REFUSED_STATUS["hard"],
 }
-"""What the templates name and no setting changes."""
+"""What the templates name and nothing changes."""
 Held = Mapping[str, Mapping[str, int]]
 """HAProxy backend to its servers, and how many requests are in each now."""
-Room = dict[str, int]
-"""`backend/server` to how many requests it may hold; 0: any number."""
+Room = dict[str, int]  # `backend/server` to how many requests it may hold; 0: any number
 
 
-@dataclass(frozen=True, slots=True)
-class HaproxySettings:
-    """What an operator may want different."""
-
-    threads: int = 1
-    """One thread makes the bucket exact: its rules read and write without a lock."""
-    descriptors_max: int = 200_000
-    """Connections follow from it and from the process's own limit, whichever is lower."""
-    retries: int = 0
-    """A retry hides the failure that the governor should see."""
-    connect_timeout_ms: int = proxy.CONNECT_TIMEOUT_MS
-    idle_timeout_ms: int = proxy.IDLE_TIMEOUT_MS
-    user: str | None = None
-    """The user that the worker becomes once it listens; only root can ask for that."""
-
-
-class HaproxyFiles:
+class HaproxyFiles(proxy.ProxyFiles):
     """Where everything of the dataplane lives."""
 
     def __init__(self, folder: Path) -> None:
-        name = str(folder)
-        if any(not char.isprintable() or char in " \\\"'#" for char in name):
-            raise PermanentFault(f"folder: HAProxy cannot name {name!r}")
-        if len(name.encode()) > _FOLDER_BYTES_MAX:
-            raise PermanentFault(f"folder: too long for a socket's path: {name}")
-        self.folder = folder
+        super().__init__(folder, _FOLDER_BYTES_MAX)
+        if any(not char.isprintable() or char in " \\\"'#" for char in str(folder)):
+            raise PermanentFault(f"folder: HAProxy cannot name {str(folder)!r}")
         self.config = folder / "haproxy.cfg"
         self.states = folder / "states.map"  # as it was at the last start or reload
         self.socket = folder / "haproxy.sock"  # the runtime socket of the worker
@@ -106,48 +85,48 @@ class HaproxyFiles:
         """
         return self.folder / f"counted-{generation.rpartition('/')[2]}.json"
 
-    def ours(self) -> list[Path]:
-        """All that may be there; the folder may hold files of others."""
-        single = [path for name, path in vars(self).items() if name != "folder"]
-        return [*single, *proxy.drafts(self.folder), *sorted(self.folder.glob("counted-*.json"))]
+    def laid(self, group: str, side: str) -> Path:
+        """The table that is laid out on a side of a group, for the next agent."""
+        return self.folder / f"laid-{proxy.escape(group)}_{side}.json"
+
+    def more(self) -> list[Path]:
+        return [path for kind in ("counted", "laid") for path in self.folder.glob(f"{kind}-*.json")]
 
 
-def generation(groups: Sequence[RouteGroup], settings: HaproxySettings) -> str:
+def generation(groups: Sequence[RouteGroup], worker: Mapping[str, object]) -> str:
     """Names a configuration, tables apart; HAProxy shows it as its description."""
     shape = [
         [g.name, g.vip, g.port, g.proto.value, sorted([b.id, b.host, b.port] for b in g.backends)]
         for g in sorted(groups, key=lambda group: group.name)
     ]
-    return f"fairlead/{SCHEMA_VERSION}/{digest([shape, list(astuple(settings))])[:16]}"
+    return f"fairlead/{SCHEMA_VERSION}/{digest([shape, dict(worker)])[:16]}"
 
 
 def render(
     groups: Sequence[RouteGroup],
-    tables: Mapping[str, Table],
-    *,
+    active: Mapping[str, Active],
     files: HaproxyFiles,
-    settings: HaproxySettings,
-) -> str:
-    """The whole configuration; tables are laid out on both sides."""
-    user = f"\n    user {settings.user}" if settings.user else ""
-    values = {
-        **asdict(settings),
-        "user": user,
-        "description": generation(groups, settings),
-        "socket": files.socket,
-        "states": files.states,
-    }
-    sections = [_filled("global.cfg", values)]
+    worker: Mapping[str, object],
+    *,
+    born_ms: int,
+) -> tuple[str, str]:
+    """The whole configuration, with tables laid out on both sides, and the first map of states."""
+    description = generation(groups, worker)
+    paths = {"socket": files.socket, "states": files.states}
+    values = {**worker, **paths, "description": description}
+    sections, states = [_filled("global.cfg", values)], [f"{BORN} {born_ms}"]
     for index, group in enumerate(sorted(groups, key=lambda group: group.name)):
+        name, now = proxy.escape(group.name), active[group.name]
         of_group = {
-            "name": proxy.escape(group.name),
+            "name": name,
             "address": proxy.address(group.vip, group.port),
             "tokens": f"proc.tokens{index}",
             "at": f"proc.at{index}",
-            "backends": "\n".join(_backends(group, tables[group.name])),
+            "backends": "\n".join(_backends(group, now.table)),
         }
         sections.append(_filled("group.cfg", values | of_group))
-    return "\n".join(sections)
+        states.append(f"{name} {write_state(now)}")
+    return "\n".join(sections), "\n".join(states) + "\n"
 
 
 def _filled(template: str, values: Mapping[str, object]) -> str:
@@ -156,21 +135,20 @@ def _filled(template: str, values: Mapping[str, object]) -> str:
 
 def _backends(group: RouteGroup, table: Table) -> list[str]:
     name = proxy.escape(group.name)
-    laid = {side: weights(table.slots) for side in proxy.SIDES}
-    laid[proxy.HASHED] = hashed_weights(table)
-    balances = dict.fromkeys(proxy.SIDES, "balance roundrobin")
     # A flow is a client's connection; the ring places it by points.
-    balances[proxy.HASHED] = "balance hash var(txn.flow)\n    hash-type consistent sdbm avalanche"
+    ring = "hash var(txn.flow)\n    hash-type consistent sdbm avalanche"
     numbers = _numbers([backend.id for backend in group.backends])
-    return [
-        f"backend {name}_{side}\n    {balances[side]}\n"
-        + "".join(
-            f"    server {proxy.escape(backend.id)} {proxy.address(backend.host, backend.port)}"
-            f" id {numbers[backend.id]} weight {laid[side][backend.id]}\n"
-            for backend in sorted(group.backends, key=lambda backend: backend.id)
-        )
-        for side in (*proxy.SIDES, proxy.HASHED)
-    ]
+    sections = []
+    for side in proxy.COPIES:
+        weighed = weights(table, side)
+        balance = "roundrobin" if side in proxy.SIDES else ring
+        lines = [f"backend {name}_{side}", f"    balance {balance}"]
+        for backend in sorted(group.backends, key=lambda backend: backend.id):
+            server = f"{proxy.escape(backend.id)} {proxy.address(backend.host, backend.port)}"
+            number, weight = numbers[backend.id], weighed[backend.id]
+            lines.append(f"    server {server} id {number} weight {weight}")
+        sections.append("\n".join(lines) + "\n")
+    return sections
 
 
 def _numbers(ids: Sequence[str]) -> dict[str, int]:
@@ -190,8 +168,11 @@ def addresses(text: str) -> set[proxy.Address]:
     return {(host, int(port)) for host, port in binds}
 
 
-def weights(slots: Mapping[str, int]) -> dict[str, int]:
-    """Slots as HAProxy's weights: the same numbers as long as they fit."""
+def weights(table: Table, side: str) -> dict[str, int]:
+    """Slots as HAProxy's weights, the same numbers as long as they fit; on the ring, members."""
+    slots, members = table.slots, table.limits.fallback.members
+    if side == proxy.HASHED:
+        return {id: _RING_WEIGHT if id in members else 0 for id in slots}
     most = max(slots.values(), default=0)
     if most <= WEIGHT_MAX:
         return dict(slots)
@@ -199,17 +180,12 @@ def weights(slots: Mapping[str, int]) -> dict[str, int]:
     return {id: max(1, count * WEIGHT_MAX // most) if count else 0 for id, count in slots.items()}
 
 
-def hashed_weights(table: Table) -> dict[str, int]:
-    members = table.limits.fallback.members
-    return {id: _RING_WEIGHT if id in members else 0 for id in table.slots}
-
-
 def lay_out(name: str, side: str, table: Table) -> list[str]:
     """The commands that put a table on a side, and its fallback members on the hashed one."""
     commands = []
-    for where, weighed in ((side, weights(table.slots)), (proxy.HASHED, hashed_weights(table))):
-        for id, weight in sorted(weighed.items()):
-            server = f"{name}_{where}/{proxy.escape(id)}"
+    for copy in (side, proxy.HASHED):
+        for id, weight in sorted(weights(table, copy).items()):
+            server = f"{name}_{copy}/{proxy.escape(id)}"
             commands.append(f"set server {server} weight {weight}")
             if weight:
                 commands.append(f"set server {server} state ready")
@@ -232,12 +208,6 @@ def room_of_servers(name: str, room: Mapping[str, int], ids: Collection[str], he
     return servers
 
 
-def first_map(groups: Mapping[str, Active], born_ms: int) -> str:
-    lines = [f"{BORN} {born_ms}\n"]
-    lines += [f"{proxy.escape(name)} {write_state(now)}\n" for name, now in sorted(groups.items())]
-    return "".join(lines)
-
-
 def write_state(now: Active) -> str:
     """A group's state, for a table that was laid out on its side."""
     table, limits = now.table, now.table.limits
@@ -257,19 +227,10 @@ def write_state(now: Active) -> str:
     )
 
 
-def read_state(
-    group: str, state: str, slots: Mapping[str, int], members: Collection[str]
-) -> Active:
-    """What was written, to a thousandth of a token per second; HAProxy shows weights elsewhere."""
-    head, served, hashed = state.split("|")
-    epoch, side, inside_max, decision = head.split(":")
-    fallback = Fallback(tuple(sorted(members)), *_read_admission(hashed))
-    admission, retry_after_s = _read_admission(served)
-    bound = Concurrency(int(inside_max)) if int(inside_max) else None
-    limits = Limits(fallback, admission, retry_after_s, bound)
-    return Active(
-        Table(group, int(epoch), slots, limits), int(decision) if decision else None, side
-    )
+def read_head(state: str) -> tuple[int, str]:
+    """The epoch and the side of a state."""
+    epoch, side, *_ = state.split(":")
+    return int(epoch), side
 
 
 def _write_admission(side: str, admission: Admission, retry_after_s: int) -> str:
@@ -278,11 +239,3 @@ def _write_admission(side: str, admission: Admission, retry_after_s: int) -> str
     rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
     refill, size = min(round(rate * 1000), _REFILL_MAX), min(round(burst * TOKEN), _SIZE_MAX)
     return f"{side}:{admission.mode}:{refill}:{size}:{retry_after_s}"
-
-
-def _read_admission(text: str) -> tuple[Admission, int]:
-    _, mode, *rest = text.split(":")
-    if not rest:
-        return Admission(AdmissionMode(mode)), FULL_RETRY_AFTER_S
-    refill, size, retry_after_s = (int(number) for number in rest)
-    return Admission(AdmissionMode(mode), refill / 1000, size / TOKEN), retry_after_s

@@ -1,4 +1,9 @@
-"""The HAProxy dataplane: tables as weights of the side that rests, then one map value flips it."""
+"""The HAProxy dataplane: tables as weights of the side that rests, then one map value flips it.
+
+A reload starts a worker with counters at zero, so what was counted until then is kept in a file and
+added. Requests that the old worker admits in the milliseconds between the last look and the new
+worker's start are not counted; they are served all the same.
+"""
 
 import contextlib
 import os
@@ -10,20 +15,20 @@ from pathlib import Path
 
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
 from fairlead.core.traffic.limits import liveness
-from fairlead.core.traffic.sighting import GroupSeen, Liveness
+from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane import proxy, tables
-from fairlead.dataplane.haproxy import config, stats
+from fairlead.dataplane.haproxy import config, runtime
 from fairlead.dataplane.haproxy.runtime import HaproxyLog, HaproxyProcess, ask, execute
 from fairlead.dataplane.tables import Active, active
-from fairlead.host.clock import monotonic_ms, now_ms
-from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Table
-from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.host.clock import now_ms
+from fairlead.ports.dataplane import SCHEMA_VERSION, Backend, RouteGroup, Table
+from fairlead.ports.faults import PermanentFault
 
 _VALUE = re.compile(r'value="([^"]*)"')
 _EXPIRES = re.compile(rf"key={config.AGENT} .*\bexp=(\d+)")
 
 
-class HaproxyDataplane:
+class HaproxyDataplane(proxy.ProxyDataplane):
     """One HAProxy of our own, in one folder."""
 
     name = "haproxy"
@@ -33,45 +38,20 @@ class HaproxyDataplane:
         "latency": "log ring: p95 of the active time of successes over 5 s",
         "errors": "show stat: 5xx, broken responses, failed connects",
     }
+    _files: config.HaproxyFiles
+    _process: HaproxyProcess
+    _log: HaproxyLog
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        binary: str = "haproxy",
-        settings: config.HaproxySettings | None = None,
-    ) -> None:
-        self._files = config.HaproxyFiles(folder.absolute())
-        self._settings = settings or config.HaproxySettings(user=_unprivileged())
-        self._process = HaproxyProcess(self._files, binary)
-        self._log = HaproxyLog(self._files.socket)
-        self._groups: dict[str, RouteGroup] = {}
+    def __init__(self, folder: Path, *, binary: str = "haproxy", threads: int = 1) -> None:
+        """One thread makes the bucket exact: its rules read and write without a lock."""
+        files = config.HaproxyFiles(folder.absolute())
+        super().__init__(files, HaproxyProcess(files, binary), HaproxyLog(files.socket))
+        self._worker = {"threads": threads, "user": _unprivileged()}
         self._generation = ""
         self._active: dict[str, Active] = {}
         """What groups went by when it was last known, for a HAProxy that died; by name."""
         self._held: config.Held = {}
-        self._room: config.Room = {}
-        """The limit that each server was last given."""
-        self._restarts = proxy.Restarts()
-
-    @proxy.as_fault
-    def configure(self, groups: Sequence[RouteGroup]) -> None:
-        """These groups and no others; a reload only when they differ from what runs."""
-        tables.check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
-        self._files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        wanted = config.generation(groups, self._settings)
-        running = self._process.running()
-        if running != wanted:
-            self._install(groups, wanted, running)
-        self._groups, self._generation = {group.name: group for group in groups}, wanted
-        self._beat()
-        members = {
-            (proxy.escape(group.name), proxy.escape(backend.id))
-            for group in groups
-            for backend in group.backends
-        }
-        self._log.requests.keep(members)
-        self._log.catch_up(monotonic_ms())  # begins to follow the log
+        self._room: config.Room = {}  # the limit that each server was last given
 
     def schema_version(self) -> int:
         """Of the rules that run; ours when none do."""
@@ -86,9 +66,10 @@ class HaproxyDataplane:
         state = _VALUE.search(answer)
         if state is None:
             raise PermanentFault(f"HAProxy has no state for group {group.name!r}")
-        before = config.read_state(group.name, state[1], {}, ())
-        tables.check_flip(table, before.table.epoch, _liveness(answer))
-        now = Active(table, decision, proxy.other_side(before.side))
+        epoch, side = config.read_head(state[1])
+        tables.check_flip(table, epoch, _liveness(answer))
+        now = Active(table, decision, proxy.other_side(side))
+        proxy.save(self._files.laid(group.name, now.side), now)
         execute(self._files.socket, config.lay_out(name, now.side, table))
         bound = table.limits.concurrency
         self._make_room(name, bound.room if bound else {}, table.slots)
@@ -102,56 +83,26 @@ class HaproxyDataplane:
         self._make_room(proxy.escape(group), room, [backend.id for backend in members])
 
     @proxy.as_fault
-    def heartbeat(self) -> None:
-        """Put the agent back into the table that forgets it after 15 s; restart what died."""
-        try:
-            self._beat()
-        except TemporaryFault:
-            if not self._groups or self._process.running() is not None:
-                raise
-            with self._restarts.attempt():
-                self.configure(list(self._groups.values()))
-
-    @proxy.as_fault
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """Nothing new for it on any side, until a table gives it slots again."""
         tables.check_backend(self._groups, group, backend)
         name, server = proxy.escape(group), proxy.escape(backend)
-        servers = [f"{name}_{side}/{server}" for side in (*proxy.SIDES, proxy.HASHED)]
-        execute(self._files.socket, [f"set server {server} state drain" for server in servers])
+        commands = [f"set server {name}_{side}/{server} state drain" for side in proxy.COPIES]
+        execute(self._files.socket, commands)
 
-    @proxy.as_fault
-    def read(self) -> Mapping[str, GroupSeen]:
-        at_ms = monotonic_ms()
-        rows = list(stats.parse(ask(self._files.socket, stats.COMMAND)))
-        counted, self._held = self._counted(rows, self._groups, self._generation), stats.held(rows)
-        states = self._states()
-        alive = _liveness(ask(self._files.socket, f"show table {config.BEAT}"))
-        self._log.catch_up(at_ms)
-        return {
-            name: counted[proxy.escape(name)].seen(
-                config.read_state(name, states[proxy.escape(name)], {}, ()),
-                alive,
-                self._log.requests,
-                at_ms,
-                group=proxy.escape(name),
-                names={backend.id: proxy.escape(backend.id) for backend in group.backends},
-            )
-            for name, group in self._groups.items()
-        }
-
-    def detach(self) -> None:
-        self._log.close()
-
-    @proxy.as_fault
-    def remove(self) -> None:
-        self._log.close()
-        self._process.stop()
-        self._groups, self._active, self._room = {}, {}, {}
-        proxy.remove_files(self._files.folder, self._files.ours())
+    def _host(self, backend: Backend) -> str:
+        return proxy.escape(backend.id)
 
     def _beat(self) -> None:
+        """Put the agent back into the table that forgets it after 15 s."""
         execute(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
+
+    def _look(self) -> proxy.Look:
+        rows = runtime.read_counters(self._files.socket)
+        self._held = runtime.held(rows)
+        counted = self._counted(rows, self._groups, self._generation)
+        alive = _liveness(ask(self._files.socket, f"show table {config.BEAT}"))
+        return counted, self._running_groups(self._groups.values()), alive
 
     def _make_room(self, name: str, room: Mapping[str, int], ids: Iterable[str]) -> None:
         wanted = config.room_of_servers(name, room, sorted(ids), self._held)
@@ -160,20 +111,30 @@ class HaproxyDataplane:
         execute(self._files.socket, commands)
         self._room |= news
 
-    def _install(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
-        before = self._running_groups() if running is not None else self._active
-        now = {group.name: active(group, before.get(group.name)) for group in groups}
-        kept = self._files.counted(wanted)
+    def _install(self, groups: Sequence[RouteGroup]) -> None:
+        """A reload only when the groups differ from what runs."""
+        self._files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        wanted, running = config.generation(groups, self._worker), self._process.running()
+        if running != wanted:
+            self._change(groups, wanted, running)
+        self._generation = wanted
+
+    def _change(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
+        files, kept = self._files, self._files.counted(wanted)
+        before, ours = self._active, set[proxy.Address]()
+        written = (files.config, files.states)
+        old = [(path, path.read_text() if path.exists() else None) for path in written]
         if running is not None:
-            rows = stats.parse(ask(self._files.socket, stats.COMMAND))
-            stats.write(kept, self._counted(rows, [group.name for group in groups], running))
-        files = (self._files.config, self._files.states)
-        old = [(path, path.read_text() if path.exists() else None) for path in files]
-        proxy.check_free(groups, config.addresses(old[0][1] or "") if running is not None else ())
-        proxy.replace_text(self._files.states, config.first_map(now, now_ms()))
-        current = {name: group.table for name, group in now.items()}
-        rendered = config.render(groups, current, files=self._files, settings=self._settings)
-        proxy.replace_text(self._files.config, rendered)
+            same = self.schema_version() == SCHEMA_VERSION  # else it begins again
+            before = self._running_groups(groups) if same else {}
+            rows = runtime.read_counters(files.socket)
+            proxy.save(kept, self._counted(rows, [group.name for group in groups], running))
+            ours = config.addresses(old[0][1] or "")
+        proxy.check_free(groups, ours)
+        now = {group.name: active(group, before.get(group.name)) for group in groups}
+        rendered = config.render(groups, now, files, self._worker, born_ms=now_ms())
+        for path, text in zip(written, rendered, strict=True):
+            proxy.replace_text(path, text)
         try:
             self._process.check()
             if running is None:
@@ -182,57 +143,54 @@ class HaproxyDataplane:
                 self._log.close()
                 self._process.reload(wanted)
         except PermanentFault:
-            for path, text in old:
-                if text is not None:
-                    proxy.replace_text(path, text)
+            for path, was in old:
+                if was is not None:
+                    proxy.replace_text(path, was)
             raise
         self._active = now
         self._room, self._held = {}, {}  # a new worker has no limits
-        for path in self._files.folder.glob("counted-*.json"):
+        for name, group in now.items():
+            proxy.save(files.laid(name, group.side), group)
+        for path in files.folder.glob("counted-*.json"):
             if path != kept:
                 path.unlink()
 
-    def _running_groups(self) -> dict[str, Active]:
-        weights: dict[tuple[str, str], dict[str, int]] = {}
-        for line in ask(self._files.socket, "show servers state").splitlines()[2:]:
-            fields = line.split()
-            if len(fields) > 7:
-                group, _, side = fields[1].rpartition("_")
-                weights.setdefault((group, side), {})[proxy.unescape(fields[3])] = int(fields[7])
-        groups = {}
-        for name, state in self._states().items():
-            hashed = weights.get((name, proxy.HASHED), {})
-            members = [id for id, weight in hashed.items() if weight]
-            try:
-                now = config.read_state(proxy.unescape(name), state, {}, members)
-            except ValueError:  # of another schema: it begins again
-                return {}
-            slots = weights.get((name, now.side), {})
-            groups[now.table.group] = replace(now, table=replace(now.table, slots=slots))
-        return groups
-
-    def _states(self) -> dict[str, str]:
+    def _running_groups(self, groups: Iterable[RouteGroup]) -> dict[str, Active]:
+        """What groups go by now. HAProxy knows on which side; what was laid out there is known, or
+        in the file of that side."""
         answer = ask(self._files.socket, f"show map {self._files.states}")
-        lines = [line.split() for line in answer.splitlines()]
+        lines = (line.split() for line in answer.splitlines())
         states = {fields[1]: fields[2] for fields in lines if len(fields) == 3}
-        states.pop(config.BORN, None)
-        return states
+        running = {}
+        for group in groups:
+            if state := states.get(proxy.escape(group.name)):
+                epoch, side = config.read_head(state)
+                now = self._active.get(group.name)
+                if now is None or (now.table.epoch, now.side) != (epoch, side):
+                    now = proxy.load(self._files.laid(group.name, side), Active)
+                if now is None:  # lost: until the next table, whose side and epoch follow these
+                    even = active(group, None)
+                    now = replace(even, table=replace(even.table, epoch=epoch), side=side)
+                running[group.name] = self._active[group.name] = now
+        return running
 
     def _counted(
-        self, rows: Iterable[stats.Row], groups: Iterable[str], generation: str
+        self, rows: Iterable[runtime.Row], groups: Iterable[str], generation: str
     ) -> dict[str, proxy.GroupCount]:
         """By the worker of a generation and those before it; under escaped names."""
-        path = self._files.counted(generation)
-        return stats.add(stats.read(path, [proxy.escape(name) for name in groups]), rows)
+        kept = proxy.load(self._files.counted(generation), dict[str, proxy.GroupCount]) or {}
+        for group in kept.values():
+            for backend in group.backends.values():
+                backend.open = backend.queue = 0  # what was in an earlier worker ended there
+        names = map(proxy.escape, groups)
+        return runtime.add({name: kept.get(name, proxy.GroupCount()) for name in names}, rows)
 
 
-def _unprivileged() -> str | None:
-    """The user that Debian's package brings, if we are root: a proxy need not be."""
-    if os.geteuid() != 0:
-        return None
+def _unprivileged() -> str:
+    """The worker becomes the user that Debian's package brings, if we are root, once it listens."""
     with contextlib.suppress(KeyError):
-        return pwd.getpwnam("haproxy").pw_name
-    return None
+        return f"\n    user {pwd.getpwnam('haproxy').pw_name}" if os.geteuid() == 0 else ""
+    return ""
 
 
 def _liveness(answer: str) -> Liveness:

@@ -1,4 +1,4 @@
-"""HAProxy itself: its runtime socket, its process, and the log in its memory.
+"""HAProxy itself: its runtime socket, its process, its counters, and the log in its memory.
 
 On the runtime socket a line of commands goes in and their answers come out. HAProxy ends the answer
 to every command with an empty line. One that does not end so was cut off by its death, and must not
@@ -8,25 +8,26 @@ The process is a master with a worker, in a session of its own, so that it outli
 """
 
 import contextlib
-import os
 import shutil
-import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fairlead.dataplane.haproxy.config import REQUESTS, HaproxyFiles
-from fairlead.dataplane.proxy import RequestLog, wait_for_end
+from fairlead.dataplane import proxy
+from fairlead.dataplane.haproxy.config import REQUESTS, HaproxyFiles, Held
+from fairlead.dataplane.proxy import BackendCount, GroupCount
 from fairlead.host.clock import wait_until
 from fairlead.host.process import run_detached
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
-_TIMEOUT_S = 10.0
-# HAProxy reads a line into one buffer of 16 KiB.
-_LINE_BYTES_MAX = 8 * 1024
-_START_S, _STOP_S = 20.0, 20.0
+_TIMEOUT_S, _START_S = 10.0, 20.0
+_LINE_BYTES_MAX = 8 * 1024  # HAProxy reads a line into one buffer of 16 KiB
 _ADMIN_PATH = "/usr/local/sbin:/usr/sbin"  # where Debian puts it, which is not on every PATH
 _CHUNK = 1 << 18
+SHOW_COUNTERS = "show stat -1 6 -1"  # backends and servers of every proxy
+_COUNTERS = ("qcur", "scur", "stot", "econ", "eresp", *(f"hrsp_{kind}xx" for kind in "12345"))
+Row = tuple[str, str, dict[str, int]]
+"""A proxy of HAProxy's, a server of it or `BACKEND`, and its counters."""
 
 
 def ask(path: Path, command: str, *, ends: bool = True) -> str:
@@ -80,8 +81,7 @@ class HaproxyProcess:
     """Starts, reloads and stops the HAProxy of one folder; finds it again by its sockets."""
 
     def __init__(self, files: HaproxyFiles, binary: str) -> None:
-        self._files = files
-        self._binary = binary
+        self._files, self._binary = files, binary
 
     def running(self) -> str | None:
         """The description of the worker that serves; None when there is none."""
@@ -89,11 +89,11 @@ class HaproxyProcess:
             answer = ask(self._files.socket, "show info")
         except TemporaryFault:
             return None
-        for line in answer.splitlines():
-            name, _, value = line.partition(":")
-            if name.lower() == "description":
-                return value.strip()
-        return ""
+        pairs = (line.partition(":") for line in answer.splitlines())
+        return next((text.strip() for name, _, text in pairs if name.lower() == "description"), "")
+
+    def alive(self) -> bool:
+        return self.running() is not None
 
     def check(self) -> None:
         if problem := self._run("-c"):
@@ -111,27 +111,15 @@ class HaproxyProcess:
         self._await(description)
 
     def stop(self) -> None:
-        pid = self._master()
-        if pid is None:
-            return
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-        wait_for_end(descriptor, _STOP_S, "HAProxy")
+        proxy.stop_process(self._master(), "HAProxy")
 
     def _master(self) -> int | None:
         try:
             answer = ask(self._files.master, "show proc")
         except TemporaryFault:
             return None
-        for line in answer.splitlines():
-            fields = line.split()
-            if len(fields) > 1 and fields[1] == "master":
-                return int(fields[0])
-        return None
+        rows = (line.split() for line in answer.splitlines())
+        return next((int(row[0]) for row in rows if row[1:2] == ["master"]), None)
 
     def _await(self, description: str) -> None:
         # The master goes through exec() once more after its worker has begun.
@@ -148,39 +136,80 @@ class HaproxyProcess:
         command = [program, *options, "-f", str(self._files.config)]
         with self._files.log.open("w") as output:
             failed = run_detached(command, output=output)
-        return _gist(self._files.log) if failed else None
+        return proxy.gist(self._files.log, "ALERT") if failed else None
 
 
-def _gist(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if "ALERT" in line]
-    return " | ".join(lines[:3]) or "no reason given"
+def read_counters(path: Path) -> list[Row]:
+    """The lines of `show stat` with a request, and the columns of interest.
+
+    There are eighty more; those that hold free text, and so might hold a comma, come after ours.
+    A server that was never sent anything, as on the hashed side, is left out.
+    """
+    header, *lines = ask(path, SHOW_COUNTERS).splitlines()
+    places = {name: header.split(",").index(name) for name in _COUNTERS}
+    cut, rows = max(places.values()) + 1, []
+    for line in lines:
+        fields = line.split(",", cut)
+        if len(fields) > cut and fields[places["stot"]] != "0":
+            counters = {name: int(fields[place] or 0) for name, place in places.items()}
+            rows.append((fields[0], fields[1], counters))
+    return rows
 
 
-class HaproxyLog:
+def add(counted: dict[str, GroupCount], rows: Iterable[Row]) -> dict[str, GroupCount]:
+    """Add a worker's lines to what was counted before; names are escaped."""
+    for place, server, row in rows:
+        group, _, part = place.rpartition("_")
+        here = counted.get(group)
+        if here is None:
+            continue
+        if server == "BACKEND":
+            here.refused_soft += row["stot"] if part == "soft" else 0
+            here.refused_hard += row["stot"] if part == "hard" else 0
+        elif part in proxy.COPIES:
+            here.admitted += row["stot"]
+            count = here.backends.setdefault(server, BackendCount())
+            count.admitted += row["stot"]
+            count.connect_failures += row["econ"]
+            count.successes += sum(row[f"hrsp_{kind}xx"] for kind in "1234")
+            count.errors += row["hrsp_5xx"] + row["eresp"]
+            count.open += row["scur"]
+            count.queue = (count.queue or 0) + row["qcur"]
+    return counted
+
+
+def held(rows: Iterable[Row]) -> Held:
+    servers: dict[str, dict[str, int]] = {}
+    for place, server, row in rows:
+        if server != "BACKEND":
+            servers.setdefault(place, {})[server] = row["scur"]
+    return servers
+
+
+class HaproxyLog(proxy.RequestLog):
     """Follows the ring in HAProxy's memory that has a line per request.
 
     It holds a connection to the runtime socket on which new lines arrive, and reads what has come
     when it is asked. A slow reader loses the oldest lines and never slows a request down.
     """
 
+    whole = "--"
+
     def __init__(self, path: Path) -> None:
-        self.requests = RequestLog()
+        super().__init__()
         self._path = path
         self._connection: socket.socket | None = None
+
+    def unreached(self, ended: str) -> bool:
+        return ended.startswith("SC")
 
     def catch_up(self, now_ms: int) -> None:
         try:
             if self._connection is None:
                 self._connection = self._follow()
-            while True:
-                data = self._connection.recv(_CHUNK)
-                if not data:  # that worker is gone; the next look finds the new one
-                    self.close()
-                    return
-                # SC: the connection to the server failed.
-                self.requests.feed(
-                    data, now_ms, whole="--", unreached=lambda ended: ended.startswith("SC")
-                )
+            while data := self._connection.recv(_CHUNK):
+                self.feed(data, now_ms)
+            self.close()  # that worker is gone; the next look finds the new one
         except BlockingIOError:
             return
         except OSError:
@@ -191,7 +220,7 @@ class HaproxyLog:
             with contextlib.suppress(OSError):
                 self._connection.close()
         self._connection = None
-        self.requests.restart()
+        super().close()
 
     def _follow(self) -> socket.socket:
         connection = connect(self._path)

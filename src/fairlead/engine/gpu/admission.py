@@ -1,27 +1,34 @@
 """Admission: fund, then place, then the entries that say so; and growth, the same for a part.
 
-`assess` is also what a dry run and `plan` show: the same decision, not recorded.
+`ask` is also what a dry run and `plan` show: the same decision, not recorded.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from math import lcm
+from typing import Any, NamedTuple
 
 import msgspec
 
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang, Node
-from fairlead.core.invariant import known, of_kind, require
+from fairlead.core.invariant import known, require
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
-from fairlead.engine.gpu.leases import Moment, open_lease
+from fairlead.engine.gpu.leases import Context, open_lease
 from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
-from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
+from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
-from fairlead.schema.gpu import STYLE, PlaceInput, from_plan, fund_document, no_room
-from fairlead.schema.objects import BudgetSpec, RunSpec
+from fairlead.schema.gpu import (
+    STYLE,
+    PlaceInput,
+    from_plan,
+    from_start,
+    fund_document,
+    no_room,
+    start_document,
+)
+from fairlead.schema.objects import RunSpec
 
 
 class RunAdmission:
@@ -148,51 +155,45 @@ def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> boo
 # -- one decision ---------------------------------------------------------------------------------
 
 
-def assess(
-    projection: Projection, spec: RunSpec, now_ms: int, request: gpu.Request | None = None
-) -> gpu.Assessment:
-    """Whether a run can start now, and how wide; or a part of it (`request`)."""
-    return gpu.assess(
-        projection.book(now_ms),
-        request or objects.to_request(spec),
-        now_ms,
-        gang_of=partial(gang_of, spec),
-        place=projection.place,
-        free_gpus=partial(projection.free_gpus, spec.flavor),
-    )
+class StartAnswer(NamedTuple):
+    """What was asked of `core.gpu.start`, and what it decided."""
+
+    asked: gpu.StartRequest
+    found: gpu.Start
+
+    @property
+    def refusal(self) -> FundRefusal | None:
+        return funding(self.found).refusal
 
 
-def funding(assessed: gpu.Assessment) -> Funding:
-    return msgspec.convert(from_plan(assessed.plan, assessed.remedy), Funding)
+def ask(projection: Projection, spec: RunSpec, now_ms: int, **more: Any) -> StartAnswer:
+    """Whether a run can start now, and how wide; `more`: other fields of a `StartRequest`."""
+    fields = {"request": objects.to_request(spec), "shape": objects.to_shape(spec), **more}
+    asked = gpu.StartRequest(**fields)
+    return StartAnswer(asked, gpu.start(asked, projection.book(now_ms), projection.devices, now_ms))
 
 
-def refusal(assessed: gpu.Assessment) -> FundRefusal:
-    return known(funding(assessed).refusal, "what is not funded was refused")
-
-
-def gang_of(spec: RunSpec, plan: gpu.Plan) -> Gang:
-    """What is placed; also elsewhere, where an envelope elsewhere pays for a part."""
-    elsewhere = any(line.tier.value.endswith("elsewhere") for line in plan.lines)
-    return objects.to_gang(spec, objects.without_spares(spec, plan.gpus), elsewhere=elsewhere)
+def funding(found: gpu.Start) -> Funding:
+    return msgspec.convert(from_plan(found.plan, found.remedy), Funding)
 
 
 def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     """The entries of one attempt to start a run; none when nothing new is to be said."""
-    spec, state, at = projection.run_spec(run), projection.runs[run], Moment(projection, now_ms)
+    spec, state, at = projection.run_spec(run), projection.runs[run], Context(projection, now_ms)
     if state.refusal is not None and _still_refused(projection, spec, state.refusal, now_ms):
         return []
-    assessed = assess(projection, spec, now_ms)
-    job = projection.next_job(run)
-    if not assessed.plan.funded:
-        return _refused(at, run, assessed)
-    if not assessed.starts:
-        return _waiting(at, run, assessed)
-    made = _decisions(at, run, assessed, job)
-    leases = list(_leases(run, spec, assessed, job, now_ms))
+    answer = ask(projection, spec, now_ms)
+    found, job = answer.found, projection.next_job(run)
+    if not found.plan.funded:
+        return _refused(at, run, answer)
+    if not found.starts:
+        return _waiting(at, run, answer)
+    made = _decisions(at, run, answer, "admission", job)
+    leases = list(_leases(at, run, found, job))
     for lease in leases:
         made += open_lease(at, lease, job)
     width = sum(lease.gpus for lease in leases if lease.is_active)
-    message = f"{width} GPUs, paid by {len(assessed.plan.lines)} envelopes"
+    message = f"{width} GPUs, paid by {len(found.plan.lines)} envelopes"
     body = entries.RunPhase(run, Phase.RUNNING.value, "Admitted", message, job=job)
     made.append(at.entry(body, job, "phase"))
     return made
@@ -219,35 +220,39 @@ def _still_refused(
     return same and caps == before
 
 
-def _refused(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
+def _refused(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
-    why = refusal(assessed)
+    why = known(answer.refusal, "what is not funded was refused")
     body = entries.RunPhase(run, Phase.PENDING.value, why.code, why.message)
-    return [_fund_decision(at, run, assessed), at.entry(body)]
+    return [_fund_decision(at, run, answer.found), at.entry(body)]
 
 
-def _waiting(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
+def _waiting(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     """Funded, but there are no devices: recorded when what is missing is not what was. Groups are
     placed whole, so what is missing is the GPUs of all groups without a place, and not the few
     devices that each of them lacks."""
-    missing = known(assessed.placement, "what is funded was placed").shortfall_gpus
+    missing = known(answer.found.placement, "what is funded was placed").shortfall_gpus
     state = at.projection.runs[run]
     if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
         return []
-    message = "funded, but " + no_room(missing, assessed.plan.gpus)
+    message = "funded, but " + no_room(missing, answer.found.plan.gpus)
     body = entries.RunPhase(run, Phase.PENDING.value, "NoDevices", message, shortfall_gpus=missing)
-    return [*_decisions(at, run, assessed), at.entry(body)]
+    return [*_decisions(at, run, answer, "admission"), at.entry(body)]
 
 
 def _leases(
-    run: str, spec: RunSpec, assessed: gpu.Assessment, job: str, now_ms: int
-) -> Iterator[LeaseFact]:
-    """One lease per payer, group and role: the plan's lines laid along the placed devices."""
-    duration_ms = assessed.request.duration_ms
-    until_ms = None if duration_ms is None else now_ms + duration_ms
-    lines = [(line, line.gpus) for line in assessed.plan.lines]
-    number = 0
-    for group in assessed.placement.groups if assessed.placement else ():
+    at: Context, run: str, found: gpu.Start, job: str, first: int = 0
+) -> Iterator[entries.LeaseOpen]:
+    """One lease per payer, group and role: the plan's lines laid along the placed devices.
+
+    Groups that come back (`found.groups`) have their own numbers; `first` is the first lease's.
+    """
+    duration_ms, owner = found.request.duration_ms, found.request.owner
+    until_ms = None if duration_ms is None else at.now_ms + duration_ms
+    reason = "Grow" if found.groups else "Start"
+    lines, number = [(line, line.gpus) for line in found.plan.lines], first
+    for group in found.placement.groups if found.placement else ():
+        place = found.groups[group.group] if found.groups else group.group
         for role, slots in (("Active", group.active), ("Spare", group.spares)):
             done = 0
             while done < len(slots):
@@ -257,21 +262,9 @@ def _leases(
                 lines[0] = (line, left - len(leased))
                 if not lines[0][1]:
                     lines.pop(0)
-                yield LeaseFact(
-                    f"{job}.{number}",
-                    run,
-                    spec.owner,
-                    role,
-                    group.group,
-                    leased,
-                    line.budget,
-                    line.envelope,
-                    line.borrowed,
-                    now_ms,
-                    until_ms,
-                    "Start",
-                    0,
-                )
+                payer, times = (line.budget, line.envelope, line.borrowed), (at.now_ms, until_ms)
+                terms = (run, owner, role, place, leased, *payer, *times, reason)
+                yield entries.LeaseOpen(*terms, f"{job}.{number}")
                 number += 1
     require(not lines, "every GPU of the plan has a device")
 
@@ -280,23 +273,41 @@ def _leases(
 
 
 def _decisions(
-    at: Moment, run: str, assessed: gpu.Assessment, plan_id: str | None = None
+    at: Context, run: str, answer: StartAnswer, cause: str, plan_id: str | None = None
 ) -> list[NewEntry]:
-    """Funding and placement. `plan_id`: of the start or growth that they lead to."""
-    gang = known(assessed.gang, "what is funded is a gang")
-    placement = known(assessed.placement, "what is funded was placed")
+    """Width, funding and placement. `plan_id`: of the start or growth that they lead to.
+
+    Where the width that was asked for is placed at once, funding and placement say all there is.
+    """
+    found, effect = answer.found, "place" if plan_id else None
+    gang = known(found.gang, "what is funded is a gang")
+    placement = known(found.placement, "what is funded was placed")
     body = entries.PlaceDecision(run, STYLE.from_core(placement))
-    document, effect = place_input(at.projection.nodes(), gang), "place" if plan_id else None
+    document = place_input(at.projection.devices.nodes, gang)
     reasons = () if placement.placed else ("NoDevices",)
     placed = at.entry(body, plan_id, effect, input=document, reasons=reasons)
-    return [_fund_decision(at, run, assessed, plan_id), placed]
+    made = [_fund_decision(at, run, found, plan_id), placed]
+    searched = found.request != answer.asked.request or not found.starts
+    if searched and answer.asked.request.min_gpus is not None:
+        made.insert(0, start_decision(at, run, answer, cause, plan_id))
+    return made
 
 
-def _fund_decision(
-    at: Moment, run: str, assessed: gpu.Assessment, plan_id: str | None = None
+def start_decision(
+    at: Context, run: str, answer: StartAnswer, cause: str, plan_id: str | None = None
 ) -> NewEntry:
-    output, effect = funding(assessed), None if plan_id is None else "cover"
-    document = _fund_input(at.projection, assessed.request, at.now_ms)
+    """The choice of the width, with its whole input."""
+    asked, found = answer
+    fund = _fund_input(at.projection, asked.request, at.now_ms)
+    document = start_document(fund, at.projection.devices.nodes, asked)
+    body = entries.StartDecision(run, from_start(found), cause)
+    effect, reasons = None if plan_id is None else "start", (found.reason.value,)
+    return at.entry(body, plan_id, effect, input=document, reasons=reasons)
+
+
+def _fund_decision(at: Context, run: str, found: gpu.Start, plan_id: str | None = None) -> NewEntry:
+    output, effect = funding(found), None if plan_id is None else "cover"
+    document = _fund_input(at.projection, found.request, at.now_ms)
     reasons = () if output.refusal is None else (output.refusal.code,)
     body = entries.FundDecision(run, output)
     return at.entry(body, plan_id, effect, input=document, reasons=reasons)
@@ -309,9 +320,7 @@ def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Do
     documents, usage = [], {}
     for owner in kin | book.families.parents_circle(request.owner):
         for budget in book.by_owner.get(owner, ()):
-            stored = projection.objects["Budget", budget.name]
-            spec = of_kind(stored.spec, BudgetSpec, "a Budget has a budget's spec")
-            document = objects.budget_document(budget.name, spec)
+            document = projection.budget_document(budget.name)
             if owner not in kin:  # an uncle makes cousins but pays for nothing
                 document = msgspec.structs.replace(document, envelopes=[], aggregate_caps=[])
             documents.append(document)
@@ -355,65 +364,37 @@ def may_grow(state: RunState) -> bool:
 def growth(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     """The entries by which a run grows, as wide as it can; none where it cannot."""
     spec, state = projection.run_spec(run), projection.runs[run]
-    free = projection.free_gpus(spec.flavor)
-    for request in _growth_requests(spec, state, now_ms):
-        if (request.min_gpus or request.gpus) > free:
-            continue
-        # The search for a remedy, which is not needed here, costs ten times the cover.
-        if not gpu.cover(projection.book(now_ms), request, now_ms).funded:
-            continue
-        assessed = assess(projection, spec, now_ms, request)
-        if assessed.starts:
-            return _grown(Moment(projection, now_ms), run, assessed)
-    return []
-
-
-def _growth_requests(spec: RunSpec, state: RunState, now_ms: int) -> list[gpu.Request]:
-    """What to ask for: everything, where its last group is a smaller one; else as much as goes."""
-    steps, group = spec.malleable, spec.group_gpus
-    lacking = state.grows_to - state.width
-    ends = [lease.expected_end_ms for lease in state.leases.values()]
-    until_ms = ends[0] if ends else None
-    left_ms = None if until_ms is None else until_ms - now_ms
-    if steps is None or group is None or lacking <= 0 or (left_ms is not None and left_ms <= 0):
+    end_ms = next((lease.expected_end_ms for lease in state.leases.values()), None)
+    lacks = spec.malleable is not None and spec.group_gpus and state.grows_to > state.width
+    late = end_ms is not None and end_ms <= now_ms
+    if not lacks or late or not projection.devices.gpus(spec.flavor):
         return []
-    whole = objects.to_request(spec)
+    request = objects.to_request(spec)
     borrowed = sum(lease.gpus for lease in state.leases.values() if lease.borrowed)
-    limit = whole.max_borrow_gpus
-    unit = lcm(group, steps.step_gpus)
-    base = replace(
-        whole,
-        duration_ms=left_ms,
-        max_borrow_gpus=None if limit is None else max(0, limit - borrowed),
+    limit = request.max_borrow_gpus
+    there = {lease.group for lease in state.leases.values() if lease.is_active}
+    answer = ask(
+        projection,
+        spec,
+        now_ms,
+        request=replace(
+            request,
+            duration_ms=None if end_ms is None else end_ms - now_ms,
+            max_borrow_gpus=None if limit is None else max(0, limit - borrowed),
+        ),
+        growth=gpu.Growth(state.width, state.grows_to, tuple(sorted(there))),
     )
-    requests = []
-    if lacking % unit:
-        gpus = objects.with_spares(spec, lacking)
-        requests.append(replace(base, gpus=gpus, min_gpus=None, step_gpus=None))
-    if lacking >= unit:
-        gpus = objects.with_spares(spec, lacking // unit * unit)
-        least = objects.with_spares(spec, unit)
-        requests.append(replace(base, gpus=gpus, min_gpus=least, step_gpus=least))
-    return requests
+    return _grown(Context(projection, now_ms), run, answer) if answer.found.starts else []
 
 
-def _grown(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
-    spec, state = at.projection.run_spec(run), at.projection.runs[run]
-    job, numbers = state.job or "", _missing_groups(spec, state)
+def _grown(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
+    state = at.projection.runs[run]
+    job = state.job or ""
     plan_id = f"{job}.{state.numbered}"
-    made = _decisions(at, run, assessed, plan_id)
+    made = _decisions(at, run, answer, "growth", plan_id)
     width = state.width
-    for number, lease in enumerate(_leases(run, spec, assessed, job, at.now_ms)):
-        born = replace(
-            lease, id=f"{job}.{state.numbered + number}", group=numbers[lease.group], reason="Grow"
-        )
-        width += born.gpus if born.is_active else 0
-        made += open_lease(at, born, job)
+    for lease in _leases(at, run, answer.found, job, state.numbered):
+        width += lease.gpus if lease.is_active else 0
+        made += open_lease(at, lease, job)
     body = entries.RunGrown(run, width, f"there is room again: {width} GPUs")
     return [*made, at.entry(body, plan_id, "grown")]
-
-
-def _missing_groups(spec: RunSpec, state: RunState) -> list[int]:
-    groups = objects.to_gang(spec, state.grows_to, elsewhere=False).groups()
-    there = {lease.group for lease in state.leases.values() if lease.is_active}
-    return [number for number in range(len(groups)) if number not in there]

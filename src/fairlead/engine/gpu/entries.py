@@ -13,6 +13,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from fairlead.core.canonical import canonical
+from fairlead.core.gpu import Lease, QueuedRun
+from fairlead.core.gpu.usage import Part
 from fairlead.core.lottery import Commitment, Reveal
 from fairlead.ports.ledger import Draft, Entry
 
@@ -162,11 +164,9 @@ class RunReclaimed(Body, frozen=True):
     reason: str
 
 
-class LeaseOpen(Body, frozen=True):
-    """A lease begins."""
+class LeaseTerms(msgspec.Struct, frozen=True):
+    """What a lease is, as long as it is open."""
 
-    ENTRY = "lease.open"
-    lease: str
     run: str
     owner: str
     role: str
@@ -178,6 +178,30 @@ class LeaseOpen(Body, frozen=True):
     start_ms: int
     expected_end_ms: int | None
     reason: str
+
+    @property
+    def gpus(self) -> int:
+        return len(self.slots)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it counts to the run's width; a spare does not."""
+        return self.role == "Active"
+
+    def terms(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in LeaseTerms.__struct_fields__}
+
+    def to_lease(self, name: str) -> Lease:
+        payer, end_ms = (self.budget, self.envelope), self.expected_end_ms
+        terms = (self.owner, *payer, self.gpus, self.start_ms, None, end_ms, self.borrowed)
+        return Lease(name, *terms)
+
+
+class LeaseOpen(Body, LeaseTerms, frozen=True):
+    """A lease begins."""
+
+    ENTRY = "lease.open"
+    lease: str
 
 
 class LeaseClose(Body, frozen=True):
@@ -222,47 +246,38 @@ class HoldPart(msgspec.Struct, frozen=True):
     gpu_ms: int
 
 
-class ChargeHold(Body, frozen=True):
-    """Hours are promised to a lease."""
+class Charge(Body, frozen=True):
+    """What an envelope pays for a lease."""
 
-    ENTRY = "charge.hold"
     lease: str
     budget: str
     envelope: str
+
+
+class ChargeHold(Charge, frozen=True):
+    """Hours are promised to a lease."""
+
+    ENTRY = "charge.hold"
     gpu_ms: int
     parts: tuple[HoldPart, ...]
 
 
-class DayPart(msgspec.Struct, frozen=True):
-    """What a lease used on one UTC day."""
-
-    day: int
-    used_ms: int
-    overdraft_ms: int
-
-
-class ChargePost(Body, frozen=True):
+class ChargePost(Charge, frozen=True):
     """What a lease used in all."""
 
     ENTRY = "charge.post"
-    lease: str
-    budget: str
-    envelope: str
     owner: str
     borrowed: bool
     used_ms: int
     overdraft_ms: int
-    parts: tuple[DayPart, ...]
+    parts: tuple[Part, ...]
     payer: str = ""
 
 
-class ChargeVoid(Body, frozen=True):
+class ChargeVoid(Charge, frozen=True):
     """What a lease held and did not use."""
 
     ENTRY = "charge.void"
-    lease: str
-    budget: str
-    envelope: str
     gpu_ms: int
 
 
@@ -306,11 +321,38 @@ class FundDecision(Body, frozen=True):
     output: Funding
 
 
-class PlaceDecision(Body, frozen=True):
+class RunDecision(Body, frozen=True):
+    """A decision about a run."""
+
+    run: str
+    output: Document
+
+
+class PlaceDecision(RunDecision, frozen=True):
     """Which devices a run gets, or how many are missing."""
 
     ENTRY = "gpu.place"
-    run: str
+
+
+class ResizeDecision(RunDecision, frozen=True):
+    """Which leases a run ends and begins: it shrinks, or a node is lost."""
+
+    ENTRY = "gpu.resize"
+
+
+class StartDecision(RunDecision, frozen=True):
+    """How wide a run starts or grows, or what it lacks."""
+
+    ENTRY = "gpu.start"
+    cause: str
+    """What asked: admission, growth, reservation, run, or draw."""
+
+
+class RefundDecision(Body, frozen=True):
+    """Which leases of a budget lose their funding, or have it again."""
+
+    ENTRY = "gpu.refund"
+    budget: str
     output: Document
 
 
@@ -322,18 +364,10 @@ class DeficitDecision(Body, frozen=True):
     output: Document
 
 
-class QueuePosition(msgspec.Struct, frozen=True):
-    """A run and its place in the queue, from 1."""
-
-    run: str
-    position: int
-    reason: str
-
-
 class QueueOrder(msgspec.Struct, frozen=True):
     """The output of `gpu.queue`."""
 
-    order: list[QueuePosition]
+    order: list[QueuedRun]
     held: list[Document]
 
 
@@ -498,7 +532,8 @@ class ReservationState(Body, frozen=True):
 def _types(base: type[Body]) -> dict[str, type[Body]]:
     found: dict[str, type[Body]] = {}
     for kind in base.__subclasses__():
-        found |= {kind.ENTRY: kind, **_types(kind)}
+        found |= {kind.ENTRY: kind} if "ENTRY" in vars(kind) else {}
+        found |= _types(kind)
     return found
 
 

@@ -15,7 +15,9 @@ _ABOUT = (("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), 
 # A nonce stands in an export beside a pseudonym: with its owner's name it would open that.
 _LEFT_OUT = frozenset({"input", "blobs", "spec", "parts", "nonce", "nonce_owners"})
 # Who waits and who is a candidate: rows of all tenants, as many as there are runs or leases.
-_WITHOUT_OUTPUT = (entries.DeficitDecision.ENTRY, entries.QueueDecision.ENTRY)
+_WITHOUT_OUTPUT = tuple(
+    kind.ENTRY for kind in (entries.DeficitDecision, entries.QueueDecision, entries.RefundDecision)
+)
 
 
 class EventFeed:

@@ -1,11 +1,10 @@
 """Entries folded into the projection, one function per kind; `Projection.fold` alone calls them."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from fairlead.core.invariant import require
 from fairlead.core.lottery import BeaconRound
@@ -138,16 +137,15 @@ def _queue(known: "Projection", at: Stamp, body: entries.QueueDecision) -> None:
 
 
 def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None:
-    facts = msgspec.structs.asdict(body)
     payer = known.budgets[body.budget].owner
-    lease = state.LeaseFact(id=facts.pop("lease"), **facts, seq=at.seq, payer=payer)
+    lease = state.LeaseFact(**body.terms(), id=body.lease, seq=at.seq, payer=payer)
     run = known.runs[lease.run]
     run.leases[lease.id] = lease
     if lease.reason == "Grow":
         run.numbered, run.grown = run.numbered + 1, True
     known.resolver.changed_seq = at.seq
     known.adopt(lease)
-    known.accounts.hold(lease.to_lease())
+    known.accounts.hold(lease.to_lease(lease.id))
 
 
 def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> None:

@@ -1,24 +1,25 @@
 """The entries by which leases open, close and are swapped. Reads the projection, writes nothing."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from itertools import groupby
 from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from fairlead.core import gpu
 from fairlead.core.gpu.usage import split_hold
 from fairlead.core.invariant import known
-from fairlead.core.reasons import CutKind
+from fairlead.core.reasons import CutKind, ResizeReason
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase
 from fairlead.ports.executor import Exit
+from fairlead.schema.gpu import STYLE
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Context:
     """What is known, and when and by whom entries are made of it."""
 
     projection: Projection
@@ -33,25 +34,24 @@ class Moment:
         return NewEntry(body, self.now_ms, author=by, plan_id=plan_id, effect=effect, **more)
 
 
-def open_lease(at: Moment, lease: LeaseFact, job: str) -> Iterator[NewEntry]:
+def open_lease(at: Context, body: entries.LeaseOpen, job: str) -> Iterator[NewEntry]:
     """A lease opens, and its hours are promised. The author is the control plane."""
     at = replace(at, author=SYSTEM)
-    facts = {name: getattr(lease, name) for name in entries.LeaseOpen.__struct_fields__[1:]}
-    yield at.entry(entries.LeaseOpen(lease.id, **facts), job, f"open {lease.id}")
-    if lease.expected_end_ms is not None:
-        found = at.projection.accounts.get(lease.budget, lease.envelope)
+    yield at.entry(body, job, f"open {body.lease}")
+    if body.expected_end_ms is not None:
+        found = at.projection.accounts.get(body.budget, body.envelope)
         account = known(found, "a payer has an account")
         parts = tuple(
             entries.HoldPart(from_ms, gpu_ms)
-            for from_ms, gpu_ms in split_hold(lease.to_lease(), account.envelope)
+            for from_ms, gpu_ms in split_hold(body.to_lease(body.lease), account.envelope)
         )
         held_ms = sum(part.gpu_ms for part in parts)
-        held = entries.ChargeHold(lease.id, lease.budget, lease.envelope, held_ms, parts)
-        yield at.entry(held, job, f"hold {lease.id}")
+        held = entries.ChargeHold(body.lease, body.budget, body.envelope, held_ms, parts)
+        yield at.entry(held, job, f"hold {body.lease}")
 
 
 def close_lease(
-    at: Moment, lease: LeaseFact, reason: str, *, end_ms: int, outcome: int | None = None
+    at: Context, lease: LeaseFact, reason: str, *, end_ms: int, outcome: int | None = None
 ) -> Iterator[NewEntry]:
     """A lease ends: what it used is posted, what it still held is void.
 
@@ -72,9 +72,7 @@ def close_lease(
         borrowed=lease.borrowed,
         used_ms=charge.used_ms,
         overdraft_ms=charge.overdraft_ms,
-        parts=tuple(
-            entries.DayPart(part.day, part.used_ms, part.overdraft_ms) for part in charge.parts
-        ),
+        parts=charge.parts,
     )
     yield at.entry(posted, lease.id, "post")
     if charge.void_ms:
@@ -98,7 +96,7 @@ class Ending:
     outcome: int | UnsetType | None = UNSET
 
 
-def end_run(at: Moment, run: str, ending: Ending, *, end_ms: int) -> list[NewEntry]:
+def end_run(at: Context, run: str, ending: Ending, *, end_ms: int) -> list[NewEntry]:
     """All leases of a run close, and it is in another phase; ended, or waiting again.
 
     Leases that an outcome reclaims close with its reason and cite it, whatever ends the run.
@@ -128,7 +126,7 @@ def end_run(at: Moment, run: str, ending: Ending, *, end_ms: int) -> list[NewEnt
 
 
 def end_preempted(
-    at: Moment, run: str, *, end_ms: int, exit: Exit | None = None, observed: bool = False
+    at: Context, run: str, *, end_ms: int, exit: Exit | None = None, observed: bool = False
 ) -> list[NewEntry]:
     """A preempted run gives back everything: it waits again, and cites the outcome."""
     reclaim = at.projection.runs[run].reclaim
@@ -139,38 +137,56 @@ def end_preempted(
     return end_run(at, run, ending, end_ms=end_ms)
 
 
-# -- spares take over from a lost node ------------------------------------------------------------
+# -- a run goes on with other devices -------------------------------------------------------------
 
 
-def swap(at: Moment, run: str, node: str) -> list[NewEntry]:
-    """The entries that replace a node's devices by spares; none when spares do not suffice.
+def decide_resize(
+    at: Context, run: str, change: gpu.Shrink | gpu.Swap
+) -> tuple[gpu.Resize, NewEntry]:
+    """Which leases of a run end and begin, and the entry of that decision."""
+    state = at.projection.runs[run]
+    leaving = {} if state.reclaim is None else state.reclaim.leases
+    leases = tuple(
+        gpu.RunLease(
+            lease.id, gpu.Role(lease.role.lower()), lease.group, lease.slots, leaving.get(lease.id)
+        )
+        for _, lease in sorted(state.leases.items())
+    )
+    asked = gpu.ResizeRequest(change, leases)
+    found = gpu.resize(asked)
+    body = entries.ResizeDecision(run, STYLE.from_core(found))
+    document, reasons = STYLE.from_core(asked), (found.reason.value,)
+    return found, at.entry(body, input=document, reasons=reasons)
 
-    Spares are paid for like the rest, so no owner pays for more GPUs than before. Groups that the
-    run is giving back need none: they are gone with the node. A preempted gang is not mended.
+
+def swap(at: Context, run: str, node: str) -> tuple[bool, list[NewEntry]]:
+    """Replace a node's devices by spares: whether that goes, and the entries that say so.
+
+    A preempted gang is not mended.
     """
     state, job = at.projection.runs[run], at.projection.next_job(run)
-    reclaim, end_ms = state.reclaim, at.now_ms
+    reclaim = state.reclaim
     if reclaim is not None and reclaim.preempts:
-        return []
-    leaving = {} if reclaim is None else reclaim.leases
-    closing: list[tuple[LeaseFact, str]] = []
-    opening: list[LeaseFact] = []
-    staying = [lease for lease in state.leases.values() if lease.id not in leaving]
-    staying.sort(key=lambda lease: (lease.group, lease.id))
-    groups = (list(group) for _, group in groupby(staying, key=lambda lease: lease.group))
-    if not all(_swap_group(group, node, closing, opening) for group in groups):
-        return []
-    made: list[NewEntry] = []
-    for lease in _leaving_with(state.leases.values(), leaving, node):
-        outcome = None if reclaim is None else reclaim.outcome
-        made += close_lease(at, lease, leaving[lease.id], end_ms=end_ms, outcome=outcome)
-    if not closing:
-        return made  # what it keeps is not on that node
-    for lease, reason in closing:
-        made += close_lease(at, lease, reason, end_ms=end_ms)
-    for number, lease in enumerate(opening):
-        born = replace(lease, id=f"{job}.{number}", start_ms=at.now_ms, reason="Swap")
-        made += open_lease(at, born, job)
+        return False, []
+    found, decision = decide_resize(at, run, gpu.Swap(node))
+    if found.reason is not ResizeReason.RESIZED:
+        return False, [decision]
+    made, kept = [decision], True
+    for row in found.ended:
+        outcome = None
+        if reclaim is not None and row.lease in reclaim.leases:
+            outcome = reclaim.outcome
+        else:
+            kept = False
+        lease = state.leases[row.lease]
+        made += close_lease(at, lease, row.reason, end_ms=at.now_ms, outcome=outcome)
+    if kept:
+        return True, made  # what it keeps is not on that node
+    for number, new in enumerate(found.begun):
+        terms = state.leases[new.of].terms()
+        terms |= {"role": new.role.value.capitalize(), "slots": new.slots, "reason": "Swap"}
+        terms |= {"lease": f"{job}.{number}", "start_ms": at.now_ms}
+        made += open_lease(at, entries.LeaseOpen(**terms), job)
     body = entries.RunPhase(
         run=run,
         phase=Phase.RUNNING.value,
@@ -180,48 +196,4 @@ def swap(at: Moment, run: str, node: str) -> list[NewEntry]:
         paused=state.paused,
         stopping=state.stopping,
     )
-    return [*made, at.entry(body, job, "phase")]
-
-
-def _leaving_with(
-    leases: Iterable[LeaseFact], leaving: Mapping[str, str], node: str
-) -> list[LeaseFact]:
-    """What a run is giving back, of the groups that lost a device with the node: by id."""
-    going = [lease for lease in leases if lease.id in leaving]
-    hit = {lease.group for lease in going if node in lease.nodes}
-    return sorted((lease for lease in going if lease.group in hit), key=lambda lease: lease.id)
-
-
-def _swap_group(
-    leases: list[LeaseFact],
-    node: str,
-    closing: list[tuple[LeaseFact, str]],
-    opening: list[LeaseFact],
-) -> bool:
-    """Split a group's leases where the node's devices were; whether its spares suffice."""
-    lost = 0
-
-    def elsewhere(lease: LeaseFact) -> tuple[str, ...]:
-        return tuple(slot for slot in lease.slots if slot.partition("#")[0] != node)
-
-    for lease in leases:
-        kept = elsewhere(lease)
-        if not lease.is_active or len(kept) == lease.gpus:
-            continue
-        lost += lease.gpus - len(kept)
-        closing.append((lease, "NodeFailed"))
-        if kept:
-            opening.append(replace(lease, slots=kept))
-    for lease in leases:
-        if lease.is_active:
-            continue
-        kept = elsewhere(lease)
-        used, rest = kept[:lost], kept[lost:]
-        lost -= len(used)
-        if not used and len(rest) == lease.gpus:
-            continue
-        closing.append((lease, "DropSpare"))
-        for role, slots in (("Active", used), ("Spare", rest)):
-            if slots:
-                opening.append(replace(lease, role=role, slots=slots))
-    return not lost
+    return True, [*made, at.entry(body, job, "phase")]

@@ -1,32 +1,31 @@
 """Objects: apply (one or several at once), delete, get, list, plan.
 
-Several manifests are judged together, against the objects as all of them would leave them; so
+Several manifests are checked together, against the objects as all of them would leave them; so
 their order never matters, and either all of them are applied or none.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
 from fairlead.core.gpu.funding import Demotion, demotions
-from fairlead.engine.gpu.admission import assess
+from fairlead.engine.gpu.admission import ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.resolver.chains import Introductions
+from fairlead.engine.gpu.resolver.chains import SecretHashes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.settlement import Settlement
-from fairlead.engine.gpu.state import Phase, Stored
-from fairlead.engine.gpu.status import lease_document, object_document
+from fairlead.engine.gpu.state import LeaseFact, Phase, Stored
+from fairlead.engine.gpu.status import as_document, lease_document, object_document
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
 from fairlead.schema.gpu import STYLE, from_plan
 from fairlead.schema.objects import (
-    API_VERSION,
     RUN_MUTABLE,
     BudgetManifest,
     BudgetSpec,
@@ -39,8 +38,6 @@ from fairlead.schema.objects import (
     to_budget,
 )
 from fairlead.schema.times import parse_time
-
-Change = Literal["created", "configured", "unchanged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +54,18 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    """What one manifest comes to; no body: it says what is so already."""
+class ManifestChange:
+    """What one manifest changes; no body: it says what is so already."""
 
     submission: Submission
-    change: Change
+    word: Literal["created", "configured", "unchanged"]
     body: ObjectApplied | None
 
 
 # `list` is one of the verbs, so annotations of methods cannot use the builtin by name.
 Documents = list[Document]
 Results = list[Applied]
-Rulings = list[Ruling]
+Changes = list[ManifestChange]
 Entries = list[NewEntry]
 
 
@@ -76,14 +73,10 @@ class Objects:
     """Budgets, runs, nodes and reservations; leases can be read."""
 
     def __init__(
-        self,
-        committer: Committer,
-        settlement: Settlement,
-        introductions: Introductions,
-        previews: Previews,
+        self, committer: Committer, settlement: Settlement, hashes: SecretHashes, previews: Previews
     ) -> None:
         self._committer, self._settlement = committer, settlement
-        self._introductions, self._previews = introductions, previews
+        self._hashes, self._previews = hashes, previews
         self._projection = committer.projection
 
     def apply(
@@ -103,8 +96,7 @@ class Objects:
     ) -> Results:
         """Create or change several objects in one step: all of them, or none.
 
-        They are judged together: what one needs another may bring. `BadInput` names the place as
-        `manifests[3].spec…`.
+        What one needs another may bring. `BadInput` names the place as `manifests[3].spec…`.
         """
         submissions = [
             _submission(manifest, f"manifests[{i}]", None) for i, manifest in enumerate(manifests)
@@ -134,8 +126,7 @@ class Objects:
                 lease = projection.leases.get(name) or next(
                     (lease for lease in reversed(projection.closed) if lease.id == name), None
                 )
-                now_ms = self._committer.now()
-                return None if lease is None else lease_document(projection, lease, now_ms)
+                return None if lease is None else self._lease(lease)
             stored = projection.get(kind, name)
             return None if stored is None else self.render(stored)
 
@@ -143,12 +134,8 @@ class Objects:
         """All objects of a kind by name; open leases only."""
         with self._committer.current() as projection:
             if kind == "Lease":
-                now_ms = self._committer.now()
-                return [
-                    lease_document(projection, lease, now_ms)
-                    for _, lease in sorted(projection.leases.items())
-                    if owner in (None, lease.owner)
-                ]
+                leases = (lease for _, lease in sorted(projection.leases.items()))
+                return [self._lease(lease) for lease in leases if owner in (None, lease.owner)]
             return [
                 self.render(stored)
                 for stored in projection.of_kind(kind)
@@ -171,43 +158,44 @@ class Objects:
         percent = self._committer.config.near_limit_percent
         return object_document(self._projection, stored, self._committer.now(), percent)
 
+    def _lease(self, lease: LeaseFact) -> Document:
+        return lease_document(self._projection, lease, self._committer.now())
+
     def _apply(
         self, submissions: Sequence[Submission], author: Author, *, dry_run: bool
     ) -> Results:
         committer = self._committer
         with committer.current() as projection:
-            rulings = judge(projection, submissions, author, committer.now())
+            changes = changes_of(projection, submissions, author, committer.now())
             if dry_run:
-                return self._imagine(rulings, author)
+                return self._imagine(changes, author)
             # Hours that ran out before an edit ran out under the caps before it.
-            changed = [ruling.submission for ruling in rulings if ruling.change == "configured"]
-            edited = [item.key[1] for item in changed if item.manifest.kind == "Budget"]
+            keys = [change.submission.key for change in changes if change.word == "configured"]
+            edited = [name for kind, name in keys if kind == "Budget"]
             if edited:
                 self._settlement.roll_over(committer.now(), committer.now())
                 self._settlement.refund(edited)
 
             def decide() -> Sequence[NewEntry]:
-                nonlocal rulings
-                rulings = judge(projection, submissions, author, committer.now())
-                made = self._entries(rulings, author)
+                nonlocal changes
+                changes = changes_of(projection, submissions, author, committer.now())
+                made = self._entries(changes, author)
                 specs = [(item.key[1], item.manifest.spec) for item in submissions]
-                return [*self._introductions.of(specs), *made] if made else []
+                return [*self._hashes.of(specs), *made] if made else []
 
             committer.commit(decide)
             if edited:
                 self._settlement.refund(edited)
-            return [
-                Applied(self.document(*ruling.submission.key), ruling.change) for ruling in rulings
-            ]
+            return [Applied(self.document(*item.submission.key), item.word) for item in changes]
 
-    def _entries(self, rulings: Rulings, author: Author) -> Entries:
-        bodies = [ruling.body for ruling in rulings if ruling.body is not None]
+    def _entries(self, changes: Changes, author: Author) -> Entries:
+        bodies = [change.body for change in changes if change.body is not None]
         return [self._committer.new(body, author.user) for body in bodies]
 
-    def _imagine(self, rulings: Rulings, author: Author) -> Results:
+    def _imagine(self, changes: Changes, author: Author) -> Results:
         """A dry run: each object as it would be, and what it would lead to beside the others."""
-        now_ms, made = self._committer.now(), self._entries(rulings, author)
-        after = self._projection if len(rulings) == 1 else imagined(self._projection, made)
+        now_ms, made = self._committer.now(), self._entries(changes, author)
+        after = self._projection if len(changes) == 1 else imagined(self._projection, made)
 
         def effects(manifest: Manifest) -> Document:
             shown = preview(after, manifest, now_ms)
@@ -219,22 +207,17 @@ class Objects:
             return shown
 
         return [
-            Applied(self._shown(ruling), ruling.change, effects(ruling.submission.manifest))
-            for ruling in rulings
+            Applied(self._shown(change), change.word, effects(change.submission.manifest))
+            for change in changes
         ]
 
-    def _shown(self, ruling: Ruling) -> Document:
-        body = ruling.body
+    def _shown(self, change: ManifestChange) -> Document:
+        body = change.body
         if body is None:
-            return self.document(*ruling.submission.key)
+            return self.document(*change.submission.key)
         facts = ("name", "labels", "uid", "generation")
-        return {
-            "apiVersion": API_VERSION,
-            "kind": body.kind,
-            "metadata": {name: getattr(body, name) for name in facts},
-            "spec": body.spec,
-            "status": {},
-        }
+        metadata = {name: getattr(body, name) for name in facts}
+        return as_document(body.kind, metadata, body.spec, {})
 
 
 def _submission(manifest: Document, path: str, expected_version: int | None) -> Submission:
@@ -258,15 +241,19 @@ def located(path: str, error: BadInput) -> BadInput:
     return BadInput(f"{path}{inside}", error.message)
 
 
-def judge(
+def changes_of(
     projection: Projection, submissions: Sequence[Submission], author: Author, now_ms: int
-) -> list[Ruling]:
-    """What each manifest of a batch comes to; raises for the first that cannot be."""
+) -> list[ManifestChange]:
+    """What each manifest of a batch changes; raises for the first that cannot be."""
     _refuse_repeated(submissions)
     manifests = [submission.manifest for submission in submissions]
     runs = {run.metadata.name: run for run in manifests if isinstance(run, RunManifest)}
-    budgets = _budgets_after(projection, manifests)
-    rulings = []
+    edited = [budget for budget in manifests if isinstance(budget, BudgetManifest)]
+    budgets = {
+        **projection.budgets,
+        **{item.metadata.name: to_budget(item.metadata.name, item.spec) for item in edited},
+    }
+    changes = []
     for submission in submissions:
         before = projection.get(*submission.key)
         try:
@@ -279,11 +266,11 @@ def judge(
             denied.path = submission.path or None
             raise
         body = _body(projection, submission.manifest, before, now_ms)
-        change: Change = "unchanged"
+        word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
-            change = "created" if before is None else "configured"
-        rulings.append(Ruling(submission, change, body))
-    return rulings
+            word = "created" if before is None else "configured"
+        changes.append(ManifestChange(submission, word, body))
+    return changes
 
 
 def may_apply(
@@ -346,7 +333,7 @@ def preview(projection: Projection, manifest: Manifest, now_ms: int) -> Document
     """What a manifest would lead to if it were applied now."""
     name = manifest.metadata.name
     if isinstance(manifest, RunManifest):
-        found = assess(projection, manifest.spec, now_ms)
+        found = ask(projection, manifest.spec, now_ms).found
         place = None if found.placement is None else STYLE.from_core(found.placement)
         return {**from_plan(found.plan, found.remedy), "placement": place, "starts": found.starts}
     if isinstance(manifest, BudgetManifest):
@@ -363,15 +350,8 @@ def preview(projection: Projection, manifest: Manifest, now_ms: int) -> Document
 def _unfunded(projection: Projection, lost: Demotion) -> Document:
     """A lease that a budget would pay for no longer, and the cap that it is over."""
     lease = projection.leases[lost.lease]
-    return {
-        "lease": lease.id,
-        "run": lease.run,
-        "owner": lease.owner,
-        "gpus": lease.gpus,
-        "cap": lost.kind,
-        "name": lost.name,
-        "hours": lost.hours,
-    }
+    facts = {"lease": lease.id, "run": lease.run, "owner": lease.owner, "gpus": lease.gpus}
+    return {**facts, "cap": lost.kind, "name": lost.name, "hours": lost.hours}
 
 
 def _refuse_repeated(submissions: Sequence[Submission]) -> None:
@@ -382,14 +362,6 @@ def _refuse_repeated(submissions: Sequence[Submission]) -> None:
             repeated = BadInput("metadata.name", f"repeats {kind} {name!r}")
             raise located(submission.path, repeated)
         seen.add(submission.key)
-
-
-def _budgets_after(projection: Projection, manifests: Iterable[Manifest]) -> Mapping[str, Budget]:
-    edited = [manifest for manifest in manifests if isinstance(manifest, BudgetManifest)]
-    after = {
-        budget.metadata.name: to_budget(budget.metadata.name, budget.spec) for budget in edited
-    }
-    return {**projection.budgets, **after}
 
 
 def _check_version(submission: Submission, before: Stored | None) -> None:

@@ -10,7 +10,7 @@ from fairlead.engine.gpu.events import EventFeed
 from fairlead.engine.gpu.objects import Objects
 from fairlead.engine.gpu.reports import Reports
 from fairlead.engine.gpu.reservations import Reservations
-from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, is_the_ledgers
+from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, SecretHashes, is_the_ledgers
 from fairlead.engine.gpu.resolver.export import OutcomeReports
 from fairlead.engine.gpu.resolver.outcome import Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
@@ -46,13 +46,13 @@ class ControlPlane:
         if chance is not None and not is_the_ledgers(committer.projection, chance):
             # Nothing may be fixed or drawn with another secret: it could never be revealed.
             chance, self.faults["*chance"] = None, ANOTHER_MASTER
-        self._introductions = introductions = Introductions(committer, chance)
+        self._hashes = hashes = SecretHashes(committer, chance)
         previews = Previews(committer, chance)
         self.effects = Effects(committer, executor, self.faults)
         self.settlement = Settlement(committer, self.effects)
         self.admission = RunAdmission(committer)
-        self.objects = Objects(committer, self.settlement, introductions, previews)
-        self.outcomes = Outcomes(committer, self.effects, introductions, chance)
+        self.objects = Objects(committer, self.settlement, hashes, previews)
+        self.outcomes = Outcomes(committer, self.effects, hashes, chance)
         self.resolver = Resolver(committer, self.settlement, self.effects, self.outcomes, previews)
         self.reservations = Reservations(committer, self.outcomes, previews)
         self.verbs = Verbs(committer, self.effects, self.objects, self.resolver)
@@ -69,7 +69,7 @@ class ControlPlane:
         committer = self.committer
         with committer.current() as projection:
             now_ms = max(committer.now(), now_ms or 0)
-            self._introductions.catch_up()
+            self._hashes.catch_up()
             self.settlement.end_runs(now_ms)
             self.settlement.roll_over(now_ms, now_ms)
             self.settlement.settle(now_ms, now_ms)

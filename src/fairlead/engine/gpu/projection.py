@@ -6,10 +6,10 @@ other governors are passed over; they only move `seq`, the size of the ledger th
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
-from fairlead.core.gpu import Book, Budget, FlavorHold
+from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
 from fairlead.core.gpu.accounts import Accounts
-from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.core.invariant import of_kind, require
 from fairlead.engine.gpu.entries import Body, Stamp, decode
 from fairlead.engine.gpu.fold import FOLDS
@@ -26,7 +26,14 @@ from fairlead.engine.gpu.state import (
     parse_slot,
 )
 from fairlead.ports.ledger import Entry
-from fairlead.schema.objects import NodeSpec, ReservationSpec, RunSpec, to_node
+from fairlead.schema.objects import (
+    BudgetSpec,
+    NodeSpec,
+    ReservationSpec,
+    RunSpec,
+    budget_document,
+    to_node,
+)
 from fairlead.schema.times import parse_time
 
 CLOSED_KEPT = 10_000  # closed leases shown by name; their charges are kept for good
@@ -68,9 +75,7 @@ class Projection:
         self._names: dict[str, set[str]] = {}
         """Of the objects of each kind."""
         self._book: Book | None = None
-        self._nodes: list[Node] | None = None
-        self._placements: dict[str, Placement] = {}
-        self._free: dict[str, int] = {}
+        self._devices: FreeDevices | None = None
 
     def apply(self, entry: Entry) -> None:
         """Fold one entry; one that was folded before is passed over."""
@@ -101,43 +106,20 @@ class Projection:
         self._book.usage = self.accounts.at(now_ms)
         return self._book
 
-    def nodes(self) -> list[Node]:
+    @property
+    def devices(self) -> FreeDevices:
         """Nodes with their free devices; kept until one of either changes."""
-        if self._nodes is not None:
-            return self._nodes
-        found = []
-        for stored in self.of_kind("Node"):
-            spec = node_spec(stored)
-            taken = self.taken.get(stored.name, {})
-            free = tuple(i for i in range(spec.devices) if i not in taken)
-            found.append(to_node(stored.name, spec, free))
-        self._nodes = found
-        return found
-
-    def place(self, gang: Gang) -> Placement:
-        """Where a gang would go now; worked out once for all of its shape that wait.
-
-        After a large resolve thousands wait, most of them alike, for a few devices of many nodes.
-        """
-        shape = repr(gang)
-        known = self._placements.get(shape)
-        if known is None:
-            nodes = [node for node in self.nodes() if node.free]
-            known = self._placements[shape] = place(nodes, gang)
-        return known
-
-    def free_gpus(self, flavor: str) -> int:
-        """Free devices on nodes in service; kept like the nodes."""
-        if not self._free:
-            for node in self.nodes():
-                free = 0 if node.cordoned else len(node.free)
-                self._free[node.flavor] = self._free.get(node.flavor, 0) + free
-        return self._free.get(flavor, 0)
+        if self._devices is None:
+            nodes = []
+            for stored in self.of_kind("Node"):
+                spec, taken = node_spec(stored), self.taken.get(stored.name, {})
+                free = tuple(i for i in range(spec.devices) if i not in taken)
+                nodes.append(to_node(stored.name, spec, free))
+            self._devices = FreeDevices(nodes)
+        return self._devices
 
     def devices_moved(self) -> None:
-        self._nodes = None
-        self._placements.clear()
-        self._free.clear()
+        self._devices = None
 
     def is_pending(self, run: str) -> bool:
         """Whether a run is there, and waits to be started as soon as it fits."""
@@ -161,6 +143,11 @@ class Projection:
 
     def run_spec(self, name: str) -> RunSpec:
         return of_kind(self.objects["Run", name].spec, RunSpec, "a Run has a run's spec")
+
+    def budget_document(self, name: str) -> Any:
+        """A budget as decisions record it: hours as they were written."""
+        spec = of_kind(self.objects["Budget", name].spec, BudgetSpec, "a Budget has its spec")
+        return budget_document(name, spec)
 
     def owner_of(self, stored: Stored) -> str | None:
         """Whose an object is: a reservation is its run's owner's."""

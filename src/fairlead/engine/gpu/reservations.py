@@ -10,19 +10,16 @@ Released   its run is over, or was preempted itself: then it waits like any othe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from fairlead.core.gpu import GangDemand
-from fairlead.engine.gpu.admission import admission, opens_leases
+from fairlead.core.invariant import known
+from fairlead.engine.gpu.admission import StartAnswer, admission, opens_leases, start_decision
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry, ReservationState
+from fairlead.engine.gpu.leases import Context
 from fairlead.engine.gpu.projection import reservation_spec, starts_ms
-from fairlead.engine.gpu.resolver.deficit import (
-    RunNeed,
-    Shortage,
-    deficit_decision,
-    need_of,
-    shortage_of,
-)
+from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.state import Outcome, OutcomeStage, Phase, Reservation
@@ -37,8 +34,15 @@ class ReservationChange:
     reason: str
     message: str = ""
     shortfall_gpus: int = 0
+    follows: bool = False
+    """Whether it follows from what the run lacks, which is recorded with it; so is the deficit."""
     shortage: Shortage | None = None
-    """The deficit that it follows from, which is recorded with it."""
+
+    def decisions(self, at: Context, run: str, need: StartAnswer) -> list[NewEntry]:
+        made = [start_decision(at, run, need, "reservation")] if self.follows else []
+        if self.shortage is not None:
+            made.append(deficit_decision(self.shortage, "reservation", at.now_ms))
+        return made
 
 
 class Reservations:
@@ -70,14 +74,14 @@ class Reservations:
 
     def _release(self, name: str, now_ms: int) -> list[NewEntry]:
         """A reservation is over with its run, and when its run was preempted."""
-        known, run = self._reservation(name)
-        if known is None or known.state == "Released":
+        reservation, run = self._reservation(name)
+        if reservation is None or reservation.state == "Released":
             return []
         state = self._projection.runs.get(run)
         if state is None or state.phase.ended:
             why = "its run is gone" if state is None else f"its run is {state.phase.value}"
             change = ReservationChange("Released", "RunEnded", why)
-        elif known.state == "Active" and state.phase is Phase.PENDING:
+        elif reservation.state == "Active" and state.phase is Phase.PENDING:
             change = ReservationChange("Released", state.reason, state.message)
         else:
             return []
@@ -85,31 +89,37 @@ class Reservations:
 
     def _activate(self, name: str, now_ms: int) -> None:
         """A reservation that is due starts its run, preempts others for it, or says why not."""
-        known, run = self._reservation(name)
-        if known is None or not known.waits:
+        reservation, run = self._reservation(name)
+        if reservation is None or not reservation.waits:
             return
+        at = Context(self._projection, now_ms)
         need = need_of(self._projection, run, now_ms)
         held = self._projection.is_held(run, now_ms, hold_ms=self._config.hold_ms)
-        if need.starts and not held:
+        if need.found.starts and not held:
             self._committer.commit(lambda: self._start(name, now_ms))
             return
-        change = self._obstructed(known, run, need)
-        if change is None:
-            change = self._preempt_for(name, run, need)
-        if change is not None:
-            self._committer.commit(lambda: self._record(name, change, now_ms))
+        change = self._obstructed(reservation, run, need)
+        if change is None and not need.found.starts:
+            change = self._preempt_for(name, at, run, need)
+        if change is not None and not self._is_recorded(name, change):
+            made = change.decisions(at, run, need)
+            self._committer.commit(lambda: self._record(name, change, made, now_ms))
 
     def _start(self, name: str, now_ms: int) -> Sequence[NewEntry]:
-        known, run = self._reservation(name)
+        reservation, run = self._reservation(name)
         state = self._projection.runs.get(run)
-        if known is None or not known.waits or state is None or state.phase is not Phase.PENDING:
+        if reservation is None or not reservation.waits:
+            return []
+        if state is None or state.phase is not Phase.PENDING:
             return []
         made = admission(self._projection, run, now_ms)
         if not opens_leases(made):
             return []
         return [*made, _entry(name, run, ReservationChange("Active", "Started"), now_ms)]
 
-    def _obstructed(self, known: Reservation, run: str, need: RunNeed) -> ReservationChange | None:
+    def _obstructed(
+        self, reservation: Reservation, run: str, need: StartAnswer
+    ) -> ReservationChange | None:
         """What no resolve can help with, or what has to be waited for."""
         flavor = self._projection.run_spec(run).flavor
         opened = self._projection.resolver.open_outcome(flavor)
@@ -117,10 +127,11 @@ class Reservations:
             reason = "Resolving" if opened.run == run else "ResolveOpen"
             message = f"outcome {opened.seq} of {flavor} is not over"
             return ReservationChange("Pending", reason, message)
-        if need.refusal is not None:
-            why = need.refusal
-            return ReservationChange("Blocked", why.code, why.message, why.shortfall_gpus)
-        last = self._last_outcome(known)
+        why = need.refusal
+        if why is not None:
+            blocked = ("Blocked", why.code, why.message, why.shortfall_gpus)
+            return ReservationChange(*blocked, follows=True)
+        last = self._last_outcome(reservation)
         if last is not None and last.stage is OutcomeStage.APPLIED:
             message = "other runs were preempted for it once; it does not fit"
             return ReservationChange("Blocked", "NoDevices", message)
@@ -132,11 +143,11 @@ class Reservations:
                 return ReservationChange("Blocked", "OutcomeVoided", message)
         return None
 
-    def _preempt_for(self, name: str, run: str, need: RunNeed) -> ReservationChange | None:
+    def _preempt_for(
+        self, name: str, at: Context, run: str, need: StartAnswer
+    ) -> ReservationChange | None:
         """Begin the resolve of an activation; or why not."""
-        if need.gang is None:
-            return None
-        demand = GangDemand(run, need.gang)
+        demand = GangDemand(run, known(need.found.gang, "what is funded is a gang"))
         if self._repeats.get(name) == (self._projection.seq, demand):
             return None
         shortage = shortage_of(self._projection, demand)
@@ -145,7 +156,8 @@ class Reservations:
         refusal = self._outcomes.refusal(deficit)
         if refusal is not None:
             short = 0 if deficit.scope is None else deficit.shortfall_gpus or deficit.gpus
-            change = ReservationChange("Blocked", refusal.reason, refusal.message, short, shortage)
+            blocked = ("Blocked", refusal.reason, refusal.message, short)
+            change = ReservationChange(*blocked, follows=True, shortage=shortage)
             rehearsed = refusal.reason == "ResolverOff" and self._config.resolver == "dry-run"
             if self._is_recorded(name, change):
                 self._repeats[name] = (self._projection.seq, demand)
@@ -154,33 +166,30 @@ class Reservations:
                 change = replace(change, message=f"{change.message}: {sentence}")
             return change
         try:
-            self._outcomes.begin(case)
+            start = start_decision(at, run, need, "reservation")
+            self._outcomes.begin(replace(case, start=start))
         except Refused as refused:  # another replica was quicker, with this one or another
             waits = refused.reason == "ResolveOpen"
             state, short = ("Pending", 0) if waits else ("Blocked", deficit.gpus)
             return ReservationChange(state, refused.reason, refused.message, short)
         return None
 
-    def _record(self, name: str, change: ReservationChange, now_ms: int) -> Sequence[NewEntry]:
-        known, run = self._reservation(name)
-        if known is None or not known.waits or self._is_recorded(name, change):
+    def _record(
+        self, name: str, change: ReservationChange, made: list[NewEntry], now_ms: int
+    ) -> Sequence[NewEntry]:
+        reservation, run = self._reservation(name)
+        if reservation is None or not reservation.waits or self._is_recorded(name, change):
             return []
-        made = [_entry(name, run, change, now_ms)]
-        if change.shortage is not None:
-            made.insert(0, deficit_decision(change.shortage, "reservation", now_ms))
-        return made
+        return [*made, _entry(name, run, change, now_ms)]
 
     def _is_recorded(self, name: str, change: ReservationChange) -> bool:
         """Whether the last answer was the same, in whatever words."""
-        known, _ = self._reservation(name)
-        return known is not None and (known.state, known.reason, known.shortfall_gpus) == (
-            change.state,
-            change.reason,
-            change.shortfall_gpus,
-        )
+        reservation, _ = self._reservation(name)
+        said = attrgetter("state", "reason", "shortfall_gpus")
+        return reservation is not None and said(reservation) == said(change)
 
-    def _last_outcome(self, known: Reservation) -> Outcome | None:
-        return self._projection.resolver.outcomes.get(known.outcome or 0)
+    def _last_outcome(self, reservation: Reservation) -> Outcome | None:
+        return self._projection.resolver.outcomes.get(reservation.outcome or 0)
 
     def _reservation(self, name: str) -> tuple[Reservation | None, str]:
         stored = self._projection.get("Reservation", name)

@@ -4,14 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from fairlead.core.gpu.funding import demotions, restorations
+from fairlead.core import gpu
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
-from fairlead.engine.gpu.entries import LeaseFunded, LeaseUnfunded, NewEntry
-from fairlead.engine.gpu.leases import Ending, Moment, end_preempted, end_run
+from fairlead.engine.gpu.entries import LeaseFunded, LeaseUnfunded, NewEntry, RefundDecision
+from fairlead.engine.gpu.leases import Context, Ending, end_preempted, end_run
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit
+from fairlead.schema.gpu import STYLE, refund_document
 
 
 class Settlement:
@@ -53,7 +54,7 @@ class Settlement:
         if state is None or state.job != job:
             return []
         ending = Ending(Phase.FAILED, "StartFailed", why, "Cancelled")
-        return end_run(Moment(self._projection, now_ms), name, ending, end_ms=now_ms)
+        return end_run(Context(self._projection, now_ms), name, ending, end_ms=now_ms)
 
     def settle(self, at_ms: int, now_ms: int) -> None:
         """Every lease that lost its funding by `at_ms`, or has it again."""
@@ -89,7 +90,7 @@ class Settlement:
     def _end(self, name: str, end_ms: int, now_ms: int, exit: Exit | None) -> None:
         # Leases that ran out of hours before this end are demoted first, at that moment.
         self.roll_over(end_ms, now_ms)
-        at = Moment(self._projection, now_ms)
+        at = Context(self._projection, now_ms)
 
         def refund() -> Sequence[NewEntry]:
             state = self._projection.runs.get(name)
@@ -119,21 +120,23 @@ def refunding(
     """Leases that lost their funding by `at_ms`, and those that have it again."""
     made: list[NewEntry] = []
     for name in sorted(budgets):
-        budget = projection.budgets[name]
-        if not projection.accounts.has_leases(budget):
+        budget, accounts = projection.budgets[name], projection.accounts
+        if not accounts.has_leases(budget) or not gpu.refund_of(budget, accounts, at_ms):
             continue
-        lost = demotions(budget, projection.accounts, at_ms)
-        for demotion in lost:
+        asked = gpu.refund_request(budget, accounts, at_ms)
+        found = gpu.refund(asked)
+        document = refund_document(asked, projection.budget_document(name))
+        body = RefundDecision(name, STYLE.from_core(found))
+        made.append(NewEntry(body, now_ms, input=document))
+        for demotion in found.unfunded:
             cap = f"{demotion.kind} {demotion.budget}/{demotion.name}"
             why = "is out of hours" if demotion.hours else "allows fewer GPUs"
             run = projection.leases[demotion.lease].run
             unfunded = LeaseUnfunded(run=run, message=f"{cap} {why}", **asdict(demotion))
             made.append(NewEntry(unfunded, now_ms))
-        if lost:
-            continue  # a lease that was just demoted is not restored in the same turn
-        for lease in restorations(budget, projection.accounts, at_ms):
-            body = LeaseFunded(lease, projection.leases[lease].run, at_ms)
-            made.append(NewEntry(body, now_ms))
+        for lease in found.funded:
+            funded = LeaseFunded(lease, projection.leases[lease].run, at_ms)
+            made.append(NewEntry(funded, now_ms))
     return made
 
 

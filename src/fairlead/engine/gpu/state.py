@@ -4,15 +4,13 @@ Only folding an entry changes it. Fields with another `name` are called so in ch
 earlier versions wrote.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
 from msgspec import Struct, field
 
-from fairlead.core.gpu import Lease
 from fairlead.core.lottery import BeaconRound, OwnerWeighting
-from fairlead.engine.gpu.entries import Document, FundRefusal, Place
+from fairlead.engine.gpu.entries import Document, FundRefusal, LeaseTerms, Place
 from fairlead.schema.objects import Spec, read_spec
 
 
@@ -59,45 +57,21 @@ def parse_slot(slot: str) -> tuple[str, int]:
     return node, int(ordinal)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseFact:
-    """A lease: immutable facts at birth, and once, at its end, how it ended and what it cost."""
+class LeaseFact(LeaseTerms, frozen=True):
+    """A lease in the books; once it has ended, how it ended and what it cost."""
 
     id: str
-    run: str
-    owner: str
-    role: str
-    group: int
-    slots: tuple[str, ...]
-    budget: str
-    envelope: str
-    borrowed: bool
-    start_ms: int
-    expected_end_ms: int | None
-    reason: str
     seq: int
+    payer: str = ""
+    """The budget's owner when it began: a later owner of the budget did not pay for this."""
     end_ms: int | None = None
     end_reason: str | None = None
     used_ms: int | None = None
     overdraft_ms: int | None = None
-    payer: str = ""
-    """The budget's owner when it began: a later owner of the budget did not pay for this."""
-
-    @property
-    def gpus(self) -> int:
-        return len(self.slots)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it counts to the run's width; a spare does not."""
-        return self.role == "Active"
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(slot.partition("#")[0] for slot in self.slots))
-
-    def to_lease(self) -> Lease:
-        return Lease(**{name: getattr(self, name) for name in Lease.__slots__})
 
 
 class Reclaim(Struct):

@@ -6,43 +6,42 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlead.core.gpu import AggregateCap, Budget, Envelope, Usage, aggregate
+from fairlead.core.gpu import AggregateCap, Budget, Envelope, Lending, Usage, aggregate
+from fairlead.core.gpu.usage import FOREVER
+from fairlead.core.invariant import known
 from fairlead.engine.gpu.entries import BudgetCondition, Document, NewEntry
 from fairlead.engine.gpu.projection import Projection, node_spec
-from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, RunState, Stored
-from fairlead.engine.gpu.values import NEAR_LIMIT_PERCENT
+from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, Reservation, RunState, Stored
 from fairlead.schema.objects import API_VERSION
 from fairlead.schema.times import format_time, hours
 
 
+def as_document(kind: str, metadata: Document, spec: Document, status: Document) -> Document:
+    head = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata}
+    return {**head, "spec": spec, "status": status}
+
+
 def object_document(
-    projection: Projection,
-    stored: Stored,
-    now_ms: int,
-    near_limit_percent: int = NEAR_LIMIT_PERCENT,
+    projection: Projection, stored: Stored, now_ms: int, near_limit_percent: int
 ) -> Document:
-    if stored.kind == "Budget":
-        status = budget_status(projection, stored, now_ms, near_limit_percent)
-    elif stored.kind == "Run":
-        status = run_status(projection, stored)
-    elif stored.kind == "Reservation":
-        status = reservation_status(projection, stored)
-    else:
-        status = node_status(projection, stored)
-    return {
-        "apiVersion": API_VERSION,
-        "kind": stored.kind,
-        "metadata": {
-            "name": stored.name,
-            "labels": stored.labels,
-            "uid": stored.uid,
-            "generation": stored.generation,
-            "resourceVersion": stored.version,
-            "creationTimestamp": format_time(stored.created_ms),
-        },
-        "spec": stored.document,
-        "status": status,
+    metadata = {
+        "name": stored.name,
+        "labels": stored.labels,
+        "uid": stored.uid,
+        "generation": stored.generation,
+        "resourceVersion": stored.version,
+        "creationTimestamp": format_time(stored.created_ms),
     }
+    status = {"observedGeneration": stored.generation}
+    if stored.kind == "Budget":
+        status |= budget_status(projection, stored, now_ms, near_limit_percent)
+    elif stored.kind == "Run":
+        status |= run_status(projection, stored.name)
+    elif stored.kind == "Reservation":
+        status |= reservation_status(projection.resolver.reservations[stored.name])
+    else:
+        status |= node_status(projection, stored)
+    return as_document(stored.kind, metadata, stored.document, status)
 
 
 def budget_status(
@@ -52,7 +51,6 @@ def budget_status(
     budget = projection.budgets[stored.name]
     usage = projection.accounts.at(now_ms)
     return {
-        "observedGeneration": stored.generation,
         "headroom": [
             _headroom(projection, budget, envelope, now_ms) for envelope in budget.envelopes
         ],
@@ -61,16 +59,24 @@ def budget_status(
             for cap in budget.aggregate_caps
         ],
         "conditions": [
-            condition_document(condition)
+            {
+                "type": condition.type,
+                "status": str(condition.status),
+                "reason": condition.reason,
+                "message": condition.message,
+                "observedGeneration": condition.generation,
+                "lastTransitionTime": format_time(condition.since_ms),
+            }
             for condition in conditions(projection, stored, now_ms, near_limit_percent)
         ],
     }
 
 
 def _headroom(projection: Projection, budget: Budget, envelope: Envelope, now_ms: int) -> Document:
-    account = projection.accounts.get(budget.name, envelope.name)
-    used = Usage() if account is None else account.usage(now_ms)
-    row: Document = {
+    found = projection.accounts.get(budget.name, envelope.name)
+    account = known(found, "an envelope has an account")
+    used, end_ms = account.usage(now_ms), account.period.end_ms
+    return {
         "name": envelope.name,
         "flavor": envelope.flavor,
         "open": envelope.is_open(now_ms),
@@ -80,14 +86,9 @@ def _headroom(projection: Projection, budget: Budget, envelope: Envelope, now_ms
         "gpuHoursUsed": hours(used.used_ms),
         "gpuHoursHeld": hours(used.held_ms),
         "gpuHours": _left(envelope.max_hours_ms, used.used_ms + used.held_ms),
-        "overdraftGPUHours": 0.0,
-        "periodEnd": None,
+        "overdraftGPUHours": hours(account.statement(now_ms).overdraft_ms),
+        "periodEnd": None if end_ms == FOREVER.end_ms else format_time(end_ms),
     }
-    if account is not None:
-        row["overdraftGPUHours"] = hours(account.statement(now_ms).overdraft_ms)
-        if account.period.end_ms < 2**60:
-            row["periodEnd"] = format_time(account.period.end_ms)
-    return row
 
 
 def _aggregate_headroom(cap: AggregateCap, used: Usage) -> Document:
@@ -106,22 +107,10 @@ def _left(limit_ms: int | None, taken_ms: int) -> float | None:
     return None if limit_ms is None else max(0, limit_ms - taken_ms) / 3_600_000
 
 
-def condition_document(condition: Condition) -> Document:
+def run_status(projection: Projection, name: str) -> Document:
+    state = projection.runs[name]
     return {
-        "type": condition.type,
-        "status": "True" if condition.status else "False",
-        "reason": condition.reason,
-        "message": condition.message,
-        "observedGeneration": condition.generation,
-        "lastTransitionTime": format_time(condition.since_ms),
-    }
-
-
-def run_status(projection: Projection, stored: Stored) -> Document:
-    state = projection.runs[stored.name]
-    return {
-        "observedGeneration": stored.generation,
-        "phase": _phase(state, reserved=projection.waits_for_time(stored.name)),
+        "phase": _phase(state, reserved=projection.waits_for_time(name)),
         "reason": state.reason,
         "message": state.message,
         "since": format_time(state.since_ms),
@@ -141,7 +130,7 @@ def run_status(projection: Projection, stored: Stored) -> Document:
         "placeSeq": state.place_seq,
         "job": state.job,
         "attempts": state.attempt,
-        "reservation": projection.reserved.get(stored.name),
+        "reservation": projection.reserved.get(name),
         "nominated": state.nominated,
         "lastOutcome": state.last_outcome,
         "preempting": None if state.reclaim is None else sorted(state.reclaim.leases),
@@ -156,10 +145,8 @@ def _phase(state: RunState, *, reserved: bool) -> str:
     return "Shrunk" if state.phase is Phase.RUNNING and state.shrunk else state.phase.value
 
 
-def reservation_status(projection: Projection, stored: Stored) -> Document:
-    state = projection.resolver.reservations[stored.name]
+def reservation_status(state: Reservation) -> Document:
     return {
-        "observedGeneration": stored.generation,
         "state": state.state,
         "reason": state.reason,
         "message": state.message,
@@ -174,7 +161,6 @@ def reservation_status(projection: Projection, stored: Stored) -> Document:
 def node_status(projection: Projection, stored: Stored) -> Document:
     spec, taken = node_spec(stored), projection.taken.get(stored.name, {})
     return {
-        "observedGeneration": stored.generation,
         "devices": spec.devices,
         "leased": len(taken),
         "free": 0 if spec.cordoned else spec.devices - len(taken),
@@ -185,37 +171,34 @@ def node_status(projection: Projection, stored: Stored) -> Document:
 def lease_document(projection: Projection, lease: LeaseFact, now_ms: int) -> Document:
     is_open = lease.end_ms is None
     until_ms = now_ms if lease.end_ms is None else lease.end_ms
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Lease",
-        "metadata": {
-            "name": lease.id,
-            "labels": {},
-            "uid": lease.id,
-            "generation": 1,
-            "resourceVersion": lease.seq,
-            "creationTimestamp": format_time(lease.start_ms),
-        },
-        "spec": {
-            "run": lease.run,
-            "owner": lease.owner,
-            "role": lease.role,
-            "group": lease.group,
-            "slots": list(lease.slots),
-            "payer": {"budget": lease.budget, "envelope": lease.envelope},
-            "borrowed": lease.borrowed,
-            "start": format_time(lease.start_ms),
-            "expectedEnd": _time(lease.expected_end_ms),
-            "reason": lease.reason,
-        },
-        "status": {
-            "open": is_open,
-            "end": _time(lease.end_ms),
-            "reason": lease.end_reason,
-            "funded": projection.is_funded(lease.id) if is_open else not lease.overdraft_ms,
-            "gpuHours": hours(lease.gpus * max(0, until_ms - lease.start_ms)),
-        },
+    metadata = {
+        "name": lease.id,
+        "labels": {},
+        "uid": lease.id,
+        "generation": 1,
+        "resourceVersion": lease.seq,
+        "creationTimestamp": format_time(lease.start_ms),
     }
+    spec = {
+        "run": lease.run,
+        "owner": lease.owner,
+        "role": lease.role,
+        "group": lease.group,
+        "slots": list(lease.slots),
+        "payer": {"budget": lease.budget, "envelope": lease.envelope},
+        "borrowed": lease.borrowed,
+        "start": format_time(lease.start_ms),
+        "expectedEnd": _time(lease.expected_end_ms),
+        "reason": lease.reason,
+    }
+    status = {
+        "open": is_open,
+        "end": _time(lease.end_ms),
+        "reason": lease.end_reason,
+        "funded": projection.is_funded(lease.id) if is_open else not lease.overdraft_ms,
+        "gpuHours": hours(lease.gpus * max(0, until_ms - lease.start_ms)),
+    }
+    return as_document("Lease", metadata, spec, status)
 
 
 def _time(time_ms: int | None) -> str | None:
@@ -276,10 +259,7 @@ def _pair(
 
 
 def conditions(
-    projection: Projection,
-    stored: Stored,
-    now_ms: int,
-    near_limit_percent: int = NEAR_LIMIT_PERCENT,
+    projection: Projection, stored: Stored, now_ms: int, near_limit_percent: int
 ) -> list[Condition]:
     """The five conditions of a budget; `since_ms` moves only with the status."""
     budget = projection.budgets[stored.name]
@@ -334,10 +314,7 @@ def _unused_entries(projection: Projection, budget: Budget) -> Iterator[str]:
     owners.discard(budget.owner)
     for envelope in budget.envelopes:
         for entry in envelope.lending.to:
-            matches = any(
-                owner.startswith(entry[:-1]) if entry.endswith("*") else owner == entry
-                for owner in owners
-            )
-            if not matches or not envelope.lending.allow:
-                why = "matches no owner" if envelope.lending.allow else "is off: allow is false"
+            alone = Lending(allow=envelope.lending.allow, to=(entry,))
+            if not any(map(alone.admits, owners)):
+                why = "matches no owner" if alone.allow else "is off: allow is false"
                 yield f"{envelope.name}: {entry!r} {why}"

@@ -6,8 +6,6 @@ from typing import Literal
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
-NEAR_LIMIT_PERCENT = 90
-
 
 @dataclass(frozen=True, slots=True)
 class BeaconSource:
@@ -27,7 +25,7 @@ class Config:
     """Settings with their defaults."""
 
     grace_ms: int = 30_000
-    near_limit_percent: int = NEAR_LIMIT_PERCENT
+    near_limit_percent: int = 90
     checkpoint_every: int = 20_000
     """Entries between checkpoints: a start folds at most about as many."""
     resolver: Literal["off", "dry-run", "enforce"] = "dry-run"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry, RunNominated, RunPhase, RunReclaimed
-from fairlead.engine.gpu.leases import Ending, Moment, end_run, swap
+from fairlead.engine.gpu.leases import Context, Ending, end_run, swap
 from fairlead.engine.gpu.objects import Objects, may_touch
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
@@ -20,7 +20,7 @@ class ObjectCommand:
 
     object: Stored
     author: Author
-    at: Moment
+    at: Context
     width: int = 0
     """Of a shrink."""
 
@@ -76,7 +76,7 @@ class Verbs:
         def decide() -> list[NewEntry]:
             stored = committer.stored(kind, name)
             may_touch(self._projection, author, stored)
-            at = Moment(self._projection, committer.now(), author.user)
+            at = Context(self._projection, committer.now(), author.user)
             return found(ObjectCommand(stored, author, at, width))
 
         with committer.current() as projection:
@@ -130,7 +130,7 @@ class Verbs:
 
     def _shrink(self, command: ObjectCommand) -> list[NewEntry]:
         run, grace_ms = command.object.name, self._committer.config.grace_ms
-        return [shrink(command.at, run, command.width, default_grace_ms=grace_ms)]
+        return shrink(command.at, run, command.width, default_grace_ms=grace_ms)
 
     def _cancel(self, command: ObjectCommand) -> list[NewEntry]:
         run, at = command.object.name, command.at
@@ -170,7 +170,8 @@ class Verbs:
         message = f"node {node} is out of service"
         ending = Ending(Phase.PENDING, reason, message, "NodeFailed")
         for run in self._projection.runs_on(node):
-            made += swap(at, run, node) or end_run(at, run, ending, end_ms=at.now_ms)
+            swapped, entries = swap(at, run, node)
+            made += entries if swapped else [*entries, *end_run(at, run, ending, end_ms=at.now_ms)]
         return made
 
 

@@ -11,12 +11,13 @@ import socket
 import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
+from itertools import accumulate
 from urllib.parse import parse_qs, urlsplit
 
 from fairlead.core.invariant import known, of_kind
 from fairlead.schema.traffic_scenario import Blind, SimBackendDocument
 from fairlead.sim.clock import Stream
-from fairlead.sim.traffic.load import MEMORY_BYTES, HostLoad, lognormal
+from fairlead.sim.traffic.load import MEMORY_BYTES, BackendModel, HostLoad
 
 HOST = "127.0.0.1"
 RETRY = "x-retry"
@@ -120,29 +121,28 @@ class ServiceMetrics:
         self._seconds += took_s
 
     def text(self, hidden: Blind = Blind.NOTHING) -> bytes:
-        lines = ["# TYPE retries_total counter", f"retries_total {self.retries}"]
+        counters = {"retries": self.retries}
         if hidden is not Blind.ERRORS:
-            lines += ["# TYPE requests_total counter", f"requests_total {self.requests}"]
-            lines += ["# TYPE errors_total counter", f"errors_total {self.errors}"]
+            counters |= {"requests": self.requests, "errors": self.errors}
+        lines = []
+        for name, count in counters.items():
+            lines += [f"# TYPE {name}_total counter", f"{name}_total {count}"]
         if hidden is not Blind.QUEUE:
             lines += ["# TYPE inside gauge", f"inside {self.inside}"]
         if hidden is not Blind.LATENCY:
-            lines += self._histogram()
+            lines.append("# TYPE latency_seconds histogram")
+            edges = (*(f"{edge:.6g}" for edge in EDGES_S), "+Inf")
+            totals = list(accumulate(self._buckets))
+            for edge, total in zip(edges, totals, strict=True):
+                lines.append(f'latency_seconds_bucket{{le="{edge}"}} {total}')
+            lines += [f"latency_seconds_sum {self._seconds}", f"latency_seconds_count {totals[-1]}"]
         return ("\n".join(lines) + "\n").encode()
-
-    def _histogram(self) -> list[str]:
-        lines, total = ["# TYPE latency_seconds histogram"], 0
-        edges = (*(f"{edge:.6g}" for edge in EDGES_S), "+Inf")
-        for edge, count in zip(edges, self._buckets, strict=True):
-            total += count
-            lines.append(f'latency_seconds_bucket{{le="{edge}"}} {total}')
-        return [*lines, f"latency_seconds_sum {self._seconds}", f"latency_seconds_count {total}"]
 
 
 class FakeService:
     """The service behind all connections of a backend.
 
-    `draw` gives (seconds of work, whether it fails) for a request that does not say so itself.
+    `draw` gives (milliseconds of work, whether it fails) where a request does not say so itself.
     `arrived` is called for every request that is no probe.
     """
 
@@ -165,15 +165,15 @@ class FakeService:
             return 200, b"ok"
         query = parse_qs(parts.query)
         if "ms" in query:
-            work_s, fails = float(query["ms"][0]) / 1000, query.get("fail") == ["1"]
+            work_ms, fails = float(query["ms"][0]), query.get("fail") == ["1"]
         elif self._draw is not None:
-            work_s, fails = self._draw()
+            work_ms, fails = self._draw()
         else:
             return 404, b"no"
         if "probe" not in query:
             self._arrived()
         self.metrics.retries += RETRY in head
-        return await self._work(work_s, fails=fails), b"ok"
+        return await self._work(work_ms / 1000, fails=fails), b"ok"
 
     async def _work(self, work_s: float, *, fails: bool) -> int:
         began = time.monotonic()
@@ -196,34 +196,28 @@ class FakeService:
         return status
 
 
-class ScenarioBackend:
+class ScenarioBackend(BackendModel):
     """One backend of a scenario in real time: it draws its own work."""
 
     def __init__(self, spec: SimBackendDocument, chance: Stream) -> None:
-        self.latency_ms, self.factor, self.error_rate = spec.latency_ms, 1.0, 0.0
-        self._sigma, self._chance = spec.sigma, chance
-        self.service = FakeService(spec.concurrency, draw=self._draw)
+        super().__init__(spec, chance)
+        self.service = FakeService(spec.concurrency, draw=self.draw)
         self.server = HttpServer(spec.name, self.service.answer)
 
-    def _draw(self) -> tuple[float, bool]:
-        drawn_ms = lognormal(self._chance, self.latency_ms * self.factor, self._sigma)
-        return drawn_ms / 1000, self._chance.chance(self.error_rate)
 
-
-class HostExporter:
-    """The node exporter of the machine under the backends, as the scenario's events set it."""
+class HostExporter(HostLoad):
+    """The node exporter of the machine under the backends."""
 
     def __init__(self) -> None:
-        self.load = HostLoad(lambda: time.monotonic() * 1000)
+        super().__init__(lambda: time.monotonic() * 1000)
         self.server = HttpServer("node", self._answer)
 
     async def _answer(self, target: str, head: str) -> tuple[int, bytes]:
         """Counters and gauges, as the node exporter names them."""
-        self.load.advance()
-        free = round((1 - self.load.memory_used) * MEMORY_BYTES)
+        self.advance()
         text = (
-            f"node_pressure_cpu_waiting_seconds_total {self.load.stalled_us / 1e6:.6f}\n"
+            f"node_pressure_cpu_waiting_seconds_total {self.stalled_us / 1e6:.6f}\n"
             f"node_memory_MemTotal_bytes {MEMORY_BYTES}\n"
-            f"node_memory_MemAvailable_bytes {free}\n"
+            f"node_memory_MemAvailable_bytes {round((1 - self.memory_used) * MEMORY_BYTES)}\n"
         )
         return 200, text.encode()

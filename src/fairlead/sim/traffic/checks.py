@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 from fairlead.core.reasons import TrafficReason
 from fairlead.schema.traffic_scenario import ExpectDocument, What
@@ -48,42 +49,56 @@ def check_promises(played: TrafficResult) -> list[PromiseCheck]:
     ]
 
 
-def slots_add_up(played: TrafficResult) -> str | None:
+class Step(NamedTuple):
+    """A tick that started from what the one before had decided."""
+
+    tick: Tick
+    moved: Mapping[str, int]
+    freed: int  # slots of backends that left, or were bypassed
+    most: int  # how far a backend may move: Δmax, four times that in crisis
+
+
+def _steps(played: TrafficResult) -> Iterator[Step]:
+    """Not across a restart that began afresh, nor after a tick that did not come into force."""
+    for before, after in pairwise(played.ticks):
+        if before.applied and after.input["state"] is not None:
+            moved, bypass = moves(before, after), after.output["bypass"]
+            freed = sum(before.slots[name] for name in before.slots.keys() - after.slots.keys())
+            freed += sum(-moved[name] for name in bypass if moved.get(name, 0) < 0)
+            factor = played.config.crisis_factor if after.mode == "hard" else 1.0
+            yield Step(after, moved, freed, int(played.config.step * factor))
+
+
+def _slots_add_up(played: TrafficResult) -> str | None:
     """Σ slots is S_total in every tick, or 0 where there is no backend."""
     for tick in played.ticks:
         total = sum(tick.slots.values())
         if total != (played.config.s_total if tick.slots else 0):
-            return f"{total} slots at {_at(tick)}"
+            return f"{total} slots at {tick.at}"
     return None
 
 
-def slew_is_bounded(played: TrafficResult) -> str | None:
-    """No backend moves more than Δmax in a tick, four times that in crisis, bypasses excepted."""
-    for before, after in _steps(played):
-        most = _step_max(played, after)
-        moved = moves(before, after)
-        bypass = set(after.output["bypass"])
-        freed = _freed(before, after)
+def _slew_is_bounded(played: TrafficResult) -> str | None:
+    for tick, moved, freed, most in _steps(played):
         for name, change in moved.items():
             # What a bypass frees comes on top, to backends under their target.
-            if name not in bypass and abs(change) > most + (freed if change > 0 else 0):
-                return f"{name} moved by {change} at {_at(after)}, at most {most} were allowed"
+            allowed = most + (freed if change > 0 else 0)
+            if name not in tick.output["bypass"] and abs(change) > allowed:
+                return f"{name} moved by {change} at {tick.at}, at most {most} were allowed"
     return None
 
 
-def remap_is_bounded(played: TrafficResult) -> str | None:
+def _remap_is_bounded(played: TrafficResult) -> str | None:
     """No more slots change hands than a step allows, beside those of backends that left."""
-    for before, after in _steps(played):
-        moved = moves(before, after)
+    for tick, moved, freed, most in _steps(played):
         lost = sum(-change for change in moved.values() if change < 0)
-        gone = _freed(before, after)
-        room = _step_max(played, after) * max(1, len(after.slots) // 2) * 2
-        if lost > gone + room:
-            return f"{lost} slots changed hands at {_at(after)}, {gone + room} at most should have"
+        room = freed + most * max(1, len(tick.slots) // 2) * 2
+        if lost > room:
+            return f"{lost} slots changed hands at {tick.at}, {room} at most should have"
     return None
 
 
-def nothing_is_lost(played: TrafficResult) -> str | None:
+def _nothing_is_lost(played: TrafficResult) -> str | None:
     """Every attempt was answered, rejected or is still open; the dataplane counts the same."""
     outcomes = Counter(answer.outcome for answer in played.answers)
     if played.real:
@@ -97,69 +112,25 @@ def nothing_is_lost(played: TrafficResult) -> str | None:
     seen = outcomes[AnswerKind.SOFT] + outcomes[AnswerKind.HARD]
     if seen != refused:
         return f"clients saw {seen} refusals of {refused}"
-    answered = sum(count for outcome, count in outcomes.items() if not outcome.refused)
-    if answered != played.counted["admitted"]:
-        return f"{played.counted['admitted']} were admitted and {answered} answered or under way"
+    answered, admitted = outcomes.total() - seen, played.counted["admitted"]
+    if answered != admitted:
+        return f"{admitted} were admitted and {answered} answered or under way"
     return None
 
 
-def modes_do_not_flap(played: TrafficResult) -> str | None:
-    """At most so many changes of mode in any minute."""
-    most = played.scenario.limits.mode_changes_per_minute
+def _modes_do_not_flap(played: TrafficResult) -> str | None:
     changes = [b.at_ms for a, b in pairwise(played.ticks) if a.mode != b.mode]
+    most = played.scenario.limits.mode_changes_per_minute
     return _too_often(changes, most, "admission changed its mode")
 
 
-def isolations_do_not_flap(played: TrafficResult) -> str | None:
-    """At most so many isolations of a backend in any minute."""
+def _isolations_do_not_flap(played: TrafficResult) -> str | None:
     most = played.scenario.limits.isolations_per_minute
     for name in [backend.name for backend in played.scenario.backends]:
         times = [b.at_ms for a, b in pairwise(played.ticks) if name in b.isolated - a.isolated]
         if problem := _too_often(times, most, f"{name} was isolated"):
             return problem
     return None
-
-
-def reasons_are_given(played: TrafficResult) -> str | None:
-    """One or two of the closed list in every tick; a tick that moves slots is never steady."""
-    for tick in played.ticks:
-        if not 1 <= len(tick.reasons) <= 2 or not _REASONS.issuperset(tick.reasons):
-            return f"reasons {list(tick.reasons)} at {_at(tick)}"
-    for before, after in _steps(played):
-        if any(moves(before, after).values()) and "steady" in after.output["reasons"]:
-            return f"slots moved and it was called steady at {_at(after)}"
-    return None
-
-
-INVARIANTS: Mapping[str, Callable[[TrafficResult], str | None]] = {
-    "every tick replays byte for byte": lambda played: next(iter(played.problems), None),
-    "the slots add up in every tick": slots_add_up,
-    "no backend moves faster than the slew": slew_is_bounded,
-    "no more slots change hands than they must": remap_is_bounded,
-    "no attempt is lost": nothing_is_lost,
-    "admission does not flap": modes_do_not_flap,
-    "isolations do not flap": isolations_do_not_flap,
-    "every tick has its reasons": reasons_are_given,
-}
-
-
-def _steps(played: TrafficResult) -> Iterator[tuple[Tick, Tick]]:
-    """Ticks after which the next one started from what it had decided: not across a restart that
-    began afresh, nor after a tick that did not come into force."""
-    for before, after in pairwise(played.ticks):
-        if before.applied and after.input["state"] is not None:
-            yield before, after
-
-
-def _freed(before: Tick, after: Tick) -> int:
-    bypass, moved = set(after.output["bypass"]), moves(before, after)
-    gone = sum(before.slots[name] for name in before.slots.keys() - after.slots.keys())
-    return gone + sum(-change for name, change in moved.items() if name in bypass and change < 0)
-
-
-def _step_max(played: TrafficResult, tick: Tick) -> int:
-    factor = played.config.crisis_factor if tick.mode == "hard" else 1.0
-    return int(played.config.step * factor)
 
 
 def _too_often(times: list[float], most: int, what: str) -> str | None:
@@ -170,8 +141,27 @@ def _too_often(times: list[float], most: int, what: str) -> str | None:
     return None
 
 
-def _at(tick: Tick) -> str:
-    return f"{tick.at_ms / 1000:.1f} s"
+def _reasons_are_given(played: TrafficResult) -> str | None:
+    """One or two of the closed list in every tick; a tick that moves slots is never steady."""
+    for tick in played.ticks:
+        if not 1 <= len(tick.reasons) <= 2 or not _REASONS.issuperset(tick.reasons):
+            return f"reasons {list(tick.reasons)} at {tick.at}"
+    for step in _steps(played):
+        if any(step.moved.values()) and "steady" in step.tick.output["reasons"]:
+            return f"slots moved and it was called steady at {step.tick.at}"
+    return None
+
+
+INVARIANTS: Mapping[str, Callable[[TrafficResult], str | None]] = {
+    "every tick replays byte for byte": lambda played: next(iter(played.problems), None),
+    "the slots add up in every tick": _slots_add_up,
+    "no backend moves faster than the slew": _slew_is_bounded,
+    "no more slots change hands than they must": _remap_is_bounded,
+    "no attempt is lost": _nothing_is_lost,
+    "admission does not flap": _modes_do_not_flap,
+    "isolations do not flap": _isolations_do_not_flap,
+    "every tick has its reasons": _reasons_are_given,
+}
 
 
 def check_expectation(played: TrafficResult, expect: ExpectDocument) -> PromiseCheck:
@@ -193,14 +183,17 @@ _OF_TICKS = {What.SHARE, What.MODE, What.MODES_ONLY, What.REASON, What.ISOLATED}
 def _judge_ticks(expect: ExpectDocument, ticks: Sequence[Tick]) -> tuple[str, str]:
     """An expectation about ticks in words, and what is wrong with it."""
     if expect.what is What.SHARE:
-        return f"share of {expect.backend} is {_bounds(expect)}", _share_problem(expect, ticks)
+        problems = ((_outside(tick.share(expect.backend), expect), tick) for tick in ticks)
+        wrong = next((f"{problem} at {tick.at}" for problem, tick in problems if problem), "")
+        problem = wrong if ticks else "there was no tick"
+        return f"share of {expect.backend} is {_bounds(expect)}", problem
     if expect.what is What.MODE:
         seen = sorted({tick.mode for tick in ticks})
         problem = "" if expect.mode in seen else f"the modes were {', '.join(seen) or 'unknown'}"
         return f"admission is {expect.mode} at some time", problem
     if expect.what is What.MODES_ONLY:
         other = next((tick for tick in ticks if tick.mode != expect.mode), None)
-        problem = "" if other is None else f"it was {other.mode} at {_at(other)}"
+        problem = "" if other is None else f"it was {other.mode} at {other.at}"
         return f"admission is {expect.mode} all the time", problem
     if expect.what is What.REASON:
         seen = sorted({reason for tick in ticks for reason in tick.reasons})
@@ -210,25 +203,16 @@ def _judge_ticks(expect: ExpectDocument, ticks: Sequence[Tick]) -> tuple[str, st
     return f"{expect.backend} is isolated at some time", "" if isolated else "it never was"
 
 
-def _share_problem(expect: ExpectDocument, ticks: Sequence[Tick]) -> str:
-    for tick in ticks:
-        total = sum(tick.slots.values())
-        share = tick.slots.get(str(expect.backend), 0) / total if total else 0.0
-        if problem := _outside(share, expect):
-            return f"{problem} at {_at(tick)}"
-    return "" if ticks else "there was no tick"
-
-
 def _measure_answers(
     played: TrafficResult, expect: ExpectDocument, answers: Sequence[Answer], seconds: float
 ) -> tuple[str, float]:
     """An expectation about answers in words, and the value that has to be within its bounds."""
-    arrivals = max(1, count_arrivals(answers))
+    arrivals, good = max(1, count_arrivals(answers)), count_good(played, answers)
     if expect.what is What.GOODPUT:
-        return "goodput per arrival is", count_good(played, answers) / arrivals
+        return "goodput per arrival is", good / arrivals
     if expect.what is What.THROUGHPUT:
         capacity = played.capacity_per_s(expect.from_s * 1000) * seconds
-        return "goodput per capacity is", count_good(played, answers) / max(1.0, capacity)
+        return "goodput per capacity is", good / max(1.0, capacity)
     if expect.what is What.ERRORS:
         failures = sum(answer.final and answer.failed for answer in answers)
         return "failures per arrival are", failures / arrivals
@@ -237,9 +221,8 @@ def _measure_answers(
 
 
 def _bounds(expect: ExpectDocument) -> str:
-    bounds = [] if expect.least is None else [f"at least {expect.least:g}"]
-    bounds += [] if expect.most is None else [f"at most {expect.most:g}"]
-    return " and ".join(bounds)
+    bounds = {"at least": expect.least, "at most": expect.most}
+    return " and ".join(f"{word} {n:g}" for word, n in bounds.items() if n is not None)
 
 
 def _outside(value: float, expect: ExpectDocument) -> str:

@@ -38,20 +38,15 @@ class PlannedRequest(NamedTuple):
 class Attempt(NamedTuple):
     """One attempt of a request, as its client saw it. Times in seconds since the start."""
 
-    number: int
-    """Which request."""
+    number: int  # which request
     retry: int
     due_s: float
-    lag_s: float
-    """How late it was sent: the generator's own fault."""
-    took_s: float
-    """Since it was due."""
+    lag_s: float  # how late it was sent: the generator's own fault
+    took_s: float  # since it was due
     kind: AnswerKind
-    status: int | None
-    """Of the HTTP answer, if there was one."""
+    status: int | None  # of the HTTP answer, if there was one
     backend: str
-    final: bool
-    """False: the client tries again."""
+    final: bool  # False: the client tries again
 
 
 Again = Callable[[int, int, AnswerKind, float], float | None]
@@ -73,16 +68,16 @@ def read_head(head: bytes) -> tuple[AnswerKind, int, str]:
     """Outcome, status and backend of an answer. Only an explicit rejection counts as refused."""
     first, headers = _headers(head)
     status, backend = int(first.split()[1]), headers.get("x-backend", "")
-    if "fairlead-refused" in headers:
-        soft = headers["fairlead-refused"].lower() == "soft"
-        return (AnswerKind.SOFT if soft else AnswerKind.HARD), status, backend
-    if status >= 500 and any(word in headers.get("x-details", "") for word in _REJECTED):
-        return AnswerKind.HARD, status, backend
-    if status < 400:
-        return AnswerKind.OK, status, backend
-    # A proxy that has no backend says 503 by itself.
-    unreachable = status == 503 and not backend
-    return (AnswerKind.UNREACHABLE if unreachable else AnswerKind.ERROR), status, backend
+    if refused := headers.get("fairlead-refused"):
+        kind = AnswerKind.SOFT if refused.lower() == "soft" else AnswerKind.HARD
+    elif status >= 500 and any(word in headers.get("x-details", "") for word in _REJECTED):
+        kind = AnswerKind.HARD
+    elif status < 400:
+        kind = AnswerKind.OK
+    else:  # a proxy that has no backend says 503 by itself
+        unreachable = status == 503 and not backend
+        kind = AnswerKind.UNREACHABLE if unreachable else AnswerKind.ERROR
+    return kind, status, backend
 
 
 def _headers(head: bytes) -> tuple[str, dict[str, str]]:
@@ -148,14 +143,14 @@ class LoadGenerator:
 
     def _wait_s(self) -> float:
         """Until something is due: the next request, the next retry, or a timeout."""
-        due_s = 1.0 + self._now_s()
+        dues_s = [1.0 + self._now_s()]
         if self._sent < len(self._requests):
-            due_s = min(due_s, self._requests[self._sent].at_s)
+            dues_s.append(self._requests[self._sent].at_s)
         if self._waiting:
-            due_s = min(due_s, self._waiting[0].due_s + self._timeout_s)
+            dues_s.append(self._waiting[0].due_s + self._timeout_s)
         if self._again:
-            due_s = min(due_s, self._again[0][0])
-        return max(0.0, due_s - self._now_s())
+            dues_s.append(self._again[0][0])
+        return max(0.0, min(dues_s) - self._now_s())
 
     def _send_due(self, now_s: float) -> None:
         while self._sent < len(self._requests) and self._requests[self._sent].at_s <= now_s:

@@ -1,15 +1,17 @@
-"""Simulated clients and backends in virtual time: open-loop arrivals, lognormal service times.
+"""What scenarios in virtual and in real time share, and the simulated clients and backends.
 
-SimClients arrive at their own rate whether or not answers come, wait for a limited time, and may
+Clients arrive at their own rate whether or not answers come, wait for a limited time, and may
 retry. A backend serves so many requests at once; the others wait in line.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import exp, log
 from statistics import NormalDist
-from typing import Protocol
+from typing import Any
 
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.memory import MemoryDataplane
@@ -18,48 +20,45 @@ from fairlead.schema.traffic_scenario import (
     LoadDocument,
     SimBackendDocument,
     TrafficScenarioDocument,
+    scenario_config,
 )
 from fairlead.sim.clock import Entropy, Stream, Turn, VirtualClock
-from fairlead.sim.traffic.result import GROUP, Answer, AnswerKind
-
-_NORMAL = NormalDist()
-_WORDS = 2**32
-
+from fairlead.sim.record import SimEvent
+from fairlead.sim.traffic.result import GROUP, Answer, AnswerKind, TrafficResult
 
 MEMORY_BYTES = 16 * 2**30
+_NORMAL, _WORDS = NormalDist(), 2**32
+_LOOK_AGAIN_MS = 100
 
 
-class Changeable(Protocol):
-    """A backend, simulated or real, that events of a scenario make slower or worse."""
+class BackendModel:
+    """How long a backend works on a request and whether it fails, as the events set it."""
 
-    latency_ms: float
-    factor: float
-    error_rate: float
+    def __init__(self, spec: SimBackendDocument, chance: Stream) -> None:
+        self.spec, self._chance = spec, chance
+        self._latency_ms, self._factor, self._error_rate = spec.latency_ms, 1.0, 0.0
 
+    def change(self, event: EventDocument) -> None:
+        if event.latency_ms is not None:
+            self._latency_ms = event.latency_ms
+        if event.latency_factor is not None:
+            self._factor = event.latency_factor
+        if event.error_rate is not None:
+            self._error_rate = event.error_rate
 
-def change_backend(backend: Changeable, event: EventDocument) -> None:
-    if event.latency_ms is not None:
-        backend.latency_ms = event.latency_ms
-    if event.latency_factor is not None:
-        backend.factor = event.latency_factor
-    if event.error_rate is not None:
-        backend.error_rate = event.error_rate
-
-
-def backends_at(scenario: TrafficScenarioDocument, now_s: float) -> list[SimBackendDocument]:
-    return [
-        spec
-        for spec in scenario.backends
-        if spec.joins_s <= now_s and (spec.leaves_s is None or now_s < spec.leaves_s)
-    ]
+    def draw(self) -> tuple[float, bool]:
+        """Milliseconds of work, lognormal, and whether the request fails."""
+        fails = self._chance.chance(self._error_rate)
+        at = (self._chance.below(_WORDS) + 0.5) / _WORDS
+        median_ms = self._latency_ms * self._factor
+        return median_ms * exp(self.spec.sigma * _NORMAL.inv_cdf(at)), fails
 
 
 class Retries:
     """Which attempts a client repeats, and after how long."""
 
     def __init__(self, load: LoadDocument, entropy: Entropy) -> None:
-        self.repeat = 0.0
-        """Probability that a request is sent again although it succeeded."""
+        self.repeat = 0.0  # probability that a request is sent again although it succeeded
         self._load, self._chance = load, entropy.stream("retries")
 
     def pause_ms(self, kind: AnswerKind, retry: int) -> int | None:
@@ -106,27 +105,91 @@ class HostLoad:
             self._memory_per_s = event.memory_per_s
 
 
+class ScenarioRun(ABC):
+    """One scenario under one seed: what happens, in virtual and in real time alike."""
+
+    backends: Mapping[str, BackendModel]
+    retries: Retries
+    host: HostLoad
+
+    def __init__(self, scenario: TrafficScenarioDocument, seed: int) -> None:
+        self.scenario, self.seed = scenario, seed
+        self.events: list[SimEvent] = []
+        self._deaths: list[tuple[float, float]] = []
+
+    @abstractmethod
+    def elapsed_ms(self) -> float:
+        """Since the scenario began."""
+
+    @abstractmethod
+    def change_backend(self, name: str, event: EventDocument) -> None:
+        """What an event does to a backend beside its work."""
+
+    @abstractmethod
+    def kill_agent(self, dead_ms: int) -> None:
+        """End the agent as a crash would."""
+
+    @abstractmethod
+    def return_agent(self) -> None:
+        """Start it again, from what it kept."""
+
+    @abstractmethod
+    def reconfigure(self) -> None:
+        """A backend joined or left."""
+
+    def plan(self) -> list[tuple[float, Callable[[], None]]]:
+        """What happens, and after how many seconds, in order."""
+        actions: list[tuple[float, Callable[[], None]]] = []
+        for event in self.scenario.events:
+            actions.append((event.at_s, partial(self.apply, event)))
+            if event.agent_dead_s is not None:
+                actions.append((event.at_s + event.agent_dead_s, self.return_agent))
+        for spec in self.scenario.backends:
+            times = (spec.joins_s, spec.leaves_s)
+            actions += [(at_s, self.reconfigure) for at_s in times if at_s]
+        return sorted(actions, key=lambda action: action[0])
+
+    def apply(self, event: EventDocument) -> None:
+        if event.title:
+            self.log(event.title)
+        for name in self.backends if event.backend is None else [event.backend]:
+            self.backends[name].change(event)
+            self.change_backend(name, event)
+        if event.repeat is not None:
+            self.retries.repeat = event.repeat
+        if event.agent_dead_s is not None:
+            dead_ms = round(event.agent_dead_s * 1000)
+            self.kill_agent(dead_ms)
+            self._deaths.append((self.elapsed_ms(), self.elapsed_ms() + dead_ms))
+            self.log("the agent is killed")
+        self.host.change(event)
+
+    def log(self, text: str) -> None:
+        self.events.append(SimEvent(self.elapsed_ms(), "event", text))
+
+    def result(self, **found: Any) -> TrafficResult:
+        config = scenario_config(self.scenario)
+        return TrafficResult(self.scenario, self.seed, config=config, deaths=self._deaths, **found)
+
+
 @dataclass(slots=True)
 class SimCall:
     """One request on its way through a backend."""
 
     began_ms: int
     done: Callable[["SimCall", AnswerKind], None]
-    ended: bool = False
-    """Answered, or given up by its client."""
+    ended: bool = False  # answered, or given up by its client
 
 
-class SimBackend:
+class SimBackend(BackendModel):
     """Serves calls in virtual time."""
 
     def __init__(self, spec: SimBackendDocument, clock: VirtualClock, chance: Stream) -> None:
-        self.spec, self.reachable = spec, True
-        self.latency_ms, self.factor, self.error_rate = spec.latency_ms, 1.0, 0.0
-        self.retries = 0
-        """Requests that were repetitions, as the application counts them."""
-        self._clock, self._chance = clock, chance
+        super().__init__(spec, chance)
+        self.reachable, self.retries = True, 0
+        """Retries: requests that were repetitions, as the application counts them."""
+        self._clock, self._busy = clock, 0
         self._line: deque[SimCall] = deque()
-        self._busy = 0
 
     @property
     def now_ms(self) -> int:
@@ -150,9 +213,7 @@ class SimBackend:
 
     def _serve(self, call: SimCall) -> None:
         self._busy += 1
-        failed = self._chance.chance(self.error_rate)
-        drawn_ms = lognormal(self._chance, self.latency_ms * self.factor, self.spec.sigma)
-        took_ms = max(1, round(drawn_ms))
+        drawn_ms, failed = self.draw()
 
         def finish() -> None:
             self._busy -= 1
@@ -162,20 +223,12 @@ class SimBackend:
             if self._line and self._busy < self.spec.concurrency:
                 self._serve(self._line.popleft())
 
-        self._clock.at(self._clock.now_ms + took_ms, Turn.SCENARIO, finish)
-
-
-def lognormal(chance: Stream, median: float, sigma: float) -> float:
-    at = (chance.below(_WORDS) + 0.5) / _WORDS
-    return median * exp(sigma * _NORMAL.inv_cdf(at))
+        self._clock.at(self.now_ms + max(1, round(drawn_ms)), Turn.SCENARIO, finish)
 
 
 def gap_s(chance: Stream, per_s: float) -> float:
     """The time to the next arrival of a Poisson process."""
     return -log((chance.below(_WORDS) + 0.5) / _WORDS) / per_s
-
-
-_LOOK_AGAIN_MS = 100
 
 
 class SimClients:
@@ -190,16 +243,13 @@ class SimClients:
         entropy: Entropy,
     ) -> None:
         self.answers: list[Answer] = []
-        self.factor = 1.0
-        """Of the scenario's load."""
+        self.factor = 1.0  # of the scenario's load
         self.retries = Retries(load, entropy)
-        self.members: frozenset[str] = frozenset()
-        """Backends that the group has now."""
+        self.members: frozenset[str] = frozenset()  # backends that the group has now
         self._load, self._clock, self._plane, self._backends = load, clock, plane, backends
         self._arrivals = entropy.stream("arrivals")
         self._next_us = 0
-        self._open: dict[int, Answer] = {}
-        """What is under way, by the identity of its call."""
+        self._open: dict[int, Answer] = {}  # what is under way, by the identity of its call
 
     def stop(self) -> None:
         """The run is over: what is under way stays open."""

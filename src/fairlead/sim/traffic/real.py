@@ -13,12 +13,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairlead.node.state import StateDirectory
 from fairlead.node.traffic.commands import BackendCommand, change_command
@@ -28,24 +28,35 @@ from fairlead.recorder.chain import RecordChain
 from fairlead.recorder.reader import links, segments
 from fairlead.schema.traffic import from_snapshot
 from fairlead.schema.traffic_govern import KIND, Settled, follow, read_input
-from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
+from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument
 from fairlead.sim.clock import Entropy
 from fairlead.sim.record import SimEvent
 from fairlead.sim.traffic.backend import HOST, HostExporter, ScenarioBackend
 from fairlead.sim.traffic.generator import Attempt, LoadGenerator, PlannedRequest, arrivals
-from fairlead.sim.traffic.load import Retries, backends_at, change_backend, gap_s, transition_text
-from fairlead.sim.traffic.result import GROUP, Answer, AnswerKind, Tick, TrafficResult, percentile
+from fairlead.sim.traffic.load import Retries, ScenarioRun, gap_s, transition_text
+from fairlead.sim.traffic.result import (
+    COUNTED,
+    GROUP,
+    Answer,
+    AnswerKind,
+    Tick,
+    TrafficResult,
+    backends_at,
+    percentile,
+)
 from fairlead.sim.traffic.virtual import replay_problems
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedTransition:
+class LoggedTransition(NamedTuple):
     """One transition that the agent logged."""
 
     wall_ms: float
     sequence: int | None
     reasons: tuple[str, ...]
     text: str
+
+
+_LOGGED = ("admission", "isolation", "failsafe", "agent started")
 
 
 def read_transitions(log: Path) -> list[LoggedTransition]:
@@ -64,34 +75,26 @@ def read_transitions(log: Path) -> list[LoggedTransition]:
     return transitions
 
 
-_LOGGED = ("admission", "isolation", "failsafe", "agent started")
-
-
 def read_ticks(
     record: Path, began_ms: float, duration_ms: float, transitions: Sequence[LoggedTransition]
 ) -> list[Tick]:
     """The ticks of the run, with the reasons that the agent gave beyond the decision's own."""
     logged = {t.sequence: t.reasons for t in transitions if t.sequence is not None}
-    entries: list[tuple[RecordEntry, dict[str, Any]]] = []
-    voided: set[int] = set()
+    ticks: dict[int, Tick] = {}
     life: Settled | None = None
     for link in links(segments(record), RecordChain()):
         if isinstance(link, RecordEntry) and link.kind == KIND:
             life = follow(read_input(link.input, link.version), life)
-            entries.append((link, from_snapshot(life.decision.snapshot)))
-        elif isinstance(link, Mark) and link.status == "voided":
-            voided.add(link.entry_seq)
-    return [
-        Tick(
-            entry.time_ms - began_ms,
-            snapshot,
-            entry.output,
-            logged.get(entry.seq) or tuple(entry.output["reasons"]),
-            applied=entry.seq not in voided,
-        )
-        for entry, snapshot in entries
-        if 0 <= entry.time_ms - began_ms < duration_ms
-    ]
+            ticks[link.seq] = Tick(
+                link.time_ms - began_ms,
+                from_snapshot(life.decision.snapshot),
+                link.output,
+                logged.get(link.seq) or tuple(link.output["reasons"]),
+                applied=True,
+            )
+        elif isinstance(link, Mark) and link.status == "voided" and link.entry_seq in ticks:
+            ticks[link.entry_seq] = replace(ticks[link.entry_seq], applied=False)
+    return [tick for tick in ticks.values() if 0 <= tick.at_ms < duration_ms]
 
 
 _FAIRLEAD = (sys.executable, "-m", "fairlead")
@@ -107,68 +110,20 @@ SCRAPE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PlaneTarget:
-    """Which dataplane, and for eBPF where: None means the default place."""
-
-    kind: str
-    cgroup: str | None = None
-    pins: str | None = None
-
-    def document(self) -> dict[str, Any]:
-        document = {"kind": self.kind, "cgroup": self.cgroup, "pins": self.pins}
-        if self.kind == "ebpf" and self.pins is None:
-            document["pins"] = f"/sys/fs/bpf/fairlead-harness-{os.getpid()}"
-        return {name: value for name, value in document.items() if value is not None}
-
-
 def play_real(
     scenario: TrafficScenarioDocument,
-    place: PlaneTarget,
+    plane: Mapping[str, str | None],
     *,
     seed: int | None,
     record: Path,
     folder: Path,
 ) -> TrafficResult:
-    """Play on a real dataplane; the flight record goes to `record`."""
+    """Play on a real dataplane; the flight record goes to `record`.
+
+    `plane` is that of the agent's configuration: its kind, and for eBPF where (None: the default).
+    """
     used = scenario.seed if seed is None else seed
-    return asyncio.run(RealRun(scenario, place, used, folder).run(record))
-
-
-class _Clients:
-    """All clients of the group: planned arrivals, and retries as they come."""
-
-    def __init__(
-        self, scenario: TrafficScenarioDocument, target: tuple[str, int], entropy: Entropy
-    ) -> None:
-        self.retries, self._scenario = Retries(scenario.load, entropy), scenario
-        times = arrivals(partial(gap_s, entropy.stream("arrivals")), rate_steps(scenario))
-        self.generator = LoadGenerator(
-            target,
-            [PlannedRequest(at_s) for at_s in times],
-            timeout_s=scenario.load.timeout_ms / 1000,
-            again=self._again,
-        )
-
-    def _again(self, _: int, retry: int, kind: AnswerKind, now_s: float) -> float | None:
-        pause_ms = self.retries.pause_ms(kind, retry)
-        if pause_ms is None or now_s >= self._scenario.duration_s:
-            return None
-        return pause_ms / 1000
-
-    def answers(self) -> list[Answer]:
-        answers = []
-        for a in self.generator.attempts:
-            times = (a.due_s * 1000, self._kind(a), a.took_s * 1000)
-            answers.append(Answer(*times, a.backend or None, a.retry, a.final))
-        return answers
-
-    def _kind(self, attempt: Attempt) -> AnswerKind:
-        """A refused connect is a hard rejection, unless a backend is meant to be unreachable."""
-        refused = attempt.kind is AnswerKind.HARD and attempt.status is None
-        ended_s = attempt.due_s + attempt.took_s
-        unreachable = refused and any_unreachable(self._scenario, ended_s)
-        return AnswerKind.UNREACHABLE if unreachable else attempt.kind
+    return asyncio.run(RealRun(scenario, plane, used, folder).run(record))
 
 
 def rate_steps(scenario: TrafficScenarioDocument) -> list[tuple[float, float]]:
@@ -191,30 +146,45 @@ def any_unreachable(scenario: TrafficScenarioDocument, now_s: float) -> bool:
     return bool(down)
 
 
-@dataclass
-class RealRun:
+class RealRun(ScenarioRun):
     """One scenario in real time."""
 
-    scenario: TrafficScenarioDocument
-    place: PlaneTarget
-    seed: int
-    folder: Path
-    backends: dict[str, ScenarioBackend] = field(default_factory=dict)
-    events: list[SimEvent] = field(default_factory=list)
-    deaths: list[tuple[float, float]] = field(default_factory=list)
+    def __init__(
+        self,
+        scenario: TrafficScenarioDocument,
+        plane: Mapping[str, str | None],
+        seed: int,
+        folder: Path,
+    ) -> None:
+        super().__init__(scenario, seed)
+        entropy = Entropy(seed)
+        self._plane = {name: value for name, value in plane.items() if value is not None}
+        if self._plane["kind"] == "ebpf":
+            self._plane.setdefault("pins", f"/sys/fs/bpf/fairlead-harness-{os.getpid()}")
+        self.backends: dict[str, ScenarioBackend] = {
+            spec.name: ScenarioBackend(spec, entropy.stream("backend", spec.name))
+            for spec in scenario.backends
+        }
+        self.host: HostExporter = HostExporter()
+        self._file, self._agent_log = folder / "traffic.yaml", folder / "agent.log"
+        self._state = StateDirectory(folder / "state")
+        self._state.create()
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            self._port = int(probe.getsockname()[1])
+        self._began_s = time.monotonic()
+        self.retries = Retries(scenario.load, entropy)
+        times = arrivals(partial(gap_s, entropy.stream("arrivals")), rate_steps(scenario))
+        self._load = LoadGenerator(
+            (HOST, self._port),
+            [PlannedRequest(at_s) for at_s in times],
+            timeout_s=scenario.load.timeout_ms / 1000,
+            again=self._again,
+        )
 
     async def run(self, record: Path) -> TrafficResult:
         """From the first server to the end of the record."""
-        entropy = Entropy(self.seed)
-        self._state = StateDirectory(self.folder / "state")
-        self._state.create()
-        self._port = _free_port()
-        self._host = HostExporter()
-        self._began_s = time.monotonic()
-        for spec in self.scenario.backends:
-            self.backends[spec.name] = ScenarioBackend(spec, entropy.stream("backend", spec.name))
-        self._clients = _Clients(self.scenario, (HOST, self._port), entropy)
-        servers = [self._host.server, *(backend.server for backend in self.backends.values())]
+        servers = [self.host.server, *(backend.server for backend in self.backends.values())]
         try:
             for server in servers:
                 await server.open()
@@ -223,10 +193,10 @@ class RealRun:
                 await self._ready()
                 self._began_s, began_ms = time.monotonic(), time.time() * 1000
                 script = asyncio.ensure_future(self._apply_events())
-                await asyncio.to_thread(self._clients.generator.run, self._began_s)
+                await asyncio.to_thread(self._load.run, self._began_s)
                 await script
             finally:
-                self._clients.generator.stop()
+                self._load.stop()
                 self._end_agent()
         finally:
             for server in servers:
@@ -236,58 +206,44 @@ class RealRun:
     # --- the agent
 
     def _start_agent(self) -> subprocess.Popen[bytes]:
-        path = self.folder / "traffic.yaml"
-        path.write_text(json.dumps(self._config()))
-        with (self.folder / "agent.log").open("ab") as log:
-            return subprocess.Popen([*_FAIRLEAD, "traffic", "run", str(path)], stderr=log)
+        self._file.write_text(json.dumps(self._config()))
+        with self._agent_log.open("ab") as log:
+            return subprocess.Popen([*_FAIRLEAD, "traffic", "run", str(self._file)], stderr=log)
 
     def _config(self) -> dict[str, Any]:
-        here = [
-            {
-                "id": spec.name,
-                "host": HOST,
-                "port": self.backends[spec.name].server.port,
-                "node": "n1",
-            }
-            for spec in backends_at(self.scenario, time.monotonic() - self._began_s)
-        ]
+        present = [spec.name for spec in backends_at(self.scenario, self.elapsed_ms() / 1000)]
+        ports = {name: self.backends[name].server.port for name in present}
         group: dict[str, Any] = {
             "name": GROUP,
             "vip": HOST,
             "port": self._port,
-            "backends": here,
+            "backends": [
+                {"id": name, "host": HOST, "port": port, "node": "n1"}
+                for name, port in ports.items()
+            ],
             "config": dict(self.scenario.config),
             "probe": {"kind": "http"},
         }
-        if self.place.kind == "ebpf" or self.scenario.scrape or self._retried():
-            group["scrape"] = dict(SCRAPE)
-            if self._retried():
-                group["scrape"]["retries"] = "retries_total"
+        events, load = self.scenario.events, self.scenario.load
+        retried = bool(load.retries) or any(event.repeat for event in events)
+        if self._plane["kind"] == "ebpf" or self.scenario.scrape or retried:
+            group["scrape"] = SCRAPE | ({"retries": "retries_total"} if retried else {})
+        url = f"http://{HOST}:{self.host.server.port}/metrics"
         return {
-            "plane": self.place.document(),
+            "plane": self._plane,
             "state_dir": str(self._state.path),
             "tick_ms": self.scenario.tick_ms,
             "node": {"watch": False},
             "groups": [group],
-            "nodes": [
-                {
-                    "name": "n1",
-                    "url": f"http://{HOST}:{self._host.server.port}/metrics",
-                    "every_ms": self.scenario.tick_ms,
-                }
-            ],
+            "nodes": [{"name": "n1", "url": url, "every_ms": self.scenario.tick_ms}],
         }
-
-    def _retried(self) -> bool:
-        events = self.scenario.events
-        return bool(self.scenario.load.retries) or any(event.repeat for event in events)
 
     async def _ready(self) -> None:
         """Until the agent has decided and its address answers."""
         deadline = time.monotonic() + _START_S
         while not (self._state.path / "status.json").exists():
             if self._agent.poll() is not None or time.monotonic() > deadline:
-                lines = (self.folder / "agent.log").read_text(errors="replace").splitlines()
+                lines = self._agent_log.read_text(errors="replace").splitlines()
                 raise PermanentFault(f"the agent did not start: {lines[-1] if lines else ''}")
             await asyncio.sleep(0.05)
 
@@ -301,105 +257,82 @@ class RealRun:
             except subprocess.TimeoutExpired:
                 agent.kill()
                 agent.wait()
-        subprocess.run(
-            [*_FAIRLEAD, "traffic", "remove", str(self.folder / "traffic.yaml")],
-            capture_output=True,
-            check=False,
-            timeout=120,
-        )
+        command = [*_FAIRLEAD, "traffic", "remove", str(self._file)]
+        subprocess.run(command, capture_output=True, check=False, timeout=120)
 
     # --- what happens
 
     async def _apply_events(self) -> None:
-        times = {event.at_s for event in self.scenario.events}
-        for spec in self.scenario.backends:
-            times |= {spec.joins_s, spec.leaves_s or 0.0}
-        for event in self.scenario.events:
-            if event.agent_dead_s is not None:
-                times.add(event.at_s + event.agent_dead_s)
-        for at_s in sorted(times - {0.0}):
+        for at_s, action in self.plan():
             await asyncio.sleep(max(0.0, self._began_s + at_s - time.monotonic()))
-            for event in self.scenario.events:
-                if event.at_s == at_s:
-                    await self._apply(event)
-                elif event.agent_dead_s is not None and event.at_s + event.agent_dead_s == at_s:
-                    self._agent = self._start_agent()
-                    self._log("the agent is started again")
-            if any(at_s in (spec.joins_s, spec.leaves_s) for spec in self.scenario.backends):
-                (self.folder / "traffic.yaml").write_text(json.dumps(self._config()))
-                self._agent.send_signal(signal.SIGHUP)
-                self._log("the configuration is changed and read again")
+            action()
 
-    async def _apply(self, event: EventDocument) -> None:
-        if event.title:
-            self._log(event.title)
-        for name in self.backends if event.backend is None else [event.backend]:
-            await self._change_backend(name, event)
-        if event.repeat is not None:
-            self._clients.retries.repeat = event.repeat
-        if event.agent_dead_s is not None:
-            self._agent.kill()
-            self._agent.wait()
-            at_ms = (time.monotonic() - self._began_s) * 1000
-            self.deaths.append((at_ms, at_ms + event.agent_dead_s * 1000))
-            self._log("the agent is killed")
-        self._host.load.change(event)
+    def reconfigure(self) -> None:
+        self._file.write_text(json.dumps(self._config()))
+        self._agent.send_signal(signal.SIGHUP)
+        self.log("the configuration is changed and read again")
 
-    async def _change_backend(self, name: str, event: EventDocument) -> None:
+    def elapsed_ms(self) -> float:
+        return (time.monotonic() - self._began_s) * 1000
+
+    def kill_agent(self, dead_ms: int) -> None:
+        self._agent.kill()
+        self._agent.wait()
+
+    def return_agent(self) -> None:
+        self._agent = self._start_agent()
+        self.log("the agent is started again")
+
+    def change_backend(self, name: str, event: EventDocument) -> None:
         backend = self.backends[name]
-        change_backend(backend, event)
         if event.blind is not None:
             backend.service.hidden = event.blind
         if event.reachable is False:
             backend.server.shut()
         elif event.reachable and not backend.server.listening:
-            await backend.server.open()
+            self._opening = asyncio.ensure_future(backend.server.open())
         if event.order is not None:
             orders: dict[str, BackendCommand | None] = {"isolate": "isolate", "drain": "drain"}
             change_command(self._state, GROUP, name, orders.get(event.order))
 
-    def _log(self, text: str) -> None:
-        self.events.append(SimEvent((time.monotonic() - self._began_s) * 1000, "event", text))
+    # --- what the clients do
+
+    def _again(self, _: int, retry: int, kind: AnswerKind, now_s: float) -> float | None:
+        pause_ms = self.retries.pause_ms(kind, retry)
+        return None if pause_ms is None or now_s >= self.scenario.duration_s else pause_ms / 1000
+
+    def _answer(self, a: Attempt) -> Answer:
+        """A refused connect is a hard rejection, unless a backend is meant to be unreachable."""
+        kind, refused = a.kind, a.kind is AnswerKind.HARD and a.status is None
+        if refused and any_unreachable(self.scenario, a.due_s + a.took_s):
+            kind = AnswerKind.UNREACHABLE
+        return Answer(a.due_s * 1000, kind, a.took_s * 1000, a.backend or None, a.retry, a.final)
 
     # --- afterwards
 
     def _played(self, record: Path, began_ms: float) -> TrafficResult:
-        shutil.copytree(
-            self._state.path / "record" / GROUP, record, ignore=shutil.ignore_patterns("*.lock")
-        )
+        kept = self._state.path / "record" / GROUP
+        shutil.copytree(kept, record, ignore=shutil.ignore_patterns("*.lock"))
         status = self._state.read("status.json") or {}
-        groups: list[dict[str, Any]] = status.get("groups", [])
-        group = groups[0] if groups else {}
-        logged = read_transitions(self.folder / "agent.log")
-        attempts = self._clients.generator.attempts
+        group: dict[str, Any] = next(iter(status.get("groups", [])), {})
+        logged = read_transitions(self._agent_log)
+        attempts = self._load.attempts
         lags_ms = [attempt.lag_s * 1000 for attempt in attempts if attempt.retry == 0]
         lag_ms = percentile(lags_ms, 0.99) or 0.0
         if lag_ms > _LAG_MS_MAX:
-            self._log(f"the generator lagged: {lag_ms:.0f} ms at p99; this machine is too busy")
+            self.log(f"the generator lagged: {lag_ms:.0f} ms at p99; this machine is too busy")
         for transition in logged:
-            if transition.wall_ms >= began_ms:
-                at_ms = transition.wall_ms - began_ms
+            if (at_ms := transition.wall_ms - began_ms) >= 0:
                 self.events.append(SimEvent(at_ms, "agent", transition.text))
-        names = ("admitted", "refused_soft", "refused_hard")
-        return TrafficResult(
-            scenario=self.scenario,
-            seed=self.seed,
-            plane=self.place.kind,
-            config=scenario_config(self.scenario),
+        return self.result(
+            plane=self._plane["kind"],
             ticks=read_ticks(record, began_ms, self.scenario.duration_s * 1000, logged),
-            answers=sorted(self._clients.answers(), key=lambda answer: answer.at_ms),
-            counted={name: group.get(name) or 0 for name in names},
+            answers=sorted(map(self._answer, attempts), key=lambda answer: answer.at_ms),
+            counted={name: group.get(name) or 0 for name in COUNTED},
             events=sorted(self.events),
             digest="",
             real=True,
             sources=status.get("sources", {}),
             missed_ticks=status.get("missed_ticks", 0),
-            deaths=self.deaths,
             problems=replay_problems(record),
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])

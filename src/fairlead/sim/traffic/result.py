@@ -12,27 +12,24 @@ from math import ceil, exp
 from typing import Any, NamedTuple
 
 from fairlead.core.traffic import Config
-from fairlead.schema.traffic_scenario import TrafficScenarioDocument
+from fairlead.schema.traffic_scenario import SimBackendDocument, TrafficScenarioDocument
 from fairlead.sim.record import SimEvent
 
-GROUP = "web"
-"""The one group of a scenario."""
+GROUP = "web"  # the one group of a scenario
+COUNTED = ("admitted", "refused_soft", "refused_hard")
+"""The dataplane's own counters that a result holds."""
 
 
 class AnswerKind(StrEnum):
     """How an attempt ended, as its client saw it."""
 
     OK = "ok"
-    ERROR = "error"
-    """The backend answered with an error."""
+    ERROR = "error"  # the backend answered with an error
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
-    SOFT = "soft"
-    """Told to try again."""
-    HARD = "hard"
-    """Refused."""
-    OPEN = "open"
-    """Still under way when the run ended."""
+    SOFT = "soft"  # told to try again
+    HARD = "hard"  # refused
+    OPEN = "open"  # still under way when the run ended
 
     @property
     def refused(self) -> bool:
@@ -48,8 +45,7 @@ class Answer(NamedTuple):
     latency_ms: float
     backend: str | None
     retry: int = 0
-    final: bool = True
-    """False: the client tries again."""
+    final: bool = True  # false: the client tries again
 
     @property
     def failed(self) -> bool:
@@ -65,8 +61,11 @@ class Tick:
     input: Mapping[str, Any]
     output: Mapping[str, Any]
     reasons: tuple[str, ...]
-    applied: bool
-    """Whether it came into force; a tick that did not moved nothing."""
+    applied: bool  # whether it came into force; a tick that did not moved nothing
+
+    @property
+    def at(self) -> str:
+        return f"{self.at_ms / 1000:.1f} s"
 
     @property
     def slots(self) -> Mapping[str, int]:
@@ -81,6 +80,11 @@ class Tick:
     def isolated(self) -> frozenset[str]:
         return frozenset(b["id"] for b in self.input["backends"] if b["isolated"])
 
+    def share(self, backend: str | None) -> float:
+        """A backend's part of all slots."""
+        total = sum(self.slots.values())
+        return self.slots.get(str(backend), 0) / total if total else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class TrafficResult:
@@ -88,29 +92,34 @@ class TrafficResult:
 
     scenario: TrafficScenarioDocument
     seed: int
-    plane: str
     config: Config
+    plane: str
     ticks: Sequence[Tick]
     answers: Sequence[Answer]
     counted: Mapping[str, int]
-    """The dataplane's own counters at the end: admitted, refused_soft, refused_hard."""
     events: Sequence[SimEvent]
     digest: str
     sources: Mapping[str, str] = field(default_factory=dict)
     missed_ticks: int = 0
     real: bool = False
-    deaths: Sequence[tuple[float, float]] = ()
-    """When the agent was dead, from and to."""
+    deaths: Sequence[tuple[float, float]] = ()  # when the agent was dead, from and to
     problems: Sequence[str] = ()
     """What the run itself found: a replay that differed, an agent that would not start."""
 
     def capacity_per_s(self, at_ms: float) -> float:
         """What the healthy backends could do then."""
-        total = 0.0
-        for spec in self.scenario.backends:
-            if spec.joins_s * 1000 <= at_ms < (spec.leaves_s or 1e9) * 1000:
-                total += spec.concurrency * 1000 / (spec.latency_ms * exp(spec.sigma**2 / 2))
-        return total
+        return sum(
+            spec.concurrency * 1000 / (spec.latency_ms * exp(spec.sigma**2 / 2))
+            for spec in backends_at(self.scenario, at_ms / 1000)
+        )
+
+
+def backends_at(scenario: TrafficScenarioDocument, now_s: float) -> list[SimBackendDocument]:
+    return [
+        spec
+        for spec in scenario.backends
+        if spec.joins_s <= now_s and (spec.leaves_s is None or now_s < spec.leaves_s)
+    ]
 
 
 def count_good(played: TrafficResult, answers: Iterable[Answer]) -> int:
@@ -131,19 +140,17 @@ class Second:
     arrivals: int
     attempts: int
     good: int
-    late: int
-    """Answered well, though not within the SLO."""
+    late: int  # answered well, though not within the SLO
     failed: int
     refused: int
-    open: int
-    """Still under way when the run ended."""
+    open: int  # still under way when the run ended
     p95_ms: float | None
     mode: str
     rate_per_s: float | None
     conductance: float | None
-    slots: dict[str, int]
-    pressure: dict[str, float]
-    isolated: tuple[str, ...]
+    slots: Mapping[str, int]
+    pressure: Mapping[str, float]
+    isolated: frozenset[str]
     reasons: tuple[str, ...]
 
 
@@ -153,24 +160,20 @@ class TrafficFigures:
 
     arrivals: int
     attempts: int
-    good_ratio: float
-    """Answers within the SLO per arrival."""
+    good_ratio: float  # answers within the SLO per arrival
     failed_ratio: float
-    refused_ratio: float
-    """Explicit refusals per attempt."""
+    refused_ratio: float  # explicit refusals per attempt
     p50_ms: float | None
     p99_ms: float | None
     ticks: int
     missed_ticks: int
     mode_changes: int
     isolations: int
-    slots_moved: int
-    """How many slots changed hands, all ticks together."""
+    slots_moved: int  # how many slots changed hands, all ticks together
 
 
 def measure(played: TrafficResult) -> TrafficFigures:
-    answers = list(played.answers)
-    arrivals = count_arrivals(answers)
+    answers, arrivals = played.answers, count_arrivals(played.answers)
     times = [answer.latency_ms for answer in answers if answer.outcome is AnswerKind.OK]
     pairs = list(pairwise(played.ticks))
     return TrafficFigures(
@@ -189,24 +192,28 @@ def measure(played: TrafficResult) -> TrafficFigures:
     )
 
 
+_NO_TICK = Tick(
+    0, {"backends": ()}, {"slots": {}, "admission": {"mode": ""}, "pressure": {}}, (), applied=False
+)
+
+
 def timeline(played: TrafficResult) -> list[Second]:
     """Second by second; a second without a tick shows the last one's slots."""
     sent: dict[int, list[Answer]] = {}
     for answer in played.answers:
         sent.setdefault(int(answer.at_ms // 1000), []).append(answer)
     ticks: dict[int, Tick] = {int(tick.at_ms // 1000): tick for tick in played.ticks}
-    seconds, last = [], None
+    seconds, last = [], _NO_TICK
     for second in range(played.scenario.duration_s):
         last = ticks.get(second, last)
         seconds.append(_second(played, second, sent.get(second, []), last))
     return seconds
 
 
-def _second(played: TrafficResult, second: int, answers: list[Answer], tick: Tick | None) -> Second:
+def _second(played: TrafficResult, second: int, answers: list[Answer], tick: Tick) -> Second:
     outcomes = Counter(answer.outcome for answer in answers)
     times = [answer.latency_ms for answer in answers if answer.outcome is AnswerKind.OK]
     well = count_good(played, answers)
-    output = {} if tick is None else tick.output
     return Second(
         at_s=second,
         arrivals=count_arrivals(answers),
@@ -217,13 +224,13 @@ def _second(played: TrafficResult, second: int, answers: list[Answer], tick: Tic
         refused=outcomes[AnswerKind.SOFT] + outcomes[AnswerKind.HARD],
         open=outcomes[AnswerKind.OPEN],
         p95_ms=percentile(times, 0.95),
-        mode="" if tick is None else tick.mode,
-        rate_per_s=output.get("admission", {}).get("rate_per_s"),
-        conductance=output.get("conductance"),
-        slots=dict(output.get("slots", {})),
-        pressure={name: terms["total"] for name, terms in output.get("pressure", {}).items()},
-        isolated=() if tick is None else tuple(sorted(tick.isolated)),
-        reasons=() if tick is None else tick.reasons,
+        mode=tick.mode,
+        rate_per_s=tick.output["admission"].get("rate_per_s"),
+        conductance=tick.output.get("conductance"),
+        slots=tick.slots,
+        pressure={name: terms["total"] for name, terms in tick.output["pressure"].items()},
+        isolated=tick.isolated,
+        reasons=tick.reasons,
     )
 
 

@@ -6,7 +6,7 @@ ticks go through a real flight recorder and are decided again afterwards.
 
 import json
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -29,18 +29,16 @@ from fairlead.schema.traffic_scenario import (
     scenario_config,
 )
 from fairlead.sim.clock import Entropy, Turn, VirtualClock
-from fairlead.sim.record import SimEvent
 from fairlead.sim.traffic.load import (
     MEMORY_BYTES,
     HostLoad,
+    ScenarioRun,
     SimBackend,
     SimCall,
     SimClients,
-    backends_at,
-    change_backend,
     transition_text,
 )
-from fairlead.sim.traffic.result import GROUP, AnswerKind, Tick, TrafficResult
+from fairlead.sim.traffic.result import COUNTED, GROUP, AnswerKind, Tick, TrafficResult, backends_at
 
 
 class MaskedPlane(MemoryDataplane):
@@ -86,23 +84,19 @@ class SimSignals:
     def probe(self, group: str, backends: Sequence[str]) -> None:
         """A probe is a request of its own that bypasses the dataplane."""
         for name in backends:
-            self._probe(name, self._backends[name])
+            if self._backends[name].reachable:
+                call = SimCall(self._backends[name].now_ms, partial(self._probed, name))
+                self._backends[name].take(call)
+            else:
+                self._answers.append(Probed(GROUP, name, ok=False))
+
+    def _probed(self, name: str, call: SimCall, outcome: AnswerKind) -> None:
+        took_ms = float(self._backends[name].now_ms - call.began_ms)
+        self._answers.append(Probed(GROUP, name, outcome is AnswerKind.OK, took_ms))
 
     def results(self) -> Sequence[Probed]:
-        results, self._answers[:] = list(self._answers), []
+        results, self._answers = self._answers, []
         return results
-
-    def _probe(self, name: str, backend: SimBackend) -> None:
-        if not backend.reachable:
-            self._answers.append(Probed(GROUP, name, ok=False))
-            return
-
-        def done(call: SimCall, outcome: AnswerKind) -> None:
-            ok = outcome is AnswerKind.OK
-            took_ms = float(backend.now_ms - call.began_ms)
-            self._answers.append(Probed(GROUP, name, ok, took_ms))
-
-        backend.take(SimCall(backend.now_ms, done))
 
     def asked_ms(self, group: str, now_ms: int) -> int | None:
         return None
@@ -111,43 +105,38 @@ class SimSignals:
         return ()
 
 
-class SimHost:
+class SimHost(HostLoad):
     """The one machine under all backends."""
 
     def __init__(self, clock: VirtualClock, *, memory: bool) -> None:
-        self._load, self._memory = HostLoad(lambda: clock.now_ms), memory
-        self.change = self._load.change
+        super().__init__(lambda: clock.now_ms)
+        self._watched = memory
 
     def read(self, now_ms: int) -> Sequence[NodeReading]:
         """Counters of stalled time, and memory where the scenario is about it: its trail would be
         most of every record."""
-        load = self._load
-        load.advance()
-        totals = StallTotals(now_ms * 1000, {"cpu_some": load.stalled_us})
-        memory = Resource("memory", MEMORY_BYTES, load.memory_used * MEMORY_BYTES)
-        return [NodeReading("n1", totals, (memory,) if self._memory else ())]
+        self.advance()
+        totals = StallTotals(now_ms * 1000, {"cpu_some": self.stalled_us})
+        memory = Resource("memory", MEMORY_BYTES, self.memory_used * MEMORY_BYTES)
+        return [NodeReading("n1", totals, (memory,) if self._watched else ())]
 
 
-_HOST, _PORT = "192.0.2.1", 80
-
-
-class VirtualRun:
-    """One scenario under one seed."""
+class VirtualRun(ScenarioRun):
+    """One scenario in virtual time."""
 
     def __init__(self, scenario: TrafficScenarioDocument, seed: int, folder: Path) -> None:
-        self.scenario, self.clock = scenario, VirtualClock()
-        self._seed, entropy = seed, Entropy(seed)
+        super().__init__(scenario, seed)
+        self.clock, entropy = VirtualClock(), Entropy(seed)
         self.plane = MaskedPlane(self.clock)
-        self.backends = {
+        self.backends: dict[str, SimBackend] = {
             spec.name: SimBackend(spec, self.clock, entropy.stream("backend", spec.name))
             for spec in scenario.backends
         }
         memory = any(e.memory_used or e.memory_per_s for e in scenario.events)
-        self.host = SimHost(self.clock, memory=memory)
+        self.host: SimHost = SimHost(self.clock, memory=memory)
         self.clients = SimClients(scenario.load, self.clock, self.plane, self.backends, entropy)
+        self.retries = self.clients.retries
         self.ticks: list[Tick] = []
-        self.events: list[SimEvent] = []
-        self.deaths: list[tuple[float, float]] = []
         self.orders: dict[str, dict[str, str]] = {}
         self._recorder = FileRecorder(folder, segment_bytes=2**20, sync_each=False)
         self._rules = GroupRules(
@@ -162,38 +151,26 @@ class VirtualRun:
         self._loop = self._new_loop(GroupGovernor(GROUP, self._rules))
 
     def run(self) -> TrafficResult:
-        for event in self.scenario.events:
-            self._later(event.at_s, partial(self._apply, event))
-        for spec in self.scenario.backends:
-            for at_s in (spec.joins_s, spec.leaves_s):
-                if at_s:
-                    self._later(at_s, self._rejoin)
+        for at_s, action in self.plan():
+            self.clock.at(round(at_s * 1000), Turn.SCENARIO, action)
         self.clients.start()
         self.clock.at(0, Turn.CLEAR, self._tick)
         self.clock.run_until(self.scenario.duration_s * 1000)
         self.clients.stop()
         self._recorder.close()
         seen = self.plane.read()[GROUP]
-        return TrafficResult(
-            scenario=self.scenario,
-            seed=self._seed,
+        return self.result(
             plane=self.plane.name,
-            config=self._rules.config,
             ticks=self.ticks,
             answers=self.clients.answers,
-            counted={
-                "admitted": seen.admitted,
-                "refused_soft": seen.refused_soft,
-                "refused_hard": seen.refused_hard,
-            },
+            counted={name: getattr(seen, name) for name in COUNTED},
             events=self.events,
             digest=self._digest(),
             sources=dict(self.plane.sources),
-            deaths=self.deaths,
         )
 
-    def _later(self, at_s: float, action: Callable[[], None]) -> None:
-        self.clock.at(round(at_s * 1000), Turn.SCENARIO, action)
+    def elapsed_ms(self) -> float:
+        return self.clock.now_ms
 
     # --- the agent
 
@@ -212,7 +189,7 @@ class VirtualRun:
                 )
             )
             for change in round.transitions:
-                self._log(transition_text(change.what, change.backend, change.before, change.after))
+                self.log(transition_text(change.what, change.backend, change.before, change.after))
         self._number += 1
         due = self._number * self.scenario.tick_ms
         jitter = scramble(fnv1a(b"harness") ^ self._number) % max(1, self.scenario.tick_ms // 10)
@@ -231,47 +208,36 @@ class VirtualRun:
         loop.start(self.clock.now_ms)
         return loop
 
-    def _kill_agent(self, dead_ms: int) -> None:
+    def kill_agent(self, dead_ms: int) -> None:
         """The agent is gone; what it kept is what the next one starts from."""
-        governor, died_ms = self._loop.groups[GROUP].governor, self.clock.now_ms
-        stored: dict[str, Any] = json.loads(json.dumps(governor.export()))
-        self._alive = False
-        self.deaths.append((died_ms, died_ms + dead_ms))
-        self._log("the agent is killed")
+        self._stored: dict[str, Any] = json.loads(json.dumps(self._governor.export()))
+        self._alive, self._dead_ms = False, dead_ms
 
-        def start() -> None:
-            fresh = GroupGovernor(GROUP, self._rules)
-            fresh.restore(stored)
-            if may_resume(dead_ms):
-                applied = all(entry.kind != KIND for entry in self._recorder.unapplied())
-                fresh.resume(self._recorder.tail(KIND), applied=applied)
-            self._loop = self._new_loop(fresh)
-            self._loop.found_stale(liveness(dead_ms))
-            self._alive = True
-            self._log("the agent is back")
+    def return_agent(self) -> None:
+        fresh = GroupGovernor(GROUP, self._rules)
+        fresh.restore(self._stored)
+        if may_resume(self._dead_ms):
+            applied = all(entry.kind != KIND for entry in self._recorder.unapplied())
+            fresh.resume(self._recorder.tail(KIND), applied=applied)
+        self._loop = self._new_loop(fresh)
+        self._loop.found_stale(liveness(self._dead_ms))
+        self._alive = True
+        self.log("the agent is back")
 
-        self.clock.at(died_ms + dead_ms, Turn.SCENARIO, start)
+    @property
+    def _governor(self) -> GroupGovernor:
+        return self._loop.groups[GROUP].governor
 
     # --- what happens
 
-    def _apply(self, event: EventDocument) -> None:
-        if event.title:
-            self._log(event.title)
-        for name in self.backends if event.backend is None else [event.backend]:
-            self._change_backend(name, event)
+    def apply(self, event: EventDocument) -> None:
+        super().apply(event)
         if event.load_factor is not None:
             self.clients.factor = event.load_factor
-        if event.repeat is not None:
-            self.clients.retries.repeat = event.repeat
-        if event.agent_dead_s is not None:
-            self._kill_agent(round(event.agent_dead_s * 1000))
-        self.host.change(event)
 
-    def _change_backend(self, name: str, event: EventDocument) -> None:
-        backend = self.backends[name]
-        change_backend(backend, event)
+    def change_backend(self, name: str, event: EventDocument) -> None:
         if event.reachable is not None:
-            backend.reachable = event.reachable
+            self.backends[name].reachable = event.reachable
         if event.blind is not None:
             self.plane.hidden[name] = event.blind
         if event.order == "restore":
@@ -279,11 +245,10 @@ class VirtualRun:
         elif event.order is not None:
             self.orders.setdefault(GROUP, {})[name] = event.order
 
-    def _rejoin(self) -> None:
-        """A backend joined or left: the groups are configured anew, as the agent would."""
-        governor = self._loop.groups[GROUP].governor
-        self._loop.reconfigure([Group(self._route(), governor)], self.clock.now_ms)
-        self._log("backends: " + ", ".join(backend.id for backend in self._route().backends))
+    def reconfigure(self) -> None:
+        """The groups are configured anew, as the agent would."""
+        self._loop.reconfigure([Group(self._route(), self._governor)], self.clock.now_ms)
+        self.log("backends: " + ", ".join(backend.id for backend in self._route().backends))
 
     def _route(self) -> RouteGroup:
         present = backends_at(self.scenario, self.clock.now_ms / 1000)
@@ -293,10 +258,7 @@ class VirtualRun:
             if spec in present
         )
         self.clients.members = frozenset(backend.id for backend in here)
-        return RouteGroup(GROUP, _HOST, _PORT, Proto.TCP, here)
-
-    def _log(self, text: str) -> None:
-        self.events.append(SimEvent(self.clock.now_ms, "event", text))
+        return RouteGroup(GROUP, "192.0.2.1", 80, Proto.TCP, here)
 
     def _digest(self) -> str:
         """Of every tick, which the record's chain holds, and of every answer."""

@@ -7,16 +7,17 @@ lease.close    spares at once; groups of a shrunk run after it was notified and 
 
 from collections.abc import Iterable, Iterator
 
+from fairlead.core import gpu
 from fairlead.core.gpu import Action
 from fairlead.core.lottery import Pseudonyms
-from fairlead.core.reasons import CutKind
+from fairlead.core.reasons import CutKind, ResizeReason
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import NewEntry, RunReclaimed
-from fairlead.engine.gpu.leases import Moment, close_lease, end_preempted
+from fairlead.engine.gpu.leases import Context, close_lease, decide_resize, end_preempted
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
+from fairlead.engine.gpu.state import LeaseFact, Phase
 from fairlead.engine.gpu.values import Refused
-from fairlead.schema.objects import RunSpec, grace_ms
+from fairlead.schema.objects import grace_ms
 
 PREEMPT = CutKind.RANDOM_PREEMPT.value
 DROP, SHRINK = CutKind.DROP_SPARE.value, CutKind.SHRINK.value
@@ -44,7 +45,7 @@ def clear_actions(
 
 
 def reclaims(
-    at: Moment, outcome: int, actions: Iterable[tuple[LeaseFact, Action]], default_grace_ms: int
+    at: Context, outcome: int, actions: Iterable[tuple[LeaseFact, Action]], default_grace_ms: int
 ) -> list[NewEntry]:
     """One entry for every run that loses something, in order of name."""
     by_run: dict[str, list[tuple[LeaseFact, Action]]] = {}
@@ -67,53 +68,46 @@ def reclaims(
     return made
 
 
-def shrink(at: Moment, run: str, width: int, *, default_grace_ms: int) -> NewEntry:
-    """An owner's own request to go on with fewer groups: from the highest number down."""
+def shrink(at: Context, run: str, width: int, *, default_grace_ms: int) -> list[NewEntry]:
+    """An owner's own request to go on with fewer groups."""
     spec, state = at.projection.run_spec(run), at.projection.runs[run]
-    refused = _cannot_shrink(spec, state, width)
-    if refused is not None:
-        raise Refused("CannotShrink", f"run {run!r} cannot shrink to {width}: {refused}")
-    released: dict[str, str] = {}
-    left = state.width
-    for group in sorted({lease.group for lease in state.leases.values()}, reverse=True):
-        if left <= width:
-            break
-        leases = [lease for lease in state.leases.values() if lease.group == group]
-        left -= sum(lease.gpus for lease in leases if lease.is_active)
-        released |= {lease.id: SHRINK for lease in sorted(leases, key=lambda lease: lease.id)}
-    if left != width:
-        raise Refused(
-            "CannotShrink",
-            f"run {run!r} cannot shrink to {width}: its groups are whole, the next width is {left}",
-        )
+    steps = spec.malleable
+    running = state.phase is Phase.RUNNING and not state.stopping and state.reclaim is None
+    if steps is None or not running:
+        why = "it is not running, or is losing leases already"
+        raise _cannot_shrink(run, width, "it is not malleable" if steps is None else why)
+    change = gpu.Shrink(width, steps.min_gpus, steps.step_gpus)
+    found, decision = decide_resize(at, run, change)
+    if found.reason is not ResizeReason.RESIZED:
+        why = _REFUSALS[found.reason]
+        why = why.format(width=found.width, least=steps.min_gpus, step=steps.step_gpus)
+        raise _cannot_shrink(run, width, why)
     body = RunReclaimed(
         run=run,
         outcome=None,
-        leases=released,
+        leases={row.lease: row.reason for row in found.ended},
         preempts=False,
         draw=None,
         grace_ms=grace_ms(spec, default_grace_ms),
         reason=SHRINK,
     )
-    return at.entry(body)
+    return [decision, at.entry(body)]
 
 
-def _cannot_shrink(spec: RunSpec, state: RunState, width: int) -> str | None:
-    steps = spec.malleable
-    if steps is None:
-        return "it is not malleable"
-    if state.phase is not Phase.RUNNING or state.stopping or state.reclaim is not None:
-        return "it is not running, or is losing leases already"
-    if not steps.min_gpus <= width < state.width:
-        return f"its width is {state.width}, and may be {steps.min_gpus} at least"
-    if (state.width - width) % steps.step_gpus:
-        return f"it shrinks by steps of {steps.step_gpus}"
-    return None
+_REFUSALS = {
+    ResizeReason.WIDTH: "its width is {width}, and may be {least} at least",
+    ResizeReason.STEP: "it shrinks by steps of {step}",
+    ResizeReason.GROUPS: "its groups are whole, the next width is {width}",
+}
+
+
+def _cannot_shrink(run: str, width: int, why: str) -> Refused:
+    return Refused("CannotShrink", f"run {run!r} cannot shrink to {width}: {why}")
 
 
 def due_closures(projection: Projection, effects: Effects, now_ms: int) -> Iterator[NewEntry]:
     """Leases whose time has come. A process is notified first, and has its grace."""
-    at = Moment(projection, now_ms)
+    at = Context(projection, now_ms)
     for run, state in sorted(projection.live.items()):
         reclaim = state.reclaim
         if reclaim is None or state.phase is not Phase.RUNNING:

@@ -8,7 +8,7 @@ The outcomes of one scope form a chain: each reveals its entropy and fixes that 
 
 from collections.abc import Iterable
 
-from fairlead.core.gpu import Budget, Scope, ScopeCap
+from fairlead.core.gpu import Scope, caps_of
 from fairlead.core.gpu.place import DOMAIN_KEYS
 from fairlead.core.lottery import Pseudonyms, entropy_hash
 from fairlead.core.lottery.pseudonym import chain_id, chain_salt, secret_commitment
@@ -24,7 +24,7 @@ Scopes = Iterable[tuple[Scope, str | None]]
 """Scopes, each with the owner of its cap."""
 
 
-class Introductions:
+class SecretHashes:
     """Publishes the hashes of secrets; without a master secret there are none."""
 
     def __init__(self, committer: Committer, chance: EntropySource | None) -> None:
@@ -40,7 +40,7 @@ class Introductions:
             if isinstance(spec, BudgetSpec | RunSpec):
                 owners.add(spec.owner)
             if isinstance(spec, BudgetSpec):
-                scopes += _of_budget(to_budget(name, spec))
+                scopes += [(cap.scope, spec.owner) for cap in caps_of(to_budget(name, spec))]
             elif isinstance(spec, NodeSpec):
                 scopes += _of_node(spec)
         return self._entries(owners, scopes)
@@ -132,13 +132,3 @@ def _of_node(spec: NodeSpec) -> Scopes:
         if key in spec.location:
             location = {**location, key: spec.location[key]}
             yield Scope(spec.flavor, location), None
-
-
-def _of_budget(budget: Budget) -> Scopes:
-    """The scopes of its caps: each aggregate cap, and each envelope as a cap of its own."""
-    for cap in budget.aggregate_caps:
-        members = tuple(sorted(cap.envelopes))
-        yield Scope(cap.flavor, {}, ScopeCap(budget.name, cap.name, members)), budget.owner
-    for envelope in budget.envelopes:
-        own = ScopeCap(budget.name, envelope.name, (envelope.name,))
-        yield Scope(envelope.flavor, {}, own), budget.owner

@@ -6,14 +6,15 @@ for one that lacks budget. A malleable run asks for its minimum, no more than it
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fairlead.core import gpu
-from fairlead.core.gpu.place import Gang, Placement, place
-from fairlead.engine.gpu.admission import assess, gang_of, refusal
-from fairlead.engine.gpu.entries import DeficitDecision, FundRefusal, NewEntry
+from fairlead.core.gpu.place import Gang
+from fairlead.core.reasons import StartReason
+from fairlead.engine.gpu.admission import StartAnswer, ask
+from fairlead.engine.gpu.entries import DeficitDecision, NewEntry
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.state import LeaseFact, Phase, RunState, parse_slot
+from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.schema.gpu import STYLE, deficit_document
 
 TRIALS = 24  # placements in search of the time when there is room
@@ -75,7 +76,7 @@ def holdings_of(projection: Projection, flavor: str) -> gpu.Holdings:
             )
             for lease in state.leases.values()
         ]
-    nodes = tuple(node for node in projection.nodes() if node.flavor == flavor)
+    nodes = tuple(node for node in projection.devices.nodes if node.flavor == flavor)
     return gpu.Holdings(nodes, tuple(runs), tuple(leases))
 
 
@@ -86,43 +87,20 @@ def _is_ending(state: RunState, lease: LeaseFact) -> bool:
     return reclaim is not None and (reclaim.preempts or lease.id in reclaim.leases)
 
 
-@dataclass(frozen=True, slots=True)
-class RunNeed:
-    """What a run is waiting for. At most one of refusal and gang is given; neither: it fits now."""
-
-    starts: bool
-    refusal: FundRefusal | None = None
-    gang: Gang | None = None
-    """What has to be placed, where it lacks devices only."""
+def need_of(
+    projection: Projection, run: str, now_ms: int, ending: Iterable[LeaseFact] = ()
+) -> StartAnswer:
+    """Whether a run starts now; if not, what its minimum lacks once these leases have ended."""
+    freed = tuple(slot for lease in ending for slot in lease.slots)
+    return ask(projection, projection.run_spec(run), now_ms, freed=freed)
 
 
-def need_of(projection: Projection, run: str, now_ms: int) -> RunNeed:
-    spec = projection.run_spec(run)
-    assessed = assess(projection, spec, now_ms)
-    if assessed.starts:
-        return RunNeed(starts=True)
-    assessed = gpu.at_least(projection.book(now_ms), assessed, now_ms)
-    if not assessed.plan.funded:
-        return RunNeed(starts=False, refusal=refusal(assessed))
-    return RunNeed(starts=False, gang=gang_of(spec, assessed.plan))
-
-
-def obstacle(projection: Projection, run: str, ending: list[LeaseFact], now_ms: int) -> str | None:
-    """Why a run could not start even if these leases ended; None: it can, and it needs them.
-
-    Asked in the step that records the draw: no run is preempted for one that will not start.
-    """
-    state = projection.runs.get(run)
-    if state is None or state.phase is not Phase.PENDING or state.stopping:
-        return "the run that it was for is gone"
-    need = need_of(projection, run, now_ms)
-    if need.starts:
-        return "the run that it was for fits without preemption"
-    if need.gang is None:
-        return "the run that it was for is not funded any more"
-    if not place_after(projection, need.gang, ending).placed:
-        return "the run that it was for would not fit into what is freed"
-    return None
+OBSTACLES = {
+    StartReason.STARTS: "the run that it was for fits without preemption",
+    StartReason.NOT_FUNDED: "the run that it was for is not funded any more",
+    StartReason.NO_DEVICES: "the run that it was for would not fit into what is freed",
+}
+"""Why a draw is void: no run is preempted for one that needs none, or will not start."""
 
 
 def free_at(projection: Projection, gang: Gang, now_ms: int) -> int | None:
@@ -135,10 +113,10 @@ def free_at(projection: Projection, gang: Gang, now_ms: int) -> int | None:
     times = sorted({end_ms for end_ms, _ in ends})
 
     def fits(until_ms: int) -> bool:
-        gone = [lease for end_ms, lease in ends if end_ms <= until_ms]
-        return place_after(projection, gang, gone).placed
+        gone = (slot for end_ms, lease in ends if end_ms <= until_ms for slot in lease.slots)
+        return projection.devices.after(gone).place(gang).placed
 
-    if place_after(projection, gang, ()).placed:
+    if projection.devices.place(gang).placed:
         return now_ms
     if not times or not fits(times[-1]):
         return None
@@ -149,17 +127,3 @@ def free_at(projection: Projection, gang: Gang, now_ms: int) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(times[middle]) else (middle + 1, high)
     return max(now_ms, times[high])
-
-
-def place_after(projection: Projection, gang: Gang, ending: Iterable[LeaseFact]) -> Placement:
-    """Where a gang goes once these leases are closed."""
-    freed: dict[str, list[int]] = {}
-    for lease in ending:
-        for slot in lease.slots:
-            node, ordinal = parse_slot(slot)
-            freed.setdefault(node, []).append(ordinal)
-    nodes = [
-        replace(node, free=tuple(sorted((*node.free, *freed.get(node.name, ())))))
-        for node in projection.nodes()
-    ]
-    return place(nodes, gang)

@@ -12,7 +12,7 @@ docs/reference/outcome-export.md says what is in the entries, and why no clear n
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -23,19 +23,25 @@ from fairlead.core.invariant import known
 from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_hash, reveal
 from fairlead.core.reasons import DeficitReason
 from fairlead.engine.gpu import entries
-from fairlead.engine.gpu.admission import admission, opens_leases
+from fairlead.engine.gpu.admission import admission, opens_leases, start_decision
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
-from fairlead.engine.gpu.leases import Moment
+from fairlead.engine.gpu.leases import Context
 from fairlead.engine.gpu.resolver.carry_out import (
     clear_actions,
     due_closures,
     name_open_leases,
     reclaims,
 )
-from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, needed, pseudonyms
-from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, obstacle, shortage_of
+from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, SecretHashes, needed, pseudonyms
+from fairlead.engine.gpu.resolver.deficit import (
+    OBSTACLES,
+    Shortage,
+    deficit_decision,
+    need_of,
+    shortage_of,
+)
 from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, Step
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
@@ -60,15 +66,8 @@ class Case:
     request: int | None = None
     """The request that it is a step of, and which step."""
     step: Step | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Frozen:
-    """An open outcome's commitment and conflict; its names are unknown after a restart."""
-
-    commitment: Commitment
-    conflict: gpu.Conflict
-    names: Pseudonyms | None = None
+    start: NewEntry | None = None
+    """The decision that its run is funded, lacks devices, and which gang is to be placed."""
 
 
 class Outcomes:
@@ -78,14 +77,12 @@ class Outcomes:
         self,
         committer: Committer,
         effects: Effects,
-        introductions: Introductions,
+        hashes: SecretHashes,
         chance: EntropySource | None,
     ) -> None:
         self._committer, self._config, self._effects = committer, committer.config, effects
-        self._introductions, self._chance = introductions, chance
+        self._hashes, self._chance = hashes, chance
         self._projection = committer.projection
-        self._frozen: dict[int, _Frozen] = {}
-        """Open outcomes as they were frozen; the ledger has them too."""
 
     @property
     def enforced(self) -> bool:
@@ -114,29 +111,23 @@ class Outcomes:
         deficit = shortage_of(self._projection, case.demand).deficit
         # Callers begin no outcome for a gang that no node can ever hold.
         scope = known(deficit.scope, "an outcome has a scope")
-        chain = self._introductions.open_chain(scope)
-        frozen: _Frozen | None = None
+        chain = self._hashes.open_chain(scope)
 
         def decide() -> Sequence[NewEntry]:
-            nonlocal frozen
             self.refuse_open(scope.flavor)
-            if case.request is not None and not self._is_next(case):
-                raise Refused("ResolveOpen", "the state changed meanwhile; try again")
             shortage = shortage_of(self._projection, case.demand)
-            deficit = shortage.deficit
-            if (deficit.scope, deficit.reason) != (scope, DeficitReason.RESOLVABLE):
+            found = (shortage.deficit.scope, shortage.deficit.reason)
+            if found != (scope, DeficitReason.RESOLVABLE) or not self._is_next(case):
                 raise Refused("ResolveOpen", "the state changed meanwhile; try again")
-            frozen, made = self._commitment(case, shortage, chance, chain)
-            return made
+            return self._commitment(case, shortage, chance, chain)
 
-        _, commit, _ = self._committer.commit(decide)
-        self._frozen[commit.seq] = known(frozen, "what was committed was frozen")
+        *_, commit, _ = self._committer.commit(decide)
         self.proceed(self._committer.now())
         return self._projection.resolver.outcomes[commit.seq]
 
     def _commitment(
         self, case: Case, shortage: Shortage, chance: EntropySource, chain: str
-    ) -> tuple[_Frozen, list[NewEntry]]:
+    ) -> list[NewEntry]:
         """This conflict, these odds, this entropy, before it is known which runs lose."""
         projection, now_ms = self._projection, self._committer.now()
         last, weighting = projection.resolver.chains[chain], self._config.owner_weighting
@@ -167,39 +158,20 @@ class Outcomes:
             version=VERSIONS[weighting],
             blobs=(document, notice),
         )
-        decided = deficit_decision(shortage, case.cause, now_ms)
-        about = self._about(case, commitment, names, nonces)
-        return _Frozen(commitment, found.conflict, names), [decided, committed, about]
+        made = [deficit_decision(shortage, case.cause, now_ms), committed]
+        if case.start is not None:
+            made.insert(0, case.start)
+        body = _case_body(case, commitment, last.flavor, nonces, projection.seq + len(made) - 1)
+        clear, plan_id = (canonical(names.clear),), commitment.plan_id
+        about = NewEntry(
+            body, now_ms, author=case.author, plan_id=plan_id, effect="case", blobs=clear
+        )
+        return [*made, about]
 
     def _nonces(self, names: Pseudonyms, conflict: gpu.Conflict) -> dict[str, str]:
         """Of owners with a run in the conflict: any other would be a salt that can be chosen."""
         owners, given = {run.owner for run in conflict.runs}, self._projection.resolver.nonces
         return {owner: nonce for owner, nonce in given.items() if names.owner(owner) in owners}
-
-    def _about(
-        self, case: Case, promised: Commitment, names: Pseudonyms, nonces: dict[str, str]
-    ) -> NewEntry:
-        """What a commitment is for, in clear names, and the deficit before it."""
-        body = entries.OutcomeCase(
-            chain=promised.chain,
-            k=promised.k,
-            flavor=self._projection.resolver.chains[promised.chain].flavor,
-            cause=case.cause,
-            run=case.run,
-            reservation=case.reservation,
-            node=case.demand.node if isinstance(case.demand, gpu.NodeDemand) else None,
-            nonce_owners=tuple(sorted(nonces)),
-            asked=case.request,
-            deficit=self._projection.seq + 1,  # the first entry of this batch
-        )
-        return NewEntry(
-            body,
-            self._committer.now(),
-            author=case.author,
-            plan_id=promised.plan_id,
-            effect="case",
-            blobs=(canonical(names.clear),),
-        )
 
     def refuse_open(self, flavor: str) -> None:
         """One resolve per flavor at a time."""
@@ -211,8 +183,9 @@ class Outcomes:
             )
 
     def _is_next(self, case: Case) -> bool:
+        """Whether a step of a request is still the next one of it."""
         request = self._projection.resolver.requests.get(case.request or 0)
-        return request is not None and request.steps[0] == case.step
+        return case.request is None or (request is not None and request.steps[0] == case.step)
 
     def _future_round(self, now_ms: int) -> BeaconRound | None:
         beacon = self._config.beacon
@@ -236,8 +209,6 @@ class Outcomes:
         commit(lambda: list(due_closures(self._projection, self._effects, now_ms)))
         for seq in sorted(resolver.open_seqs.values()):
             commit(partial(self._finish, seq, now_ms))
-        for seq in [seq for seq in self._frozen if not self.is_open(seq)]:
-            del self._frozen[seq]
 
     def _draw(self, seq: int, now_ms: int) -> Sequence[NewEntry]:
         """The draw and what it takes from which run; or a void, if its winner would not start."""
@@ -246,30 +217,35 @@ class Outcomes:
             return []  # another replica was quicker
         if outcome.beacon is not None and self._beacon_value(outcome) is None:
             return []
-        frozen = self._of(outcome)
-        resolution = known(self._decide(outcome, frozen), "what waits for no beacon is decided")
-        names = frozen.names
-        if names is None:
-            names = pseudonyms(self._projection, chance, outcome.chain, outcome.k)
-            name_open_leases(self._projection, names, outcome.flavor)
+        promised, decided = self._decide(outcome)
+        resolution = known(decided, "what waits for no beacon is decided")
+        names = pseudonyms(self._projection, chance, outcome.chain, outcome.k)
+        name_open_leases(self._projection, names, outcome.flavor)
         actions = clear_actions(self._projection, names, resolution.actions)
-        void = self._obstacle(outcome, [lease for lease, _ in actions], now_ms)
-        shown = self._reveal(outcome, frozen.commitment, resolution, now_ms, void=void)
-        if void is not None:
-            return [shown]
-        at = Moment(self._projection, now_ms)
-        return [shown, *reclaims(at, seq, actions, self._config.grace_ms)]
+        at = Context(self._projection, now_ms)
+        void, made = self._obstacle(at, outcome, [lease for lease, _ in actions])
+        made.append(self._reveal(outcome, promised, resolution, now_ms, void=void))
+        if void is None:
+            made += reclaims(at, seq, actions, self._config.grace_ms)
+        return made
 
-    def _decide(self, outcome: Outcome, frozen: _Frozen) -> gpu.Resolution | None:
-        """The same for ever, in any process; None while a beacon is awaited."""
+    def _decide(self, outcome: Outcome) -> tuple[Commitment, gpu.Resolution | None]:
+        """The same for ever, in any process; no resolution while a beacon is awaited."""
         entropy = needed(self._chance).entropy(outcome.chain, outcome.k)
         if entropy_hash(entropy) != self._projection.resolver.chains[outcome.chain].commitment:
             raise PermanentFault(ANOTHER_MASTER)
-        promised = frozen.commitment
+        ledger = self._committer.ledger
+        entry, data = ledger.entry(outcome.seq), ledger.blob_get(outcome.conflict_digest)
+        if entry is None or data is None:
+            raise Damaged(f"the conflict of outcome {outcome.seq} is missing")
+        promised = entries.OutcomeCommitted.of(entry.body).commitment
         seed = promised.seed(entropy, self._beacon_value(outcome))
         if seed is None:
-            return None
-        return gpu.resolve(frozen.conflict, seed, owner_weighting=promised.owner_weighting)
+            return promised, None
+        document = {**parse_json(data), "seed": seed.hex()}
+        conflict = to_conflict(check_shape(document, ResolveDocument))
+        weighting = promised.owner_weighting
+        return promised, gpu.resolve(conflict, seed, owner_weighting=weighting)
 
     def _reveal(
         self,
@@ -313,26 +289,21 @@ class Outcomes:
         value = self._projection.resolver.beacons.get(outcome.beacon.key)
         return None if value is None else bytes.fromhex(value)
 
-    def _obstacle(self, outcome: Outcome, ending: list[LeaseFact], now_ms: int) -> str | None:
-        reservation = outcome.reservation
-        if reservation is not None and reservation not in self._projection.resolver.reservations:
-            return "the reservation that it was for is gone"
-        if outcome.run is None:
-            return None
-        return obstacle(self._projection, outcome.run, ending, now_ms)
-
-    def _of(self, outcome: Outcome) -> _Frozen:
-        frozen = self._frozen.get(outcome.seq)
-        if frozen is None:
-            ledger = self._committer.ledger
-            entry, data = ledger.entry(outcome.seq), ledger.blob_get(outcome.conflict_digest)
-            if entry is None or data is None:
-                raise Damaged(f"the conflict of outcome {outcome.seq} is missing")
-            body = entries.OutcomeCommitted.of(entry.body)
-            document = {**parse_json(data), "seed": "0" * 64}
-            conflict = to_conflict(check_shape(document, ResolveDocument))
-            frozen = self._frozen[outcome.seq] = _Frozen(body.commitment, conflict)
-        return frozen
+    def _obstacle(
+        self, at: Context, outcome: Outcome, ending: list[LeaseFact]
+    ) -> tuple[str | None, list[NewEntry]]:
+        """Why the run that an outcome is for would not start on what is freed, or needs none of
+        it; and the decision that says so. Asked in the step that records the draw."""
+        projection, reservation, run = self._projection, outcome.reservation, outcome.run
+        if reservation is not None and reservation not in projection.resolver.reservations:
+            return "the reservation that it was for is gone", []
+        if run is None:
+            return None, []
+        state = projection.runs.get(run)
+        if state is None or state.phase is not Phase.PENDING or state.stopping:
+            return "the run that it was for is gone", []
+        answer = need_of(projection, run, at.now_ms, ending)
+        return OBSTACLES.get(answer.found.reason), [start_decision(at, run, answer, "draw")]
 
     # -- carry out --------------------------------------------------------------------------------
 
@@ -376,12 +347,9 @@ class Outcomes:
                 raise Refused("NoChance", "without its master secret nothing can be disclosed")
             if dry_run:
                 return []  # what it would have been is shown with the void, not before
-            frozen, now_ms = self._of(outcome), self._committer.now()
-            resolution = self._decide(outcome, frozen)
-            shown = self._reveal(
-                outcome, frozen.commitment, resolution, now_ms, author=author.user, void=reason
-            )
-            return [shown]
+            promised, resolution = self._decide(outcome)
+            now_ms, by = self._committer.now(), author.user
+            return [self._reveal(outcome, promised, resolution, now_ms, author=by, void=reason)]
 
         with self._committer.current():
             self._committer.commit(decide)
@@ -432,6 +400,24 @@ class Outcomes:
         if outcome is None:
             raise NotFound("outcome", str(seq))
         return outcome
+
+
+def _case_body(
+    case: Case, promised: Commitment, flavor: str, nonces: Iterable[str], deficit: int
+) -> entries.OutcomeCase:
+    """What a commitment is for, in clear names, and the deficit before it."""
+    return entries.OutcomeCase(
+        chain=promised.chain,
+        k=promised.k,
+        flavor=flavor,
+        cause=case.cause,
+        run=case.run,
+        reservation=case.reservation,
+        node=case.demand.node if isinstance(case.demand, gpu.NodeDemand) else None,
+        nonce_owners=tuple(sorted(nonces)),
+        asked=case.request,
+        deficit=deficit,
+    )
 
 
 def not_enough(gpus: int) -> Refused:

@@ -122,18 +122,19 @@ class Previews:
         """The same, at a time and in a projection."""
         now_ms = self._committer.now()
         need = need_of(projection, run, now_ms)
-        shown, possible = NOTHING, need.starts
-        waiting = format_time(at_ms) if need.starts else None
-        if need.gang is not None:
-            demand = gpu.GangDemand(run, need.gang)
+        found = need.found
+        shown, possible = NOTHING, found.starts
+        waiting = format_time(at_ms) if found.starts else None
+        if found.gang is not None and not found.starts:
+            demand = gpu.GangDemand(run, found.gang)
             shortage = shortage_of(projection, demand)
             if shortage.deficit.scope is not None:
                 shown = self.of_case(Case("run", demand, run=run), projection, shortage)
                 possible = self._config.resolver == "enforce" and not shown.shortfall_gpus
-            free_ms = free_at(projection, need.gang, now_ms)
+            free_ms = free_at(projection, found.gang, now_ms)
             waiting = None if free_ms is None else format_time(max(free_ms, at_ms))
         return {
-            "starts": need.starts,
+            "starts": found.starts,
             "refusal": None if need.refusal is None else msgspec.to_builtins(need.refusal),
             **shown.document(),
             "withoutCuts": waiting,

@@ -14,12 +14,14 @@ ledger; another turn, after a crash or by another replica, continues with it.
 from collections.abc import Sequence
 
 from fairlead.core.gpu import Budget, CapDemand, GangDemand, NodeDemand, PlaceDemand, Scope, caps_of
+from fairlead.core.invariant import known
 from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.admission import start_decision
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry
-from fairlead.engine.gpu.leases import Moment, swap
+from fairlead.engine.gpu.leases import Context, swap
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes, not_enough, refuse_tenants
@@ -230,17 +232,19 @@ class Resolver:
             state = projection.runs[run]
             if state.phase is not Phase.PENDING or state.stopping:
                 raise Refused("NotPending", f"run {run!r} is not waiting")
-            need = need_of(projection, run, self._committer.now())
+            at = Context(projection, self._committer.now())
+            need = need_of(projection, run, at.now_ms)
             if need.refusal is not None:
                 raise Refused(need.refusal.code, need.refusal.message)
-            if need.gang is None:
-                return  # it fits: the next turn starts it
-            demand = GangDemand(run, need.gang)
+            if need.found.starts:
+                return  # the next turn starts it
+            demand = GangDemand(run, known(need.found.gang, "what is funded is a gang"))
             deficit = shortage_of(projection, demand).deficit
             refused = self._outcomes.refusal(deficit)
             if refused is not None:
                 raise refused
-            self._outcomes.begin(Case("run", demand, author.user, run=run))
+            start = start_decision(at, run, need, "run")
+            self._outcomes.begin(Case("run", demand, author.user, run=run, start=start))
 
     # -- a node that is drained -------------------------------------------------------------------
 
@@ -267,14 +271,15 @@ class Resolver:
 
     def _cordoned(self, stored: Stored, author: Author) -> list[NewEntry]:
         """Out of service, and gangs with spares elsewhere go on with them."""
-        at = Moment(self._projection, self._committer.now(), author.user)
+        at = Context(self._projection, self._committer.now(), author.user)
         made = cordon(at, stored, cordoned=True)
         for run in self._projection.runs_on(stored.name):
-            made += swap(at, run, stored.name)
+            swapped, entries = swap(at, run, stored.name)
+            made += entries if swapped else []
         return made
 
 
-def cordon(at: Moment, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
+def cordon(at: Context, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
     """The entry that takes a node out of service, or back; none where it is so already."""
     if stored.document["cordoned"] == cordoned:
         return []
@@ -309,7 +314,7 @@ def _step(cap: CapDemand) -> Step:
 
 def _refuse_unknown(projection: Projection, scope: Scope) -> None:
     """A name that no node has is a typing error, not a shortage."""
-    nodes = projection.nodes()
+    nodes = projection.devices.nodes
     flavors = sorted({node.flavor for node in nodes})
     if scope.flavor not in flavors:
         there = f"there are {', '.join(flavors)}" if flavors else "there are no nodes"

@@ -1,0 +1,1 @@
+"""`fairlead kube`: Kubernetes programs and clusters."""

@@ -1,0 +1,71 @@
+"""`fairlead kube controller` and `fairlead kube crds`."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command("controller")
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Folder of the ledger and its keys.",
+)
+@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="As kubectl's.")
+@click.option("--context", help="Of the kubeconfig; default: its current one.")
+@click.option("-n", "--namespace", help="Where the election's Lease is; default: the context's.")
+@click.option("--ledger", help="Address of a PostgreSQL database, for several replicas.")
+@click.option("--image", help="Image of runs that have a command and no template.")
+@click.option(
+    "--resolver",
+    type=click.Choice(["off", "dry-run", "enforce"]),
+    default="dry-run",
+    show_default=True,
+    help="Preemption: never, previewed only, carried out.",
+)
+@click.option(
+    "--qps",
+    type=click.FloatRange(0),
+    default=50.0,
+    show_default=True,
+    help="Requests to the API server a second; 0: no limit.",
+)
+@click.option("--burst", type=click.IntRange(1), default=100, show_default=True)
+def controller(*, resolver: Any, qps: float, **given: Any) -> None:
+    """Run GPU budgets, leases and preemption for a Kubernetes cluster.
+
+    Watches Budgets, Runs, Reservations, OwnerBindings and nodes; decides as `fairlead up` does, on
+    its own ledger; runs leases as pods. Finds the API server as kubectl does, or by the pod's
+    service account. Of several replicas one leads; it ends with 3 when it leads no more, so that
+    its supervisor starts it again.
+
+    \b
+      fairlead kube crds | kubectl apply -f -
+      fairlead kube controller --data /var/lib/fairlead --resolver enforce
+    """
+    from fairlead.compose.kube import KubeConfig
+    from fairlead.compose.kube import controller as made
+    from fairlead.engine.gpu import Config
+
+    config = KubeConfig(engine=Config(resolver=resolver), qps=qps or None, **given)
+    with made(config, say=lambda line: click.echo(line, err=True)) as running:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: running.stop())
+        running.run()
+
+
+@click.command("crds")
+def crds() -> None:
+    """Print the CustomResourceDefinitions of Fairlead's kinds.
+
+    \b
+      fairlead kube crds | kubectl apply -f -
+    """
+    import yaml
+
+    from fairlead.kube.kinds import crds as made
+
+    click.echo(yaml.safe_dump_all(made(), sort_keys=False), nl=False)

@@ -1,0 +1,58 @@
+"""Options of commands: one short way to declare them, and those that many commands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlead.ledger.place import default_ledger
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+FORMATS = ("table", "wide", "json", "yaml")
+FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+NEW_FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
+NEW_FOLDER = click.Path(path_type=Path, file_okay=False)
+PORT = click.IntRange(0, 65535)
+
+
+def option(names: str, type: Any, text: str, **more: Any) -> Decorator:
+    """`click.option`: its names (`--data=DIR`), the type of its value or its choices, its help."""
+    words = [word.partition("=") for word in names.split()]
+    metavar = "".join(value for _, _, value in words) or None
+    kind = click.Choice(type) if isinstance(type, tuple) else type
+    return click.option(
+        *(word for word, *_ in words), type=kind, help=text, metavar=metavar, **more
+    )
+
+
+def flag(names: str, text: str, **more: Any) -> Decorator:
+    return click.option(*names.split(), is_flag=True, help=text, **more)
+
+
+def output_format(*choices: str, default: str | None = None, text: str = "") -> Decorator:
+    """The `-o` option of a command that has formats of its own."""
+    return option("-o --output", choices, text or "Output format.", default=default)
+
+
+output_option = output_format(*FORMATS, default="table")
+dry_run_option = flag("--dry-run", "Preview; change nothing.")
+server_option = option(
+    "--server=WHERE", str, "Socket path or http://127.0.0.1:PORT.", envvar="FAIRLEAD_SERVER"
+)
+file_option = option(
+    "-f --file=FILE files",
+    click.Path(allow_dash=True),
+    "Read manifests from a file, folder or - (repeatable).",
+    multiple=True,
+    required=True,
+)
+ledger_option = option(
+    "--ledger",
+    str,
+    "Ledger file or postgresql:// address.",
+    envvar="FAIRLEAD_LEDGER",
+    default=lambda: str(default_ledger()),
+    show_default="ledger.db in the state directory",
+)

@@ -1,0 +1,328 @@
+"""The client of a Kubernetes API server: requests over kept connections, watches, a rate limit.
+
+    client = KubeClient(connection(kubeconfig))
+    pods = client.list("/api/v1/pods")
+    client.patch("/api/v1/namespaces/a/pods/train-0", {"metadata": {"labels": {"x": "1"}}})
+    for event in client.watch("/api/v1/pods", version): ...
+
+Documents are plain dictionaries: the API server has checked them, and what we read of them is
+typed where it enters the engine. docs/decisions/0041 tells why this is no third-party client.
+"""
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
+
+Document = dict[str, Any]
+PatchType = Literal["merge", "strategic-merge", "json"]
+
+TIMEOUT_S = 30.0
+WATCH_S = 290
+"""How long one watch lasts: the server ends it, and the next continues where it was."""
+SILENCE_S = 60.0
+"""Bookmarks come about every minute; a watch that says nothing for two is cut off."""
+RETRIES = 4
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class ApiError(Fault):
+    """The API server refused a request."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after_s: int = 0) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message = status, reason, message
+        self.retry_after_s = retry_after_s
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status in (408, 429) or self.status >= 500
+
+
+def gone(error: ApiError) -> bool:
+    return error.status == 404
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where the API server is and who we are."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    token: Callable[[], str | None]
+    namespace: str = "default"
+
+
+def connection(kubeconfig: Path | None = None, *, context: str | None = None) -> Connection:
+    """As kubectl finds it: the given file, KUBECONFIG, ~/.kube/config; inside a pod, its account.
+
+    Raises `PermanentFault` with what is missing. Exec plugins and auth providers are not supported.
+    """
+    if kubeconfig is None and (ACCOUNT / "token").exists() and not os.environ.get("KUBECONFIG"):
+        return _in_cluster()
+    named = kubeconfig or Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+    import yaml  # noqa: PLC0415 - a pod needs none
+
+    try:
+        config = yaml.safe_load(named.read_text())
+        if not isinstance(config, dict):
+            raise ValueError("is not a kubeconfig")
+        return _from_kubeconfig(config, context, named.parent)
+    except OSError as error:
+        raise PermanentFault(f"cannot read kubeconfig {named}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise PermanentFault(f"kubeconfig {named}: {error}") from error
+
+
+def _in_cluster() -> Connection:
+    tls = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    return Connection(
+        os.environ["KUBERNETES_SERVICE_HOST"],
+        int(os.environ.get("KUBERNETES_SERVICE_PORT", "443")),
+        tls,
+        lambda: (ACCOUNT / "token").read_text().strip(),  # the kubelet renews it
+        (ACCOUNT / "namespace").read_text().strip(),
+    )
+
+
+def _from_kubeconfig(config: Document, context: str | None, folder: Path) -> Connection:
+    named = context or config.get("current-context")
+    chosen = _named(config, "contexts", "context", named)
+    cluster = _named(config, "clusters", "cluster", chosen.get("cluster"))
+    user = _named(config, "users", "user", chosen.get("user"))
+    for key in ("exec", "auth-provider"):
+        if key in user:
+            raise ValueError(f"user {chosen['user']!r} signs in by {key}, which is not supported")
+    parts = urlsplit(cluster["server"])
+    if not parts.hostname:
+        raise ValueError(f"cluster {chosen['cluster']!r} names no host")
+    tls = None
+    if parts.scheme == "https":
+        ca = _data(cluster, "certificate-authority", folder)
+        tls = ssl.create_default_context(cadata=None if ca is None else ca.decode())
+        if cluster.get("insecure-skip-tls-verify"):
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        _client_certificate(tls, user, folder)
+    token, file = user.get("token"), user.get("tokenFile")
+    return Connection(
+        parts.hostname,
+        parts.port or (443 if tls else 80),
+        tls,
+        (lambda: Path(folder, file).read_text().strip()) if file else lambda: token,
+        chosen.get("namespace", "default"),
+    )
+
+
+def _named(config: Document, many: str, one: str, name: str | None) -> Document:
+    for row in config.get(many) or ():
+        if row.get("name") == name:
+            return dict(row[one])
+    raise ValueError(f"has no {one} {name!r}")
+
+
+def _data(holder: Document, key: str, folder: Path) -> bytes | None:
+    if f"{key}-data" in holder:
+        return base64.b64decode(holder[f"{key}-data"])
+    return Path(folder, holder[key]).read_bytes() if key in holder else None
+
+
+def _client_certificate(tls: ssl.SSLContext, user: Document, folder: Path) -> None:
+    """The ssl module loads certificates from files only; ours is gone again when it has."""
+    certificate, key = (_data(user, name, folder) for name in ("client-certificate", "client-key"))
+    if certificate is None or key is None:
+        return
+    with tempfile.NamedTemporaryFile(prefix="fairlead-") as file:  # mode 0600
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        tls.load_cert_chain(file.name)
+
+
+class RateLimit:
+    """So many requests a second, and so many at once after a quiet while."""
+
+    def __init__(self, per_s: float, burst: int) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._lock = threading.Lock()
+        self._tokens, self._at = float(burst), time.monotonic()
+
+    def wait(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s) - 1
+            self._at = now
+            wait_s = -self._tokens / self._per_s
+        if wait_s > 0:
+            time.sleep(wait_s)
+
+
+class KubeClient:
+    """Requests of any thread, each over a connection of its thread.
+
+    A request that the server asks to repeat (429), or that failed before it could be read, is
+    repeated a few times where repeating it changes nothing; what is left is an `ApiError`, or a
+    `TemporaryFault` where there was no answer.
+    """
+
+    def __init__(self, to: Connection, limit: RateLimit | None = None) -> None:
+        self._to, self._limit = to, limit
+        self._kept = threading.local()
+        self.namespace = to.namespace
+        self.requests = 0
+        """How many were sent: what a controller costs its API server."""
+
+    def get(self, path: str) -> Document | None:
+        """One object; None when there is none."""
+        try:
+            return self.request("GET", path)
+        except ApiError as error:
+            if gone(error):
+                return None
+            raise
+
+    def list(self, path: str, **query: str) -> tuple[list[Document], str]:
+        """All objects of a path, page by page, and the version to watch from."""
+        items: list[Document] = []
+        query["limit"] = "500"
+        while True:
+            page = self.request("GET", f"{path}?{urlencode(query)}")
+            items += page.get("items") or ()
+            meta = page["metadata"]
+            if not meta.get("continue"):
+                return items, meta["resourceVersion"]
+            query["continue"] = meta["continue"]
+
+    def create(self, path: str, document: Document) -> Document:
+        return self.request("POST", path, document)
+
+    def replace(self, path: str, document: Document) -> Document:
+        return self.request("PUT", path, document)
+
+    def patch(self, path: str, patch: Any, kind: PatchType = "merge") -> Document:
+        return self.request("PATCH", path, patch, f"application/{kind}-patch+json")
+
+    def delete(self, path: str, options: Document | None = None) -> bool:
+        """Whether there was something to delete."""
+        try:
+            self.request("DELETE", path, options)
+        except ApiError as error:
+            if gone(error):
+                return False
+            raise
+        return True
+
+    def request(
+        self, method: str, path: str, body: Any = None, content: str = "application/json"
+    ) -> Document:
+        """One request and its reply; raises `ApiError`, or `TemporaryFault` without a reply."""
+        sent = None if body is None else msgspec.json.encode(body)
+        for attempt in range(RETRIES + 1):
+            last = attempt == RETRIES
+            if self._limit is not None:
+                self._limit.wait()
+            try:
+                return self._exchange(method, path, sent, content)
+            except ApiError as error:
+                # The server says that it did nothing with these.
+                if last or error.status not in (429, 503):
+                    raise
+                time.sleep(max(error.retry_after_s, 0.1 * 2**attempt))
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                if last or method == "POST":  # it may have been done
+                    raise TemporaryFault(f"no answer of the API server: {error}") from error
+                time.sleep(0.05 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def watch(self, path: str, version: str, **query: str) -> Iterator[Document]:
+        """Changes after a version, bookmarks included, until the server ends the watch.
+
+        Raises `ApiError` 410 where the version is too old: list again. Raises `TemporaryFault`
+        where the connection is lost.
+        """
+        query |= {
+            "watch": "1",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S),
+        }
+        try:
+            with contextlib.closing(self._connect(timeout_s=2 * SILENCE_S)) as made:
+                made.request("GET", f"{path}?{urlencode(query)}", headers=self._headers())
+                self.requests += 1
+                response = made.getresponse()
+                if response.status != 200:
+                    raise _error(response.status, response.read(), response)
+                while line := response.readline():
+                    event: Document = msgspec.json.decode(line)
+                    if event["type"] == "ERROR":
+                        status = event["object"]
+                        message = status.get("message", "the watch ended")
+                        raise ApiError(status.get("code", 500), status.get("reason", ""), message)
+                    yield event
+        except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+            raise TemporaryFault(f"the watch was cut off: {error}") from error
+
+    def _exchange(self, method: str, path: str, body: bytes | None, content: str) -> Document:
+        made = getattr(self._kept, "connection", None)
+        if made is None:
+            made = self._kept.connection = self._connect(timeout_s=TIMEOUT_S)
+        headers = self._headers()
+        if body is not None:
+            headers["Content-Type"] = content
+        made.request(method, path, body, headers)
+        self.requests += 1
+        response = made.getresponse()
+        data = response.read()
+        if response.status >= 300:
+            raise _error(response.status, data, response)
+        return dict(msgspec.json.decode(data)) if data else {}
+
+    def _connect(self, *, timeout_s: float) -> http.client.HTTPConnection:
+        to = self._to
+        if to.tls is None:
+            made = http.client.HTTPConnection(to.host, to.port, timeout=timeout_s)
+        else:
+            made = http.client.HTTPSConnection(to.host, to.port, timeout=timeout_s, context=to.tls)
+        made.connect()
+        made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
+    def _drop(self) -> None:
+        made = getattr(self._kept, "connection", None)
+        self._kept.connection = None
+        if made is not None:
+            made.close()
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": "fairlead"}
+        token = self._to.token()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+
+def _error(status: int, data: bytes, response: http.client.HTTPResponse) -> ApiError:
+    after = response.headers.get("Retry-After", "")
+    try:
+        answer = json.loads(data)
+        reason, message = answer.get("reason") or "", answer.get("message") or ""
+    except (ValueError, AttributeError):
+        reason, message = "", data[:200].decode(errors="replace")
+    return ApiError(status, reason, message, int(after) if after.isdigit() else 0)

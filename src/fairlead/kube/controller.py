@@ -1,0 +1,121 @@
+"""The controller: watches, asks the engine, and shows what the ledger says. One turn after the
+other, in one thread; watches wake it."""
+
+import threading
+from collections.abc import Callable
+
+from fairlead.engine.gpu import ControlPlane
+from fairlead.kube.client import KubeClient
+from fairlead.kube.election import Election
+from fairlead.kube.front import FrontEnd, Sources
+from fairlead.kube.kinds import KINDS
+from fairlead.kube.mirror import Mirror
+from fairlead.kube.pods import PODS, RUN, PodExecutor, RunObject
+from fairlead.kube.watch import Mirrored
+from fairlead.ports.executor import Executor
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
+
+WATCHED = ("OwnerBinding", "Budget", "Run", "Reservation", "GPULease")
+TURN_S = 1.0
+SYNC_S = 60.0
+
+OpenPlane = Callable[[Executor], ControlPlane]
+
+
+class Controller:
+    """Runs the engine for a cluster. `open_plane` makes the control plane on its ledger, when this
+    controller leads for the first time."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        election: Election,
+        open_plane: OpenPlane,
+        now_ms: Callable[[], int],
+        *,
+        image: str | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._client, self._election, self._say = client, election, say
+        self._open_plane, self._now_ms, self._image = open_plane, now_ms, image
+        self._woken, self._stop = threading.Event(), threading.Event()
+        wake = self._woken.set
+        made = {kind: Mirrored(client, KINDS[kind].path(), wake) for kind in WATCHED}
+        self.sources = Sources(
+            nodes=Mirrored(client, "/api/v1/nodes", wake),
+            namespaces=Mirrored(client, "/api/v1/namespaces", wake),
+            bindings=made["OwnerBinding"],
+            budgets=made["Budget"],
+            runs=made["Run"],
+            reservations=made["Reservation"],
+        )
+        self._leases = made["GPULease"]
+        self.pods = Mirrored(client, PODS, wake, selector=RUN)
+        self._front: FrontEnd | None = None
+        self._mirror: Mirror | None = None
+        self.plane: ControlPlane | None = None
+        self.turns = 0
+
+    def run(self) -> None:
+        """Until `stop`, or until another one leads: then this process has to begin anew.
+
+        Raises `PermanentFault` where the cluster lacks our kinds or our rights.
+        """
+        self.sync()
+        try:
+            while not self._stop.is_set():
+                if self._election.turn():
+                    self.turn()
+                elif self.plane is not None:
+                    raise TemporaryFault(f"{self._election.holder} leads by now")
+                self._woken.wait(TURN_S)
+                self._woken.clear()
+        finally:
+            self.stop()
+            self._election.resign()
+
+    def sync(self) -> None:
+        """Read the cluster, and follow it from then on."""
+        for source in self._watched():
+            source.start()
+        for source in self._watched():
+            if not source.wait(SYNC_S):
+                raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
+        self._say("the cluster is read")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._woken.set()
+        for source in self._watched():
+            source.stop()
+
+    def _watched(self) -> list[Mirrored]:
+        return [*self.sources.all(), self._leases, self.pods]
+
+    def turn(self) -> None:
+        """Cluster to engine, engine, engine to cluster. A fault is retried in the next turn."""
+        try:
+            if self.plane is None:
+                self._begin()
+                self._say("leads")
+            plane, front, mirror = self.plane, self._front, self._mirror
+            if plane is None or front is None or mirror is None:
+                return
+            front.turn()
+            plane.reconcile()
+            mirror.turn()
+            self.turns += 1
+        except Fault as fault:
+            self._say(f"is retried: {fault}")
+
+    def _begin(self) -> None:
+        executor = PodExecutor(
+            self._client, self.pods, self.sources.nodes, self._find, self._now_ms
+        )
+        plane = self._open_plane(executor)
+        self._front = FrontEnd(self._client, plane, self.sources, image=self._image, say=self._say)
+        self._mirror = Mirror(self._client, plane, self.sources, self._leases, self._front)
+        self.plane = plane
+
+    def _find(self, run: str) -> RunObject | None:
+        return None if self._front is None else self._front.find_run(run)

@@ -1,0 +1,116 @@
+"""Who decides: one controller of several, by a Lease of Kubernetes.
+
+The lease keeps replicas from working against each other; it is not what makes them safe. A deposed
+controller that does not know it yet appends to the ledger at a size that has moved, and is refused.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fairlead.kube.client import ApiError, Document, KubeClient
+from fairlead.ports.faults import Fault
+
+NAME = "fairlead-controller"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How long a lease lasts without being renewed, and how often it is."""
+
+    duration_s: int = 15
+    renew_s: float = 5.0
+
+
+class Election:
+    """Takes and renews the lease. `leads` is False from the moment it may be another's."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        identity: str,
+        *,
+        namespace: str,
+        terms: Terms | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self.identity, self._namespace = client, identity, namespace
+        self._terms, self._clock = terms or Terms(), clock
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._held_until = 0.0
+        self._next = 0.0
+        self._seen: tuple[str, float] | None = None
+        """Another's renewal, and when we first saw it by our own clock."""
+        self.holder: str | None = None
+
+    @property
+    def leads(self) -> bool:
+        return self._clock() < self._held_until
+
+    def turn(self) -> bool:
+        """Renew or take the lease when it is time; whether we lead."""
+        if self._clock() >= self._next:
+            self._next = self._clock() + self._terms.renew_s
+            try:
+                self._renew()
+            except Fault:  # no answer: we lead until our time is over
+                self._next = self._clock() + 1
+        return self.leads
+
+    def resign(self) -> None:
+        """Let another one lead at once."""
+        if self.leads:
+            self._held_until = 0.0
+            patch = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+            self._client.patch(f"{self._path}/{NAME}", patch)
+
+    def _renew(self) -> None:
+        began, found = self._clock(), self._client.get(f"{self._path}/{NAME}")
+        try:
+            if found is None:
+                self._client.create(self._path, self._document(None))
+            elif self._may_take(found):
+                self._client.replace(f"{self._path}/{NAME}", self._document(found))
+            else:
+                self._held_until, self.holder = 0.0, found["spec"]["holderIdentity"]
+                return
+        except ApiError as error:
+            if error.status == 409:  # another was quicker
+                self._held_until = 0.0
+                return
+            raise
+        # Counted from before the request: the lease of another begins after it.
+        self._held_until, self.holder = began + self._terms.duration_s, self.identity
+
+    def _may_take(self, found: Document) -> bool:
+        """Ours, given up, or not renewed for its whole time by our own clock."""
+        spec = found.get("spec", {})
+        holder = spec.get("holderIdentity")
+        if holder in ("", None, self.identity):
+            return True
+        version = found["metadata"]["resourceVersion"]
+        if self._seen is None or self._seen[0] != version:
+            self._seen = (version, self._clock())
+            return False
+        return self._clock() - self._seen[1] > int(spec.get("leaseDurationSeconds", 15))
+
+    def _document(self, found: Document | None) -> Document:
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before = {} if found is None else found["spec"]
+        ours = before.get("holderIdentity") == self.identity
+        metadata: Document = {"name": NAME, "namespace": self._namespace}
+        if found is not None:
+            metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": self._terms.duration_s,
+                "acquireTime": before.get("acquireTime", stamp) if ours else stamp,
+                "renewTime": stamp,
+                "leaseTransitions": before.get("leaseTransitions", 0) + (not ours),
+            },
+        }

@@ -1,0 +1,388 @@
+"""The front end: what people write as Kubernetes objects becomes requests to the engine.
+
+Nothing is decided here. A run is its namespace's owner's, as an OwnerBinding says; `spec.owner` may
+be left out, and is refused when it names another one. What the engine refuses is said in the
+condition `Accepted`.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import msgspec
+
+from fairlead.engine.gpu import Author, ControlPlane
+from fairlead.engine.gpu.values import Denied
+from fairlead.kube.client import ApiError, Document, KubeClient
+from fairlead.kube.conditions import Conditions
+from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, TEMPLATE_BYTES_MAX, engine_name
+from fairlead.kube.pods import GPU, RunObject
+from fairlead.kube.watch import Key, Mirrored
+from fairlead.schema.border import BadInput
+from fairlead.schema.objects import API_VERSION
+
+FINALIZER = f"{GROUP}/ledger"
+UID, TEMPLATE = f"{GROUP}/uid", f"{GROUP}/template"
+FLAVOR = f"{GROUP}/flavor"
+PRODUCT = "nvidia.com/gpu.product"
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+LOCATION = {
+    "topology.kubernetes.io/region": "region",
+    "topology.kubernetes.io/zone": "zone",
+    f"{GROUP}/cluster": "cluster",
+    f"{GROUP}/fabric": "fabric",
+}
+ADMIN = Author("kubernetes", admin=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of an object's present generation; shown as the condition `Accepted`."""
+
+    accepted: bool
+    reason: str
+    message: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The kept copies that the front end reads."""
+
+    nodes: Mirrored
+    namespaces: Mirrored
+    bindings: Mirrored
+    budgets: Mirrored
+    runs: Mirrored
+    reservations: Mirrored
+
+    def of(self, kind: str) -> Mirrored:
+        named = {"Budget": self.budgets, "Run": self.runs, "Reservation": self.reservations}
+        return named[kind]
+
+    def all(self) -> list[Mirrored]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+class FrontEnd:
+    """Follows the objects of a cluster; `turn` brings the engine up to date with them."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        plane: ControlPlane,
+        sources: Sources,
+        *,
+        image: str | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._client, self._plane, self._sources = client, plane, sources
+        self._image, self._say = image, say
+        self._done: dict[tuple[str, Key], tuple[str, int]] = {}
+        """Objects whose uid and generation the engine has taken or refused."""
+        self._waiting: dict[str, set[Key]] = {"Budget": set(), "Run": set(), "Reservation": set()}
+        """Objects to look at in the next turn."""
+        self._leaving: set[Key] = set()
+        """Nodes that are gone from the cluster, and not yet from the engine."""
+        self.verdicts: dict[tuple[str, Key], Verdict] = {}
+        self.bound: dict[str, Document] = {}
+        """The bindings that hold, by namespace."""
+
+    def turn(self) -> None:
+        self._follow_nodes()
+        if self._sources.bindings.take_changed() or self._sources.namespaces.take_changed():
+            self._bind()
+            self._waiting["Run"] |= self._refused("Run")
+        for kind in ("Budget", "Run", "Reservation"):
+            waiting = self._waiting[kind]
+            waiting |= self._sources.of(kind).take_changed().keys()
+            self._waiting[kind] = set()
+            for key in sorted(waiting):
+                if not self._follow(kind, key):
+                    self._waiting[kind].add(key)
+
+    def find_run(self, name: str) -> RunObject | None:
+        """The cluster's object of a run of the ledger, if it is the one that was submitted."""
+        stored = self._plane.objects.get("Run", name)
+        if stored is None:
+            return None
+        labels = stored["metadata"]["labels"]
+        namespace, _, own = name.partition(".")
+        found = self._sources.runs.get(Key(namespace, own))
+        if found is None or found["metadata"]["uid"] != labels.get(UID):
+            return None
+        template = self._template(found)
+        if _digest(template) != labels.get(TEMPLATE):
+            return None  # it was changed after it was recorded
+        return RunObject(found["metadata"]["uid"], template)
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def _follow_nodes(self) -> None:
+        replaced = self._sources.nodes.take_gone().keys()
+        changed = self._sources.nodes.take_changed().keys()
+        for key in sorted({*replaced, *changed, *self._leaving}):
+            document = self._sources.nodes.get(key)
+            before = self._plane.objects.get("Node", key.name)
+            manifest = None if document is None else node_manifest(document)
+            # Positive evidence only: the node is deleted, or declared out of service. One that is
+            # not ready may run its pods, and a cordoned one does.
+            if before is not None and (key in replaced or manifest is None):
+                self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
+                before = self._plane.objects.get("Node", key.name)
+            if manifest is not None:
+                self._leaving.discard(key)
+                if before is None or before["spec"] != {**before["spec"], **manifest["spec"]}:
+                    self._try_apply(manifest)
+            elif before is not None and document is None:
+                self._leaving.add(key)
+                if not before["status"]["leases"]:
+                    self._plane.objects.delete("Node", key.name, author=ADMIN)
+                    self._leaving.discard(key)
+
+    def _try_apply(self, manifest: Document) -> None:
+        try:
+            self._plane.objects.apply(manifest, author=ADMIN)
+        except (BadInput, Denied) as error:
+            self._say(f"node {manifest['metadata']['name']} is left as it is: {error}")
+
+    # -- whose a namespace is ---------------------------------------------------------------------
+
+    def _bind(self) -> None:
+        """A binding holds for the namespace that it was made for, and not for one that was made
+        under the same name afterwards."""
+        self.bound = {}
+        for key, binding in sorted(self._sources.bindings.all().items()):
+            name = binding["spec"]["namespace"]
+            namespace = self._sources.namespaces.get(Key("", name))
+            known = binding.get("status", {}).get("namespaceUID")
+            if namespace is None:
+                verdict = (False, "NoNamespace", f"there is no namespace {name!r}")
+            elif known not in (None, namespace["metadata"]["uid"]):
+                message = f"namespace {name!r} was deleted and made again; bind it anew"
+                verdict = (False, "NamespaceReplaced", message)
+            elif name in self.bound:
+                message = f"{name!r} is bound by {self.bound[name]['metadata']['name']}"
+                verdict = (False, "BoundTwice", message)
+            else:
+                self.bound[name] = binding
+                known = namespace["metadata"]["uid"]
+                verdict = (True, "Bound", f"runs of {name!r} are {binding['spec']['owner']!r}'s")
+            self._show_binding(key, binding, known, verdict)
+
+    def _show_binding(
+        self, key: Key, binding: Document, uid: str | None, verdict: tuple[bool, str, str]
+    ) -> None:
+        status = binding.get("status", {})
+        holds, reason, message = verdict
+        rows = [Conditions(binding).row("Bound", reason, message, holds=holds)]
+        if rows != status.get("conditions") or status.get("namespaceUID") != uid:
+            patch = {"status": {"namespaceUID": uid, "conditions": rows}}
+            path = KINDS["OwnerBinding"].path(name=key.name, sub="status")
+            self._sources.bindings.put(self._client.patch(path, patch))
+
+    # -- budgets, runs, reservations --------------------------------------------------------------
+
+    def _refused(self, kind: str) -> set[Key]:
+        return {
+            key for of, key in self.verdicts if of == kind and not self.verdicts[of, key].accepted
+        }
+
+    def _follow(self, kind: str, key: Key) -> bool:
+        """Bring one object into the engine; whether there is nothing left to do for it."""
+        document = self._sources.of(kind).get(key)
+        name = key.name if kind == "Budget" else engine_name(*key)
+        if document is None:
+            self._done.pop((kind, key), None)
+            self.verdicts.pop((kind, key), None)
+            return self._forget(kind, name, None)
+        meta = document["metadata"]
+        if "deletionTimestamp" in meta:
+            return self._forget(kind, name, meta["uid"]) and self._release(kind, key, document)
+        version = (meta["uid"], meta["generation"])
+        if self._done.get((kind, key)) == version and self.verdicts[kind, key].accepted:
+            return True
+        if not self._forget_other(kind, name, meta["uid"]):
+            return False
+        try:
+            owner = self._apply(kind, key, name, document)
+        except BadInput as error:
+            verdict = Verdict(False, "Invalid", str(error), meta["generation"])
+        except Denied as denied:
+            verdict = Verdict(False, denied.reason, denied.message, meta["generation"])
+        else:
+            message = f"submitted for owner {owner!r}" if owner else "in the ledger"
+            verdict = Verdict(True, "Accepted", message, meta["generation"])
+        self.verdicts[kind, key] = verdict
+        self._done[kind, key] = version
+        return True
+
+    def _apply(self, kind: str, key: Key, name: str, document: Document) -> str | None:
+        meta, spec = document["metadata"], dict(document["spec"])
+        labels = {UID: meta["uid"]}
+        author, owner = ADMIN, None
+        if kind != "Budget":
+            if len(name) > NAME_MAX:
+                raise BadInput("metadata.name", f"with its namespace is over {NAME_MAX - 1} long")
+            owner = self._owner(key.namespace)
+            author = Author(f"kubernetes:{key.namespace}", frozenset({owner}))
+        if kind == "Run":
+            if spec.setdefault("owner", owner) != owner:
+                raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
+            template = self._template(document)
+            spec.pop("template", None)
+            if not spec.get("command"):
+                spec["command"] = _command(template)
+            labels[TEMPLATE] = _digest(template)
+        elif kind == "Reservation":
+            spec["run"] = engine_name(key.namespace, spec["run"])
+        if kind in self._waiting and FINALIZER not in meta.get("finalizers", ()):
+            self._hold(kind, key, document)
+        manifest = {
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "metadata": {"name": name, "labels": labels},
+            "spec": {field: value for field, value in spec.items() if value is not None},
+        }
+        self._plane.objects.apply(manifest, author=author)
+        return owner
+
+    def _owner(self, namespace: str) -> str:
+        binding = self.bound.get(namespace)
+        if binding is None:
+            raise Denied("NoOwner", f"no OwnerBinding says whose namespace {namespace!r} is")
+        return str(binding["spec"]["owner"])
+
+    def _template(self, document: Document) -> Document:
+        """The run's pod template; of one without, a container that runs its command."""
+        spec = document["spec"]
+        template = spec.get("template")
+        if template is None:
+            if self._image is None:
+                raise BadInput("spec.template", "is missing, and the controller has no image")
+            container = {"name": "run", "image": self._image, "command": spec.get("command") or []}
+            return {"spec": {"containers": [container]}}
+        if len(msgspec.json.encode(template)) > TEMPLATE_BYTES_MAX:
+            raise BadInput("spec.template", f"is over {TEMPLATE_BYTES_MAX // 1024} KiB")
+        check_template(template)
+        return dict(template)
+
+    def _hold(self, kind: str, key: Key, document: Document) -> None:
+        """An object stays until its accounts are settled."""
+        meta = document["metadata"]
+        patch = {
+            "metadata": {
+                "finalizers": [*meta.get("finalizers", ()), FINALIZER],
+                "resourceVersion": meta["resourceVersion"],
+            }
+        }
+        path = KINDS[kind].path(key.namespace, key.name)
+        try:
+            self._sources.of(kind).put(self._client.patch(path, patch))
+        except ApiError as error:
+            if error.status not in (404, 409):  # it changed: we see it again
+                raise
+
+    def _release(self, kind: str, key: Key, document: Document) -> bool:
+        meta = document["metadata"]
+        if FINALIZER not in meta.get("finalizers", ()):
+            return True
+        kept = [name for name in meta["finalizers"] if name != FINALIZER]
+        patch = {"metadata": {"finalizers": kept, "resourceVersion": meta["resourceVersion"]}}
+        try:
+            self._client.patch(KINDS[kind].path(key.namespace, key.name), patch)
+        except ApiError as error:
+            return error.status == 404
+        return True
+
+    def _forget_other(self, kind: str, name: str, uid: str) -> bool:
+        """Another object had this name before; whether it is gone from the engine."""
+        before = self._plane.objects.get(kind, name)
+        if before is None or before["metadata"]["labels"].get(UID) in (None, uid):
+            return True
+        return self._forget(kind, name, None)
+
+    def _forget(self, kind: str, name: str, uid: str | None) -> bool:
+        """End and remove an object; whether it is gone. `uid`: only if it is that one."""
+        before = self._plane.objects.get(kind, name)
+        if before is None or (uid is not None and before["metadata"]["labels"].get(UID) != uid):
+            return True
+        if kind == "Run" and before["status"]["phase"] not in ("Completed", "Failed"):
+            if not before["status"]["stopping"]:
+                self._plane.verbs.act("Run", name, "cancel", author=ADMIN)
+            return False
+        try:
+            self._plane.objects.delete(kind, name, author=ADMIN)
+        except Denied as denied:
+            self._say(f"{kind} {name} stays for now: {denied.message}")
+            return False
+        return True
+
+
+# -- documents ------------------------------------------------------------------------------------
+
+
+def node_manifest(document: Document) -> Document | None:
+    """A node of the cluster as the engine's; None without GPUs, or out of service."""
+    meta, spec = document["metadata"], document.get("spec", {})
+    taints = {taint["key"] for taint in spec.get("taints") or ()}
+    devices = int(document.get("status", {}).get("allocatable", {}).get(GPU, 0))
+    if not devices or OUT_OF_SERVICE in taints or "deletionTimestamp" in meta:
+        return None
+    labels = meta.get("labels", {})
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Node",
+        "metadata": {"name": meta["name"]},
+        "spec": {
+            "flavor": labels.get(FLAVOR) or labels.get(PRODUCT) or "gpu",
+            "devices": devices,
+            "location": {
+                name: labels[label] for label, name in LOCATION.items() if labels.get(label)
+            },
+            "cordoned": bool(spec.get("unschedulable", False)),
+        },
+    }
+
+
+def check_template(template: object) -> None:
+    """Refuse what would go around the lease."""
+    where = "spec.template"
+    if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
+        raise BadInput(f"{where}.spec", "is missing")
+    meta, spec = template.get("metadata") or {}, template["spec"]
+    for part in ("labels", "annotations"):
+        for name in meta.get(part) or {}:
+            if str(name).startswith(f"{GROUP}/"):
+                raise BadInput(f"{where}.metadata.{part}", f"{name!r} is Fairlead's to set")
+    containers = spec.get("containers")
+    if not isinstance(containers, list) or not containers:
+        raise BadInput(f"{where}.spec.containers", "must name a container")
+    for field in ("nodeName", "schedulingGates", "resourceClaims"):
+        if spec.get(field):
+            raise BadInput(f"{where}.spec.{field}", "is Fairlead's to set")
+    for group in ("containers", "initContainers", "ephemeralContainers"):
+        for i, container in enumerate(spec.get(group) or ()):
+            _check_devices(container, f"{where}.spec.{group}[{i}]")
+
+
+def _check_devices(container: object, where: str) -> None:
+    if not isinstance(container, dict):
+        raise BadInput(where, "must be a container")
+    resources = container.get("resources") or {}
+    for part in ("limits", "requests"):
+        if GPU in (resources.get(part) or {}):
+            raise BadInput(f"{where}.resources.{part}", f"{GPU} follows from totalGPUs")
+    if resources.get("claims"):
+        raise BadInput(f"{where}.resources.claims", "devices follow from totalGPUs")
+
+
+def _command(template: Document) -> list[str]:
+    """What the ledger says a run runs, where only the template does."""
+    first = template["spec"]["containers"][0]
+    named = [*(first.get("command") or ()), *(first.get("args") or ())]
+    return [str(part) for part in named] or [f"entrypoint of {first.get('image')}"]
+
+
+def _digest(template: Document) -> str:
+    return hashlib.sha256(msgspec.json.encode(template, order="sorted")).hexdigest()

@@ -1,0 +1,3 @@
+module fairlead.dev/kube/pause
+
+go 1.26.0

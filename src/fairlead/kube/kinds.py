@@ -1,0 +1,364 @@
+"""The kinds that Fairlead adds to Kubernetes, and their CRDs, made from the manifests' own types.
+
+A CRD refuses what a manifest's type refuses, so that nothing wrong is stored even while the
+controller is away; what only the whole of the objects can tell (an unknown budget, another owner's
+run) the controller says in the condition `Accepted`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import field
+
+from fairlead.schema.objects import (
+    API_VERSION,
+    RUN_MUTABLE,
+    BudgetSpec,
+    Label,
+    Name,
+    ReservationSpec,
+    RunSpec,
+    Time,
+)
+
+GROUP, VERSION = API_VERSION.split("/")
+TEMPLATE_BYTES_MAX = 256 * 1024
+_ITEMS_MAX, _TEXT_MAX = 1000, 4096
+"""Bounds for what a manifest leaves open: the API server prices rules by the largest object."""
+
+Document = dict[str, Any]
+Column = tuple[str, str, str]
+"""Name, type and path of a column of `kubectl get`."""
+
+
+class OwnerBindingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Whose the runs of a namespace are. Only an admin may write it."""
+
+    namespace: Name
+    owner: Label
+
+
+class PayerSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The envelope that a lease is charged to."""
+
+    budget: str
+    envelope: str
+
+
+class GPULeaseSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """Devices that a run holds, as the ledger's entry `lease.open` says."""
+
+    run: str
+    owner: str
+    role: str
+    group: int
+    slots: list[str]
+    payer: PayerSpec
+    borrowed: bool
+    start: Time
+    reason: str
+    expected_end: Time | None = None
+
+
+class ResolverOutcomeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One resolve, as the ledger's commitment says; names are pseudonyms."""
+
+    outcome: int
+    chain: str
+    k: int
+    cause: str | None = None
+    deficit_gpus: int = field(name="deficitGPUs", default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class KubeKind:
+    """One kind: where it lives, what it says, how `kubectl get` shows it."""
+
+    kind: str
+    plural: str
+    short: tuple[str, ...]
+    spec: type[msgspec.Struct]
+    columns: tuple[Column, ...]
+    namespaced: bool = True
+    written: bool = True
+    """Whether users write it; else it is the controller's."""
+
+    def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
+        """The address of the kind, of a namespace's objects, of one object, or a part of it."""
+        parts = ["/apis", GROUP, VERSION]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        return "/".join([*parts, self.plural, *([name] if name else []), *([sub] if sub else [])])
+
+    def crd(self) -> Document:
+        """The CustomResourceDefinition."""
+        names = {
+            "kind": self.kind,
+            "listKind": f"{self.kind}List",
+            "plural": self.plural,
+            "singular": self.kind.lower(),
+            "shortNames": list(self.short),
+            "categories": ["fairlead"],
+        }
+        columns = [
+            {"name": name, "type": type, "jsonPath": path} for name, type, path in self.columns
+        ]
+        age: Document = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{self.plural}.{GROUP}"},
+            "spec": {
+                "group": GROUP,
+                "names": names,
+                "scope": "Namespaced" if self.namespaced else "Cluster",
+                "versions": [
+                    {
+                        "name": VERSION,
+                        "served": True,
+                        "storage": True,
+                        "subresources": {"status": {}},
+                        "additionalPrinterColumns": [*columns, age],
+                        "schema": {"openAPIV3Schema": self._schema()},
+                    }
+                ],
+            },
+        }
+
+    def _schema(self) -> Document:
+        spec = structural(self.spec)
+        spec["x-kubernetes-validations"] = _rules(self.kind, spec)
+        schema: Document = {
+            "type": "object",
+            "description": spec.pop("description", ""),
+            "required": ["spec"],
+            "properties": {
+                "apiVersion": {"type": "string"},
+                "kind": {"type": "string"},
+                "metadata": {"type": "object"},
+                "spec": spec,
+                "status": STATUS,
+            },
+        }
+        if self.written:
+            schema["x-kubernetes-validations"] = [
+                {
+                    "rule": "size(self.metadata.name) <= 63",
+                    "message": "metadata.name must be at most 63 characters",
+                }
+            ]
+        return schema
+
+
+CONDITIONS: Document = {
+    "type": "array",
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["type"],
+    "items": {
+        "type": "object",
+        "required": ["type", "status", "reason", "lastTransitionTime"],
+        "properties": {
+            "type": {"type": "string"},
+            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+            "reason": {"type": "string"},
+            "message": {"type": "string"},
+            "observedGeneration": {"type": "integer", "format": "int64"},
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+        },
+    },
+}
+STATUS: Document = {
+    "type": "object",
+    "description": "What the controller says; the ledger is the truth.",
+    "x-kubernetes-preserve-unknown-fields": True,
+    "properties": {"conditions": CONDITIONS},
+}
+
+_PHASE = ("Phase", "string", ".status.phase")
+_REASON = ("Reason", "string", ".status.reason")
+KINDS = {
+    made.kind: made
+    for made in (
+        KubeKind(
+            "Budget",
+            "budgets",
+            ("bgt",),
+            BudgetSpec,
+            (
+                ("Owner", "string", ".spec.owner"),
+                ("Envelopes", "string", ".spec.envelopes[*].name"),
+                ("Healthy", "string", '.status.conditions[?(@.type=="Healthy")].status'),
+                ("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].reason'),
+            ),
+            namespaced=False,
+        ),
+        KubeKind(
+            "Run",
+            "runs",
+            (),
+            RunSpec,
+            (
+                ("Flavor", "string", ".spec.flavor"),
+                ("GPUs", "integer", ".spec.totalGPUs"),
+                ("Width", "integer", ".status.width"),
+                _PHASE,
+                _REASON,
+            ),
+        ),
+        KubeKind(
+            "Reservation",
+            "reservations",
+            ("resv",),
+            ReservationSpec,
+            (
+                ("Run", "string", ".spec.run"),
+                ("Start", "string", ".spec.earliestStart"),
+                ("State", "string", ".status.state"),
+                _REASON,
+                ("Short", "integer", ".status.shortfallGPUs"),
+            ),
+        ),
+        KubeKind(
+            "OwnerBinding",
+            "ownerbindings",
+            (),
+            OwnerBindingSpec,
+            (
+                ("Namespace", "string", ".spec.namespace"),
+                ("Owner", "string", ".spec.owner"),
+                ("Bound", "string", '.status.conditions[?(@.type=="Bound")].reason'),
+            ),
+            namespaced=False,
+        ),
+        KubeKind(
+            "GPULease",
+            "gpuleases",
+            ("gl",),
+            GPULeaseSpec,
+            (
+                ("Run", "string", ".spec.run"),
+                ("Role", "string", ".spec.role"),
+                ("Slots", "string", ".spec.slots"),
+                ("Payer", "string", ".spec.payer.budget"),
+                ("Open", "boolean", ".status.open"),
+            ),
+            written=False,
+        ),
+        KubeKind(
+            "ResolverOutcome",
+            "resolveroutcomes",
+            ("ro",),
+            ResolverOutcomeSpec,
+            (
+                ("Stage", "string", ".status.stage"),
+                ("Cause", "string", ".spec.cause"),
+                ("Deficit", "integer", ".spec.deficitGPUs"),
+                ("Label", "string", ".status.label"),
+            ),
+            namespaced=False,
+            written=False,
+        ),
+    )
+}
+
+
+def crds() -> list[Document]:
+    return [kind.crd() for kind in KINDS.values()]
+
+
+# -- schemas that the API server takes ------------------------------------------------------------
+
+
+def structural(struct: type[msgspec.Struct]) -> Document:
+    """The schema of a type as Kubernetes wants it: no references, no unions with null, RE2."""
+    (top,), components = msgspec.json.schema_components([struct])
+    spec = _inline(top, components)
+    if struct is RunSpec:
+        # The owner follows from the namespace; one that is written must be the same.
+        spec["required"].remove("owner")
+        spec["properties"]["template"] = {
+            "type": "object",
+            "description": "the pod template of every rank, at most 256 KiB",
+            "x-kubernetes-preserve-unknown-fields": True,
+        }
+    return spec
+
+
+def _inline(schema: Any, components: Document) -> Document:
+    if "$ref" in schema:
+        return _inline(components[schema["$ref"].rsplit("/", 1)[1]], components)
+    if "anyOf" in schema:
+        (one,) = [part for part in schema["anyOf"] if part.get("type") != "null"]
+        return {**_inline(one, components), "nullable": True}
+    kept: Document = {
+        name: value
+        for name, value in schema.items()
+        if name not in ("title", "default", "additionalProperties")
+    }
+    if "properties" in schema:
+        kept["properties"] = {
+            name: _inline(part, components) for name, part in schema["properties"].items()
+        }
+        kept["required"] = list(schema.get("required", ()))
+    elif schema.get("type") == "object":
+        kept["maxProperties"] = _ITEMS_MAX
+        kept["additionalProperties"] = _inline(schema["additionalProperties"], components)
+    elif schema.get("type") == "array":
+        kept.setdefault("maxItems", _ITEMS_MAX)
+        kept["items"] = _inline(schema["items"], components)
+    elif "enum" in schema:
+        kept["type"] = "string"
+    elif schema.get("type") == "string":
+        kept.setdefault("maxLength", _TEXT_MAX)
+        if "pattern" in kept:
+            # Go's `$` is the end of the text, and its expressions have no look-ahead.
+            kept["pattern"] = kept["pattern"].replace(r"(?!\n)", "")
+    elif schema.get("type") == "integer":
+        kept["format"] = "int64"
+    return kept
+
+
+def _rules(kind: str, spec: Document) -> list[Document]:
+    """What fields say of each other, and what may not be changed."""
+    if kind == "Budget":
+        return [_fixed("owner", required=True)]
+    if kind != "Run":
+        return [{"rule": "self == oldSelf", "message": "spec is immutable"}]
+    required = set(spec["required"])
+    # A template has no type that a rule could compare; the controller holds runs to its digest.
+    fixed = sorted(spec["properties"].keys() - RUN_MUTABLE - {"template", "owner"})
+    return [
+        {
+            "rule": "!has(self.groupGPUs) || self.groupGPUs <= self.totalGPUs",
+            "message": "groupGPUs must be at most totalGPUs",
+        },
+        {
+            "rule": "!has(self.malleable) || self.malleable.minTotalGPUs <= self.totalGPUs",
+            "message": "malleable.minTotalGPUs must be at most totalGPUs",
+        },
+        *(_fixed(name, required=name in required) for name in fixed),
+    ]
+
+
+def _fixed(name: str, *, required: bool) -> Document:
+    rule = f"self.{name} == oldSelf.{name}"
+    if not required:
+        rule = f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || {rule})"
+    return {"rule": rule, "message": f"{name} is immutable"}
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+NAME_MAX = 63
+
+
+def engine_name(namespace: str, name: str) -> str:
+    """What a namespaced object is called in the ledger. A namespace has no dot in its name."""
+    return f"{namespace}.{name}"
+
+
+def kube_name(name: str) -> tuple[str, str]:
+    """Namespace and name of an object of the ledger."""
+    namespace, _, own = name.partition(".")
+    return namespace, own

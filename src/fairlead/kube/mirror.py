@@ -1,0 +1,221 @@
+"""The mirror: status, conditions, GPULeases, ResolverOutcomes and Events show what the ledger says.
+
+What is shown follows the ledger's entries; nothing reads it back. After a start everything is
+compared once with what the cluster shows.
+"""
+
+from fairlead.engine.gpu import Author, ControlPlane
+from fairlead.kube.client import ApiError, Document, KubeClient
+from fairlead.kube.conditions import Conditions, now
+from fairlead.kube.front import FrontEnd, Sources
+from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
+from fairlead.kube.watch import Key, Mirrored
+from fairlead.schema.objects import API_VERSION
+
+READER = Author("kubernetes", admin=True)
+_PUBLIC = Author("kubernetes-mirror")
+"""Outcomes are shown to everybody: under pseudonyms."""
+EVENTS = {
+    "run.cut": ("Preempted", "Warning"),
+    "lease.unfunded": ("Unfunded", "Warning"),
+    "lease.funded": ("Funded", "Normal"),
+    "gpu.resolve.commit": ("PreemptionAnnounced", "Warning"),
+    "gpu.resolve.draw": ("PreemptionDecided", "Warning"),
+    "gpu.resolve.applied": ("PreemptionApplied", "Normal"),
+    "reservation.state": ("ReservationChanged", "Normal"),
+}
+
+
+class Mirror:
+    """Writes what changed; `turn` after every turn of the engine."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        plane: ControlPlane,
+        sources: Sources,
+        leases: Mirrored,
+        front: FrontEnd,
+    ) -> None:
+        self._client, self._plane, self._sources = client, plane, sources
+        self._leases, self._front = leases, front
+        self._seq: int | None = None
+        """The last entry that is shown; None: nothing was compared yet."""
+        self._shown_verdicts: dict[tuple[str, Key], object] = {}
+
+    def turn(self) -> None:
+        last = self._plane.seq
+        objects, leases, outcomes = self._touched(last)
+        for pair, verdict in self._front.verdicts.items():
+            if self._shown_verdicts.get(pair) != verdict:
+                objects.add(pair)
+        for kind, key in sorted(objects):
+            if self._show(kind, key):
+                self._shown_verdicts[kind, key] = self._front.verdicts.get((kind, key))
+        shown = [(name, self._plane.objects.get("Lease", name)) for name in sorted(leases)]
+        # Those that are closed first: no device is ever shown under two leases.
+        for name, lease in sorted(shown, key=lambda pair: _is_open(pair[1])):
+            self._show_lease(name, lease)
+        for outcome in sorted(outcomes):
+            self._show_outcome(outcome)
+        self._seq = last
+
+    def _touched(self, last: int) -> tuple[set[tuple[str, Key]], set[str], set[int]]:
+        """Objects, leases and outcomes that entries up to `last` are about."""
+        plane = self._plane
+        if self._seq is None:
+            everything = {
+                (kind, key)
+                for kind in ("Budget", "Run", "Reservation")
+                for key in self._sources.of(kind).all()
+            }
+            known = {lease["metadata"]["name"] for lease in plane.objects.list("Lease")}
+            shown = {document["metadata"]["name"] for document in self._leases.all().values()}
+            return everything, known | shown, set()
+        objects: set[tuple[str, Key]] = set()
+        leases: set[str] = set()
+        outcomes: set[int] = set()
+        after = self._seq
+        while after < last and (page := plane.events.read(after, 1000)):
+            for event in page:
+                after = event["seq"]
+                self._note(event, objects, leases, outcomes)
+        return objects, leases, outcomes
+
+    def _note(
+        self, event: Document, objects: set[tuple[str, Key]], leases: set[str], outcomes: set[int]
+    ) -> None:
+        about, kind, body = event["object"], event["kind"], event["body"]
+        if kind in ("lease.open", "lease.close", "lease.unfunded", "lease.funded"):
+            leases.add(body["lease"])
+            if "run" in body:
+                objects.add(("Run", Key(*kube_name(body["run"]))))
+        if kind.startswith("gpu.resolve."):
+            seq = event["seq"] if kind == "gpu.resolve.commit" else body.get("outcome")
+            seq = body.get("commit_seq", seq)
+            if isinstance(seq, int):
+                outcomes.add(seq)
+        if about is None or about["kind"] not in KINDS:
+            return
+        name = about["name"]
+        key = Key("", name) if about["kind"] == "Budget" else Key(*kube_name(name))
+        objects.add((about["kind"], key))
+        if kind in EVENTS:
+            reason, type = EVENTS[kind]
+            self._event(about["kind"], key, event["reason"] or reason, type, event)
+        elif kind == "run.phase" and event["reason"] not in (None, "Placed", "Waiting"):
+            self._event("Run", key, event["reason"], "Normal", event)
+
+    def _show(self, kind: str, key: Key) -> bool:
+        """Whether the object shows its state now."""
+        document = self._sources.of(kind).get(key)
+        if document is None:
+            return True
+        name = key.name if kind == "Budget" else engine_name(*key)
+        stored = self._plane.objects.get(kind, name)
+        verdict = self._front.verdicts.get((kind, key))
+        if verdict is None:
+            return False
+        made = Conditions(document)
+        rows = [made.row("Accepted", verdict.reason, verdict.message, holds=verdict.accepted)]
+        status: Document = {}
+        if stored is not None:
+            status = dict(stored["status"])
+            rows += status.get("conditions", ())
+            if kind == "Run":
+                rows += made.of_run(status)
+            elif kind == "Reservation":
+                rows.append(made.of_reservation(status))
+        elif not verdict.accepted:
+            status = {"phase": "Refused", "reason": verdict.reason, "message": verdict.message}
+        status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
+        if all(document.get("status", {}).get(field) == value for field, value in status.items()):
+            return True
+        path = KINDS[kind].path(key.namespace, key.name, "status")
+        try:
+            self._sources.of(kind).put(self._client.patch(path, {"status": status}))
+        except ApiError as error:
+            return error.status == 404
+        return True
+
+    def _show_lease(self, name: str, lease: Document | None) -> None:
+        namespace = kube_name(name)[0]
+        kind, key = KINDS["GPULease"], Key(namespace, name)
+        shown = self._leases.get(key)
+        if lease is None or not _is_open(lease):
+            if shown is not None or self._seq is not None:
+                self._client.delete(kind.path(namespace, name))
+            return
+        if shown is None:
+            spec = {**lease["spec"], "run": kube_name(lease["spec"]["run"])[1]}
+            document = {
+                "apiVersion": API_VERSION,
+                "kind": "GPULease",
+                "metadata": {
+                    "name": name,
+                    "namespace": namespace,
+                    "labels": {f"{GROUP}/run": spec["run"]},
+                },
+                "spec": {field: value for field, value in spec.items() if value is not None},
+            }
+            try:
+                shown = self._client.create(kind.path(namespace), document)
+                rows = [Conditions(shown).row("Open", lease["spec"]["reason"], "", holds=True)]
+                patch = {"status": {**lease["status"], "conditions": rows}}
+                self._leases.put(self._client.patch(kind.path(namespace, name, "status"), patch))
+            except ApiError as error:
+                if error.status not in (404, 409):  # its namespace is gone; or it is shown
+                    raise
+
+    def _show_outcome(self, seq: int) -> None:
+        report = self._plane.outcome_reports.get(seq, author=_PUBLIC)
+        kind, name = KINDS["ResolverOutcome"], f"outcome-{seq}"
+        spec = {"outcome": seq, "chain": report["chain"], "k": report["k"]}
+        spec |= {"cause": report["cause"] or "", "deficitGPUs": report["deficitGPUs"]}
+        shown = self._client.get(kind.path(name=name))
+        if shown is None:
+            document = {
+                "apiVersion": API_VERSION,
+                "kind": "ResolverOutcome",
+                "metadata": {"name": name},
+                "spec": spec,
+            }
+            shown = self._client.create(kind.path(), document)
+        stage = report["stage"]
+        rows = [Conditions(shown).row("Applied", stage.title(), "", holds=stage == "applied")]
+        status = {"stage": stage, "label": report.get("label"), "conditions": rows}
+        self._client.patch(kind.path(name=name, sub="status"), {"status": status})
+
+    def _event(self, kind: str, key: Key, reason: str, type: str, event: Document) -> None:
+        document = self._sources.of(kind).get(key)
+        if document is None:
+            return
+        namespace = key.namespace or "default"
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{key.name}.{event['seq']:x}", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": kind,
+                "name": key.name,
+                "namespace": key.namespace,
+                "uid": document["metadata"]["uid"],
+            },
+            "reason": reason,
+            "message": f"{event['message']} (ledger entry {event['seq']})",
+            "type": type,
+            "firstTimestamp": now(),
+            "lastTimestamp": now(),
+            "count": 1,
+            "source": {"component": "fairlead"},
+        }
+        try:
+            self._client.create(f"/api/v1/namespaces/{namespace}/events", body)
+        except ApiError as error:
+            if error.status not in (403, 404, 409):  # the namespace is ending; or it is there
+                raise
+
+
+def _is_open(lease: Document | None) -> bool:
+    return lease is not None and bool(lease["status"]["open"])

@@ -1,0 +1,161 @@
+"""A kept copy of the API server's objects of one path, and what changed of them since last asked.
+
+The copy is what the server said last; it may be behind. Nothing is decided on it: it says which
+objects to look at, and what our own pods report.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from fairlead.kube.client import ApiError, Document, KubeClient
+from fairlead.ports.faults import Fault
+
+BACKOFF_S, BACKOFF_MAX_S = 0.2, 10.0
+
+
+class Key(NamedTuple):
+    """An object of one kind; cluster-wide ones have no namespace."""
+
+    namespace: str
+    name: str
+
+
+def key_of(document: Document) -> Key:
+    meta = document["metadata"]
+    return Key(meta.get("namespace", ""), meta["name"])
+
+
+class Mirrored:
+    """Lists and watches one path in a thread of its own; `wake` is called after each change."""
+
+    def __init__(
+        self, client: KubeClient, path: str, wake: Callable[[], None], *, selector: str = ""
+    ) -> None:
+        self._client, self.path, self._wake = client, path, wake
+        self._query = {"labelSelector": selector} if selector else {}
+        self._lock = threading.Lock()
+        self._objects: dict[Key, Document] = {}
+        self._changed: set[Key] = set()
+        self._seen = 0
+        """The newest version that the server told us of."""
+        self._deleted: dict[Key, int] = {}
+        """Versions at which objects went since the last list; what is older of them is no news."""
+        self._last: dict[Key, Document] = {}
+        """Objects that are gone, as they were last, until they are taken."""
+        self._synced, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"watch {path}", daemon=True)
+        self.fault: str | None = None
+        """Why it is behind."""
+        self.lists = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """It ends with its process; a watch that is silent is not waited for."""
+        self._stop.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it was listed once."""
+        return self._synced.wait(timeout_s)
+
+    def get(self, key: Key) -> Document | None:
+        with self._lock:
+            return self._objects.get(key)
+
+    def all(self) -> dict[Key, Document]:
+        with self._lock:
+            return dict(self._objects)
+
+    def take_changed(self) -> dict[Key, Document | None]:
+        """What changed since the last call; None: it is gone."""
+        with self._lock:
+            changed, self._changed = self._changed, set()
+            return {key: self._objects.get(key) for key in changed}
+
+    def take_gone(self) -> Mapping[Key, Document]:
+        """What went away since the last call, as it was last."""
+        with self._lock:
+            last, self._last = self._last, {}
+            return last
+
+    def put(self, document: Document) -> None:
+        """What the server answered to a write of ours: known before the watch tells it."""
+        with self._lock:
+            key = key_of(document)
+            if key in self._objects or _version(document) > self._seen:  # else it is gone again
+                self._put(key, document)
+
+    def _follow(self) -> None:
+        backoff_s = BACKOFF_S
+        while not self._stop.is_set():
+            try:
+                version = self._list()
+                backoff_s, self.fault = BACKOFF_S, None
+                while not self._stop.is_set():
+                    version = self._watch(version)
+            except ApiError as error:
+                if error.status == 410:
+                    continue  # too old to go on from: list again, at once
+                self.fault = error.message
+            except Fault as fault:
+                self.fault = str(fault)
+            self._stop.wait(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    def _list(self) -> str:
+        items, version = self._client.list(self.path, **self._query)
+        found = {key_of(item): item for item in items}
+        with self._lock:
+            self.lists, self._seen = self.lists + 1, max(self._seen, int(version))
+            self._deleted.clear()
+            for key in self._objects.keys() - found.keys():
+                self._drop(key)
+            for key, item in found.items():
+                self._put(key, item)
+        self._synced.set()
+        self._wake()
+        return version
+
+    def _watch(self, version: str) -> str:
+        for event in self._client.watch(self.path, version, **self._query):
+            item = event["object"]
+            version = item["metadata"]["resourceVersion"]
+            if event["type"] == "BOOKMARK":
+                continue
+            with self._lock:
+                key, self._seen = key_of(item), max(self._seen, int(version))
+                if event["type"] == "DELETED":
+                    self._end(key, item)
+                else:
+                    self._put(key, item)
+            self._wake()
+        return version
+
+    def _end(self, key: Key, item: Document) -> None:
+        before, version = self._objects.get(key), _version(item)
+        self._deleted[key] = max(version, self._deleted.get(key, 0))
+        if before is not None and _version(before) <= version:
+            self._objects[key] = item
+            self._drop(key)
+
+    def _put(self, key: Key, item: Document) -> None:
+        if self._deleted.get(key, 0) >= _version(item):
+            return
+        before = self._objects.get(key)
+        if before is not None and _version(before) >= _version(item):
+            return  # we know it already, or better: from a write of ours
+        if before is not None and before["metadata"]["uid"] != item["metadata"]["uid"]:
+            self._last[key] = before
+        self._objects[key] = item
+        self._changed.add(key)
+
+    def _drop(self, key: Key) -> None:
+        self._last[key] = self._objects.pop(key)
+        self._changed.add(key)
+
+
+def _version(item: Document) -> int:
+    """Versions of one kind count upwards, says the API since 1.35; a gap in them means nothing."""
+    return int(item["metadata"]["resourceVersion"])

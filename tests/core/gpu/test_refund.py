@@ -1,0 +1,81 @@
+"""Refund as a function of recorded accounts: what it refuses, and an account that is ahead."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fairlead.core.gpu import Recurrence, refund, refund_of, refund_request
+from fairlead.core.gpu.accounts import Accounts
+from fairlead.core.gpu.model import Envelope
+from fairlead.schema.border import BadInput
+from fairlead.schema.kinds import KINDS
+from tests.core.gpu.build import NOW, envelope
+from tests.core.gpu.build import budget as budget_of
+from tests.core.gpu.test_funding import HOUR_MS, at, budget, lease, world
+
+LEASE: dict[str, Any] = {
+    "id": "l",
+    "owner": "t",
+    "gpus": 4,
+    "start": NOW,
+    "expected_end": None,
+    "borrowed": False,
+    "held_until": None,
+    "unfunded": None,
+    "restored": NOW,
+}
+
+
+def document(*accounts: dict[str, Any]) -> bytes:
+    rows = [
+        {
+            "envelope": "e",
+            "period": NOW,
+            "edited": NOW,
+            "posted_ms": 0,
+            "lent_ms": 0,
+            "overdraft_ms": 0,
+            "lent_overdraft_ms": 0,
+            "leases": [LEASE],
+            **account,
+        }
+        for account in accounts
+    ]
+    return json.dumps(
+        {"at": NOW, "budget": budget_of("t", envelope("e", 3)), "accounts": rows}
+    ).encode()
+
+
+def test_a_lease_above_its_cap_is_unfunded() -> None:
+    found = KINDS["gpu.refund"].run(document({})).result
+    assert [row["lease"] for row in found["unfunded"]] == ["l"]
+    assert found["funded"] == []
+    assert KINDS["gpu.refund"].run(document()).result == {"unfunded": [], "funded": []}
+
+
+def test_an_account_that_was_rolled_over_is_recorded_in_its_later_period() -> None:
+    """An end of yesterday becomes known today: the totals are today's, and so is the decision."""
+    daily = Envelope("x", "H100", 8, max_hours_ms=4 * HOUR_MS, recurrence=Recurrence.DAILY)
+    found = budget(daily)
+    accounts: Accounts = world(found, lease("a", 1))
+    accounts.advance(at(25))
+    asked = refund_request(found, accounts, at(23))
+    assert asked.accounts[0].period_ms == at(48) - 1
+    assert refund(asked) == refund_of(found, accounts, at(23))
+
+
+def test_an_envelope_that_was_never_defined_has_no_account() -> None:
+    found = budget(Envelope("x", "H100", 8), Envelope("y", "H100", 8))
+    assert refund_request(found, Accounts(), at(0)).accounts == ()
+
+
+def test_bad_input_is_refused_with_its_path() -> None:
+    for accounts, message in (
+        (({}, {}), "accounts[1].envelope: repeats another account's envelope, 'e'"),
+        (({"envelope": "f"},), "accounts[0].envelope: is no envelope of the budget: 'f'"),
+        (({"leases": [LEASE, LEASE]},), "accounts[0].leases[1].id: is given twice"),
+    ):
+        with pytest.raises(BadInput) as refused:
+            KINDS["gpu.refund"].run(document(*accounts))
+        assert str(refused.value) == message

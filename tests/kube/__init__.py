@@ -1,0 +1,1 @@
+"""Kubernetes: the programs, clusters, and what runs on them."""

@@ -1,0 +1,198 @@
+"""GPU runs on a real API server, scheduler and controller manager; KWOK plays the nodes."""
+
+import json
+
+import pytest
+
+from tests.kube.world import World, made, node, plane_of, run, team, until
+
+
+def test_a_run_is_leased_started_and_settled(world: World) -> None:
+    """Leases before pods, pods on the leased nodes only, accounts settled at the end."""
+    world.apply(node("n1"), node("n2"), *team("team-a"), run("train", 16, groupGPUs=8))
+    with world.controlled() as controller:
+        world.reach("train", "Running")
+        pods = until(lambda: _bound(world), "both pods are bound")
+        leases = world.get("gpuleases")["items"]
+        slots = {slot.partition("#")[0] for lease in leases for slot in lease["spec"]["slots"]}
+        assert slots == {"n1", "n2"}
+        for pod in pods:
+            leased = pod["metadata"]["annotations"]["fairlead.dev/leases"].split(",")
+            assert sorted(leased) == sorted(lease["metadata"]["name"] for lease in leases)
+            assert "schedulingGates" not in pod["spec"]
+            env = {row["name"]: row["value"] for row in pod["spec"]["containers"][0]["env"]}
+            assert env["MASTER_ADDR"] == "train-0.train"
+            assert env["PET_NODE_RANK"] == pod["metadata"]["labels"]["fairlead.dev/rank"]
+            assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "8"
+        for rank in (0, 1):
+            world.exit(f"train-{rank}", 0)
+        world.kubectl("-n", "team-a", "wait", "--for=condition=Completed", "run/train")
+        until(lambda: not world.names("gpuleases"), "the leases are closed")
+        plane = plane_of(controller)
+        assert not plane.objects.list("Lease")
+        (row,) = plane.objects.get("Budget", "team-a")["status"]["headroom"]
+        assert row["concurrencyUsed"] == 0
+        assert row["gpuHoursHeld"] == 0
+
+
+def _bound(world: World) -> list[dict[str, object]] | None:
+    pods = world.get("pods")["items"]
+    return pods if len(pods) == 2 and all("nodeName" in pod["spec"] for pod in pods) else None
+
+
+def test_a_rank_that_fails_ends_the_gang(world: World) -> None:
+    world.apply(node("n1"), node("n2"), *team("team-a"), run("train", 16, groupGPUs=8))
+    with world.controlled():
+        world.reach("train", "Running")
+        until(lambda: _bound(world), "both pods are bound")
+        world.exit("train-1", 3)
+        status = world.reach("train", "Failed")
+        assert status["exitCode"] == 3
+        assert "rank 1" in status["message"]
+        until(lambda: "train-0" not in world.names("pods"), "the other rank is ended")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "says"),
+    [
+        ({"owner": "team-b"}, "Invalid", "must be the namespace's owner, 'team-a'"),
+        ({"template": {"spec": {"containers": []}}}, "Invalid", "must name a container"),
+        (
+            {"template": {"spec": {"containers": [{}], "nodeName": "n1"}}},
+            "Invalid",
+            "nodeName: is Fairlead's to set",
+        ),
+    ],
+)
+def test_what_a_tenant_may_not_say_is_refused(
+    world: World, spec: dict[str, object], reason: str, says: str
+) -> None:
+    world.apply(node("n1"), *team("team-a"), *team("team-b"), run("train", 8, **spec))
+    with world.controlled():
+        status = world.reach("train", "Refused")
+        (accepted,) = [row for row in status["conditions"] if row["type"] == "Accepted"]
+        assert accepted["status"] == "False"
+        assert accepted["reason"] == reason
+        assert says in accepted["message"]
+        assert not world.names("pods")
+
+
+def test_a_namespace_without_a_binding_has_no_owner(world: World) -> None:
+    """And one that was deleted and made again under its name does not inherit the owner."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}
+    world.apply(node("n1"), namespace, run("train", 8))
+    with world.controlled():
+        status = world.reach("train", "Refused")
+        assert status["reason"] == "NoOwner"
+        world.apply(*team("team-a"))
+        world.reach("train", "Running")
+        world.kubectl("-n", "team-a", "delete", "run", "train")
+        world.kubectl("delete", "namespace", "team-a")
+        world.apply(namespace)
+
+        def replaced() -> bool:
+            rows = world.get("ownerbinding", "team-a").get("status", {}).get("conditions", ())
+            return any(row["reason"] == "NamespaceReplaced" for row in rows)
+
+        until(replaced, "the binding no longer holds")
+        world.apply(run("again", 8))
+        assert world.reach("again", "Refused")["reason"] == "NoOwner"
+
+
+def test_devices_are_free_when_the_pod_is_gone(world: World) -> None:
+    """A finalizer keeps the Run until its accounts are settled; a pod that terminates holds."""
+    world.apply(node("n1"), *team("team-a", gpus=8), run("first", 8))
+    with world.controlled(grace_ms=60_000):
+        world.reach("first", "Running")
+        until(lambda: world.names("pods") == ["first-0"], "the pod is there")
+        keep = '{"metadata":{"finalizers":["test.fairlead.dev/keep"]}}'
+        world.kubectl("-n", "team-a", "patch", "pod", "first-0", "--type=merge", "-p", keep)
+        world.apply(run("second", 8))
+        world.kubectl("-n", "team-a", "delete", "run", "first", "--wait=false")
+
+        def terminating() -> bool:
+            (pod,) = world.get("pods")["items"]
+            return "deletionTimestamp" in pod["metadata"]
+
+        until(terminating, "the pod terminates")
+        for _ in range(20):
+            assert world.phase("second") in ("", "Pending")
+            assert "first" in world.names("runs")
+        drop = '{"metadata":{"finalizers":null}}'
+        world.kubectl("-n", "team-a", "patch", "pod", "first-0", "--type=merge", "-p", drop)
+        world.reach("second", "Running")
+        until(lambda: world.names("runs") == ["second"], "the first run is gone")
+
+
+def test_a_spare_replaces_a_deleted_node_and_nothing_else_does(world: World) -> None:
+    """Not ready and cordoned are no failure; a deleted node is."""
+    world.apply(*(node(f"n{i}", gpus=4) for i in (1, 2, 3)), *team("team-a"))
+    world.apply(run("train", 8, groupGPUs=8, sparesPerGroup=4))
+    with world.controlled() as controller:
+        world.reach("train", "Running")
+        until(lambda: _bound(world), "both pods are bound")
+        world.kubectl("cordon", "n1")
+        world.kubectl("taint", "node", "n1", "node.kubernetes.io/unreachable:NoSchedule")
+        plane = plane_of(controller)
+        until(lambda: plane.objects.get("Node", "n1")["spec"]["cordoned"], "n1 is cordoned")
+        assert world.get("run", "train", "team-a")["status"]["attempts"] == 1
+        world.kubectl("delete", "node", "n1")
+
+        def moved() -> bool:
+            pods = world.get("pods")["items"]
+            nodes = {pod["spec"].get("nodeName") for pod in pods}
+            return len(pods) == 2 and nodes == {"n2", "n3"}
+
+        until(moved, "the ranks run on the other nodes")
+        status = world.get("run", "train", "team-a")["status"]
+        assert status["attempts"] == 2
+        assert status["phase"] == "Running"
+        until(lambda: plane.objects.get("Node", "n1") is None, "the node is forgotten")
+
+
+def test_a_reservation_preempts_by_lottery_with_events(world: World) -> None:
+    world.apply(node("n1"), *team("team-a", gpus=8), *team("team-b", gpus=8))
+    for i in range(8):
+        world.apply(run(f"small-{i}", 1))
+    with world.controlled():
+        for i in range(8):
+            world.reach(f"small-{i}", "Running")
+        reserve = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
+        world.apply(run("big", 4, "team-b"), made("Reservation", "soon", reserve, "team-b"))
+        world.reach("big", "Running", "team-b")
+        outcome = until(lambda: world.get("resolveroutcomes")["items"], "an outcome is shown")[0]
+        assert outcome["spec"]["deficitGPUs"] == 4
+        until(
+            lambda: world.get("resolveroutcomes")["items"][0]["status"]["stage"] == "applied",
+            "it is applied",
+        )
+        phases = [world.phase(f"small-{i}") for i in range(8)]
+        assert phases.count("Pending") == 4
+        reasons = [event["reason"] for event in world.get("events", namespace="team-a")["items"]]
+        assert reasons.count("Preempted") >= 4
+        devices = [
+            slot for lease in world.get("gpuleases")["items"] for slot in lease["spec"]["slots"]
+        ]
+        assert len(devices) == len(set(devices)) == 8
+
+
+def test_manifests_are_refused_by_the_server_itself(world: World) -> None:
+    """Even while no controller runs: the CRD holds what the manifest's type says."""
+    world.apply(*team("team-a"))
+    for spec, says in (
+        ({"totalGPUs": 0}, "totalGPUs"),
+        ({"totalGPUs": 8, "groupGPUs": 9}, "groupGPUs must be at most totalGPUs"),
+        ({"totalGPUs": 8, "typo": 1}, "typo"),
+        ({"totalGPUs": 8, "flavor": None}, "flavor"),
+    ):
+        document = run("train", 8)
+        document["spec"] |= spec
+        out = _refused(world, document)
+        assert says in out, out
+    world.apply(run("train", 8))
+    assert "totalGPUs is immutable" in _refused(world, run("train", 4))
+    assert "spec.earliestStart" in _refused(world, made("Reservation", "r", {"run": "x"}, "team-a"))
+
+
+def _refused(world: World, document: dict[str, object]) -> str:
+    return world.kubectl("apply", "-f", "-", given=json.dumps(document), check=False)

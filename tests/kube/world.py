@@ -1,0 +1,186 @@
+"""A cluster as tests use it: objects by kubectl, nodes and pods by KWOK, our controller."""
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fairlead.compose.kube import KubeConfig, controller
+from fairlead.engine.gpu import Config, ControlPlane
+from fairlead.kube.client import KubeClient, connection
+from fairlead.kube.cluster import Cluster
+from fairlead.kube.controller import Controller
+from fairlead.kube.kinds import KINDS
+
+Document = dict[str, Any]
+WITHIN_S = 30.0
+OURS = "test.fairlead.dev/node"
+"""A label of the nodes that tests make."""
+
+
+def until(condition: Callable[[], Any], what: str, within_s: float = WITHIN_S) -> Any:
+    """Wait for the world, with an end; what the condition returned at last."""
+    deadline = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.05)
+    return found
+
+
+class World:
+    """One cluster, cleaned after each test."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self._folder = cluster, folder
+        self._kubectl, self.kubeconfig = cluster.programs.path("kubectl"), cluster.kubeconfig
+        self._client = KubeClient(connection(cluster.kubeconfig))
+        self.spoken: list[str] = []
+
+    def kubectl(self, *args: str, given: str | None = None, check: bool = True) -> str:
+        command = [self._kubectl, "--kubeconfig", str(self.kubeconfig), *args]
+        done = subprocess.run(
+            command, check=False, input=given, capture_output=True, text=True, timeout=60
+        )
+        if check:
+            assert done.returncode == 0, f"{' '.join(args)}: {done.stderr}"
+        return done.stdout if check else done.stdout + done.stderr
+
+    def apply(self, *documents: Document) -> None:
+        items = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+        self.kubectl("apply", "-f", "-", given=json.dumps(items))
+
+    def picture(self) -> str:
+        """What is there, for a failure's message."""
+        rows = [f"said: {line}" for line in self.spoken[-8:]]
+        for kind in ("runs", "gpuleases", "pods"):
+            for item in self.get(kind)["items"]:
+                meta, status = item["metadata"], item.get("status", {})
+                leaving = " leaving" if "deletionTimestamp" in meta else ""
+                state = f"{status.get('phase')} {status.get('reason')} {status.get('message')}"
+                rows.append(f"{kind} {meta['name']}{leaving}: {state} {meta.get('finalizers')}")
+        return "\n".join(rows)
+
+    def get(self, kind: str, name: str = "", namespace: str = "") -> Document:
+        """One object, or all of a kind; kinds by their plural or singular name."""
+        plural = kind if kind.endswith("s") else f"{kind}s"
+        own = {made.plural for made in KINDS.values()}
+        root = "/apis/fairlead.dev/v1alpha1" if plural in own else "/api/v1"
+        where = f"/namespaces/{namespace}" if namespace else ""
+        found = self._client.get(f"{root}{where}/{plural}{f'/{name}' if name else ''}")
+        assert found is not None, f"there is no {kind} {namespace}/{name}"
+        return found
+
+    def names(self, kind: str) -> list[str]:
+        return [item["metadata"]["name"] for item in self.get(kind)["items"]]
+
+    def phase(self, run: str, namespace: str = "team-a") -> str:
+        status = self.get("run", run, namespace).get("status", {})
+        return str(status.get("phase", ""))
+
+    def reach(self, run: str, phase: str, namespace: str = "team-a") -> Document:
+        until(lambda: self.phase(run, namespace) == phase, f"{run} is {phase}")
+        return dict(self.get("run", run, namespace)["status"])
+
+    def exit(self, pod: str, code: int, namespace: str = "team-a", *, check: bool = True) -> None:
+        how = (f"sim.fairlead.dev/exit-code={code}", "sim.fairlead.dev/run-for=1ms")
+        self.kubectl("-n", namespace, "annotate", "--overwrite", "pod", pod, *how, check=check)
+
+    @contextmanager
+    def controlled(
+        self, name: str = "a", kubeconfig: Path | None = None, **engine: Any
+    ) -> Iterator[Controller]:
+        """With a controller in a thread of this process."""
+        settings = Config(**{"resolver": "enforce", "grace_ms": 1000, **engine})
+        config = KubeConfig(
+            self._folder / name,
+            kubeconfig or self.kubeconfig,
+            image="busybox",
+            qps=None,
+            engine=settings,
+        )
+        with controller(config, say=self.spoken.append) as made:
+            faults: list[BaseException] = []
+
+            def run() -> None:
+                try:
+                    made.run()
+                except BaseException as error:
+                    faults.append(error)
+                    raise
+
+            thread = threading.Thread(target=run, daemon=True)
+            thread.start()
+            try:
+                yield made
+            finally:
+                made.stop()
+                thread.join(20)
+                assert not faults, faults
+                assert not thread.is_alive(), "the controller does not stop"
+
+    def clean(self) -> None:
+        """What a test made, objects that wait for a controller included."""
+        for kind in ("reservations", "runs", "budgets"):
+            for item in self.get(kind)["items"]:
+                meta = item["metadata"]
+                where = ["-n", meta["namespace"]] if "namespace" in meta else []
+                patch = '{"metadata":{"finalizers":null}}'
+                args = [*where, "patch", kind, meta["name"], "--type=merge", "-p", patch]
+                self.kubectl(*args, check=False)
+        self.kubectl("delete", "reservations,runs,gpuleases,pods", "-A", "--all", "--force")
+        self.kubectl("delete", "budgets,ownerbindings,resolveroutcomes", "--all", "--force")
+        self.kubectl("delete", "nodes", "-l", OURS)
+        spaces = [name for name in self.names("namespaces") if name.startswith("team-")]
+        if spaces:
+            self.kubectl("delete", "namespace", *spaces)
+        self.kubectl("-n", "default", "delete", "lease", "fairlead-controller", check=False)
+
+
+def plane_of(made: Controller) -> ControlPlane:
+    return until(lambda: made.plane, "the controller leads")  # type: ignore[no-any-return]
+
+
+# -- documents ------------------------------------------------------------------------------------
+
+
+def node(name: str, *, gpus: int = 8, flavor: str = "H100", zone: str = "z1") -> Document:
+    room = {"cpu": "32", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "labels": {
+                OURS: "1",
+                "fairlead.dev/flavor": flavor,
+                "topology.kubernetes.io/zone": zone,
+            },
+        },
+        "status": {"allocatable": room, "capacity": room},
+    }
+
+
+def team(owner: str, *, gpus: int = 16, flavor: str = "H100") -> list[Document]:
+    """A namespace, whose it is, and its budget."""
+    envelope = {"name": "main", "flavor": flavor, "concurrency": gpus}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": owner}},
+        made("OwnerBinding", owner, {"namespace": owner, "owner": owner}),
+        made("Budget", owner, {"owner": owner, "envelopes": [envelope]}),
+    ]
+
+
+def made(kind: str, name: str, spec: Document, namespace: str | None = None) -> Document:
+    meta: Document = {"name": name} if namespace is None else {"name": name, "namespace": namespace}
+    return {"apiVersion": "fairlead.dev/v1alpha1", "kind": kind, "metadata": meta, "spec": spec}
+
+
+def run(name: str, gpus: int, namespace: str = "team-a", **spec: Any) -> Document:
+    template = {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}
+    fields = {"flavor": "H100", "totalGPUs": gpus, "duration": "1h", "template": template, **spec}
+    return made("Run", name, fields, namespace)
