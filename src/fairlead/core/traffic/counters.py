@@ -45,7 +45,6 @@ def covering(
 
 
 def add(window: Window, clock_ms: int, total: int | None, window_ms: int) -> Window:
-    """The window with one more reading of its counter."""
     if total is None:
         return ()
     if window and total < window[-1][1]:
@@ -181,12 +180,10 @@ class Streak:
 
     @property
     def failed(self) -> int:
-        """Errors in these moments."""
         return self.looks[-1].errors - self.looks[0].errors if self.looks else 0
 
     @property
     def served(self) -> int:
-        """Successes in these moments."""
         return self.looks[-1].successes - self.looks[0].successes if self.looks else 0
 
     def advance(

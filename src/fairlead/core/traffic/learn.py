@@ -140,7 +140,6 @@ class AdmissionBudget:
         return now
 
     def changes(self, config: Config) -> dict[str, float]:
-        """The parameters that this budget replaces."""
         rate = round(config.bucket_rate if self.rate is None else self.rate, 1)
         return {"bucket_rate": max(rate, 0.1), "bucket_burst": max(1.0, rate * BURST_S)}
 
@@ -153,7 +152,6 @@ class AdmissionBudget:
 
     @property
     def now(self) -> float | None:
-        """What was served in the last second; None where that is unknown."""
         return self.recent[-1][1] if self.recent else None
 
     def _look(self, clock_ms: int, served: int | None) -> "AdmissionBudget":

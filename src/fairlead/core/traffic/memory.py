@@ -107,7 +107,6 @@ class GroupMemory:
 
     @property
     def isolated(self) -> dict[str, Cause]:
-        """Backends that get nothing now, and why."""
         return {
             health.id: health.cause for health in self.healths or () if health.cause is not None
         }

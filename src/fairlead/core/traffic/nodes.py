@@ -41,7 +41,6 @@ def stall_score(psi: Psi | None, theta: Theta) -> float | None:
 
 
 def _thresholds(psi: Psi | None, theta: Theta) -> list[tuple[float, float]]:
-    """The stalls that are known and have a threshold, each with it."""
     if psi is None:
         return []
     pairs = ((getattr(psi, kind), getattr(theta, kind)) for kind in _JUDGED)
@@ -49,7 +48,6 @@ def _thresholds(psi: Psi | None, theta: Theta) -> list[tuple[float, float]]:
 
 
 def sustained(stalled: Sequence[int], config: Config) -> bool:
-    """At least p of the last m samples."""
     return len(stalled) + ROUNDING >= config.stall_m * config.stall_p
 
 

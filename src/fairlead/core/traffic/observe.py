@@ -147,7 +147,6 @@ def _current(sighting: Sighting, rules: GroupRules) -> Sighting:
 
 
 def _take_probes(memory: GroupMemory, sighting: Sighting) -> Histories:
-    """The histories of the group's members, with the answers of probes and checks in them."""
     known = {history.id: history for history in memory.backends if history.id in sighting.members}
     isolated = memory.isolated
     histories = {name: known.get(name) or BackendHistory(name) for name in sorted(sighting.members)}
@@ -312,7 +311,6 @@ def _failures_in_a_row(seen: GroupSeen | None, history: BackendHistory, signals:
 
 
 def _check_ok(history: BackendHistory, rules: GroupRules) -> bool | None:
-    """What its health check says; None where it has none, or none has answered yet."""
     if rules.check_failures is None or history.check_failures is None:
         return None
     return history.check_failures < rules.check_failures
@@ -359,7 +357,6 @@ def _follow_isolation(
 
 
 def _may_probe(history: BackendHistory, clock_ms: int) -> bool:
-    """Has it waited long enough?"""
     backoff = history.backoff
     if backoff is None or backoff.times <= 1:
         return True

@@ -214,7 +214,6 @@ def debt_term(backend: Backend, config: Config) -> float:
 
 
 def conductance(slots: Sequence[int], pressures: Sequence[Pressure], config: Config) -> float:
-    """G*; 0 where there is no backend."""
     return config.p_ref * left_sum(
         slot / config.s_total / pressure.total
         for slot, pressure in zip(slots, pressures, strict=True)

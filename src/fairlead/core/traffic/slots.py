@@ -59,7 +59,6 @@ def warm_shares(
 
 
 def normalised(shares: Sequence[float]) -> list[float]:
-    """The same shares with a sum of 1; all 0 stay 0."""
     total = left_sum(shares)
     return [share / total for share in shares] if total else list(shares)
 
@@ -143,13 +142,11 @@ def place(
 
 
 def deviation(shares: Sequence[float], slots: Sequence[int], s_total: int) -> float:
-    """max |w - slots/S|."""
     pairs = zip(shares, slots, strict=True)
     return max((abs(share - slot / s_total) for share, slot in pairs), default=0.0)
 
 
 def advance_gate(gate: StepGate, off: float, clock_ms: int, config: Config) -> StepGate:
-    """The gate after seeing a deviation of `off`."""
     if off <= config.delta_w:
         return StepGate()
     since_ms = clock_ms if gate.since_ms is None else gate.since_ms
@@ -184,7 +181,6 @@ class Step(NamedTuple):
 
 
 def regrow(guard: Guard, clock_ms: int, config: Config) -> Guard:
-    """One doubling for each 5 quiet seconds."""
     doublings = (clock_ms - guard.since_ms) // config.guard_quiet_ms
     if doublings >= guard.halvings:
         return Guard()

@@ -59,7 +59,6 @@ class Scene(NamedTuple):
 
     @property
     def admission(self) -> AdmissionState:
-        """As the last tick left it."""
         before = self.snapshot.state
         return AdmissionState() if before is None else before.admission
 
@@ -76,7 +75,6 @@ class Moved(NamedTuple):
 
 
 def tick(snapshot: Snapshot) -> TickPlan:
-    """Decide one tick of one group."""
     scene, config, before = _look(snapshot), snapshot.config, snapshot.state
     moved = _move(scene)
     flow = conductance(moved.slots, scene.pressures.values, config)

@@ -72,7 +72,6 @@ class GroupGovernor:
 
     @property
     def rules(self) -> GroupRules:
-        """How the group is governed."""
         return self._rules
 
     @rules.setter
@@ -81,12 +80,10 @@ class GroupGovernor:
 
     @property
     def state(self) -> State | None:
-        """Of the last tick."""
         return self.memory.state
 
     @property
     def isolated(self) -> Mapping[str, Cause]:
-        """Backends that get nothing now, and why."""
         return self.memory.isolated
 
     def decide(self, sighting: Sighting) -> GroupDecision:

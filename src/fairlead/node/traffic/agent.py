@@ -215,7 +215,6 @@ class TrafficAgent:
 
     @property
     def commands(self) -> Mapping[str, Mapping[str, str]]:
-        """The operator's commands for backends, as of the last tick."""
         return self._commands.current
 
     # --- what survives

@@ -150,8 +150,6 @@ def quantile(q: float, counted: Mapping[float, float]) -> float | None:
 
 
 class _Target:
-    """One backend's metrics."""
-
     def __init__(self, backend: Backend, rules: ScrapeDocument, window_ms: int) -> None:
         self._host, self._port = backend.host, rules.port or backend.port
         self._rules, self._selectors = rules, selectors(rules)
@@ -237,7 +235,6 @@ class Scraper:
         follow(self._tasks, wanted, self._begin)
 
     def covers(self, group: str) -> Collection[str]:
-        """What is scraped in this group."""
         return _covered(self._rules[group]) if group in self._rules else ()
 
     def asked_ms(self, group: str, now_ms: int) -> int | None:

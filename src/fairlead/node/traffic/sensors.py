@@ -115,7 +115,6 @@ class LocalMachine:
         return [int(field) for field in fields] if all(f.isdigit() for f in fields) else []
 
     def _bytes(self, name: str) -> bytes:
-        """What a file holds; nothing where it cannot be read."""
         try:
             return (self._proc / name).read_bytes()
         except OSError:
@@ -213,7 +212,6 @@ class NetworkSensors:
         return undo
 
     def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
-        """Watch these backends and no others."""
         groups = self._document.groups
         self.signals.watch(
             {
