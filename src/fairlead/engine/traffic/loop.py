@@ -110,40 +110,6 @@ class GroupStatus(NamedTuple):
     isolated: Mapping[str, Cause] = {}
 
 
-def transitions(
-    before: GroupStatus,
-    now: GroupStatus,
-    *,
-    time_ms: int,
-    group: str,
-    reasons: tuple[str, ...],
-    record: RecordHead,
-) -> tuple[Transition, ...]:
-    """Every change, in a fixed order: the dataplane's trust, admission, then backends by id."""
-    changes: list[tuple[str, str | None, str | None, str | None]] = []
-    if before.liveness is not now.liveness:
-        changes.append(("failsafe", None, before.liveness.value, now.liveness.value))
-    if before.mode is not now.mode:
-        changes.append(("mode", None, before.mode.value, now.mode.value))
-    for backend in sorted(before.isolated.keys() | now.isolated.keys()):
-        was, cause = before.isolated.get(backend), now.isolated.get(backend)
-        if was is not cause:
-            changes.append(("isolation", backend, was and was.value, cause and cause.value))
-    return tuple(
-        Transition(
-            time_ms=time_ms,
-            group=group,
-            what=what,
-            backend=backend,
-            before=old,
-            after=new,
-            reasons=reasons,
-            record=record,
-        )
-        for what, backend, old, new in changes
-    )
-
-
 class TrafficLoop:
     """Drives the governors of all groups through their ports. One thread."""
 
@@ -297,20 +263,32 @@ class TrafficLoop:
     def _changes(
         self, name: str, now_ms: int, made: GroupRound, liveness: Liveness
     ) -> Sequence[Transition]:
-        """The changes that this tick brought, into the event log once they are recorded."""
+        """The changes that this tick brought, into the event log once they are recorded, in a fixed
+        order: the dataplane's trust, admission, then backends by id."""
         if made.sequence is None:
             return ()
         now = GroupStatus(made.plan.admission.mode, liveness, made.decision.observed.isolated)
-        before = self._status.get(name, GroupStatus())
-        changes = transitions(
-            before,
-            now,
-            time_ms=now_ms,
-            group=name,
-            reasons=made.reasons,
-            record=self.ports.record(name).head(),
-        )
-        self._status[name] = now
+        before, self._status[name] = self._status.get(name, GroupStatus()), now
+        news: list[tuple[str, str | None, str | None, str | None]] = [
+            ("failsafe", before.liveness, now.liveness, None),
+            ("mode", before.mode, now.mode, None),
+        ]
+        for id in sorted(before.isolated.keys() | now.isolated.keys()):
+            news.append(("isolation", before.isolated.get(id), now.isolated.get(id), id))
+        changes = [
+            Transition(
+                time_ms=now_ms,
+                group=name,
+                what=what,
+                before=None if old is None else str(old),
+                after=None if new is None else str(new),
+                reasons=made.reasons,
+                backend=id,
+                record=self.ports.record(name).head(),
+            )
+            for what, old, new, id in news
+            if old != new
+        ]
         if self.ports.events is not None:
             for change in changes:
                 self.ports.events.transition(change)

@@ -9,7 +9,6 @@ A number that cannot be read is a missing number, never a zero.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlead.core.traffic.counters import ERRORS_MIN, LOOKS, SPAN_MS, Streak, outcomes
+from fairlead.core.traffic.counters import ERRORS_MIN, LOOKS, SPAN_MS, Streak, covering, outcomes
 from fairlead.core.traffic.limits import LATENCY_QUANTILE
 from fairlead.core.traffic.sighting import Reading
 from fairlead.host.http import NoReply
@@ -95,19 +94,17 @@ class Quantile:
         self.name = f"{selector.name}_bucket"
         self._selector = Selector(self.name, selector.labels)
         self._window_ms = window_ms
-        self._history: deque[tuple[int, dict[float, float]]] = deque()
+        self._history: tuple[tuple[int, dict[float, float]], ...] = ()
 
     def add(self, now_ms: int, read: Iterable[MetricSample]) -> float | None:
         """Take a reading; None as long as nothing was counted in the window."""
         buckets = self._buckets(read)
         if inf not in buckets:
-            self._history.clear()
+            self._history = ()
             return None
         if self._history and not _grew(self._history[-1][1], buckets):
-            self._history.clear()
-        self._history.append((now_ms, buckets))
-        while len(self._history) > 1 and self._history[1][0] <= now_ms - self._window_ms:
-            self._history.popleft()
+            self._history = ()
+        self._history = covering((*self._history, (now_ms, buckets)), now_ms - self._window_ms)
         before = self._history[0][1]
         return quantile(
             LATENCY_QUANTILE, {edge: total - before[edge] for edge, total in buckets.items()}
