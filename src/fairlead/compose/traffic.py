@@ -51,8 +51,9 @@ def traffic_agent(
         ]
         if fixed:
             warn(f"{', '.join(fixed)}: changed in the file, takes effect with the next start")
-        specs = [_group_spec(fresh, group) for group in fresh.groups]
-        return Reloaded(specs, sensors.follow(fresh))
+        now = msgspec.structs.replace(document, groups=fresh.groups, config=fresh.config)
+        specs = [_group_spec(now, group) for group in now.groups]
+        return Reloaded(specs, sensors.follow(now))
 
     return TrafficAgent(
         AgentConfig(name, directory, document.tick_ms),

@@ -55,9 +55,9 @@ class Usual:
         if counts and clock_ms - sampled_ms >= SAMPLE_MS:
             sampled_ms = clock_ms
             samples = (*samples, median(list(values)) or 0.0)[-USUAL_SAMPLES:]
-        if len(samples) < USUAL_SAMPLES_MIN or clock_ms - self.changed_ms < CHANGE_MS:
-            return Usual(samples, sampled_ms, self.changed_ms, open_ms), None
-        return Usual(samples, sampled_ms, clock_ms, open_ms), median(samples)
+        due = len(samples) >= USUAL_SAMPLES_MIN and clock_ms - self.changed_ms >= CHANGE_MS
+        changed_ms = clock_ms if due else self.changed_ms
+        return Usual(samples, sampled_ms, changed_ms, open_ms), median(samples) if due else None
 
 
 def queue_reference(usual: float, config: Config) -> float:

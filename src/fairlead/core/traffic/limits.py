@@ -4,9 +4,7 @@
     limits.concurrency.room          # {"a": 47, "b": 13}: how much each backend may hold
     limits.fallback.admission.mode   # how requests are admitted when the agent is dead
 
-Dataplanes translate these numbers into a proxy's language and decide nothing themselves. What a
-proxy is told once, at its start (when to judge the agent dead, when to eject a backend by itself),
-is stated here too, each with its reason.
+Dataplanes translate these numbers, and what they are told once at their start, and decide nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -107,10 +105,8 @@ def plan_limits(
 def rooms(
     slots: Mapping[str, int], inside_max: int, open: Mapping[str, int | None]
 ) -> dict[str, int]:
-    """How much each backend may hold until the next tick.
-
-    More can come between two ticks than was inside at the last one, so half more than that is
-    expected, and at least three quarters of the bound. The only backend is never full.
+    """How much each backend may hold until the next tick. More can come than was inside at the last
+    one: half more is expected, or three quarters of the bound. The only backend is never full.
     """
     total = sum(slots.values())
     inside = sum(open.get(id) or 0 for id in slots)
@@ -119,11 +115,9 @@ def rooms(
 
 
 def share(slots: int, total: int, inside: int, least: int = ROOM_LEAST) -> int:
-    """How much a backend of a bounded group may hold before it is passed over.
-
-    A backend that holds more than its share of what is inside serves more slowly than the others,
-    and gets no more until it has caught up. With the newcomer counted as inside, one backend always
-    has room.
+    """How much a backend of a bounded group may hold before it is passed over: one that holds more
+    than its share of what is inside serves more slowly than the others. With the newcomer counted
+    as inside, one backend always has room.
     """
     return max(least, -(-inside * slots // total)) if slots else 0
 

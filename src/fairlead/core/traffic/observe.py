@@ -409,8 +409,8 @@ def _learn(
         changes["q_ref"] = config.q_ref if q_ref is None else q_ref
     if rules.own_latency:
         latencies = [backend.p95_ms for backend in serving if backend.p95_ms is not None]
-        latency, usual_ms = memory.latency.advance(clock_ms, latencies, mode)
-        l_ref_ms = memory.l_ref_ms if usual_ms is None else latency_reference(usual_ms, config)
+        latency, usual = memory.latency.advance(clock_ms, latencies, mode)
+        l_ref_ms = memory.l_ref_ms if usual is None else latency_reference(usual, config)
         memory = replace(memory, latency=latency, l_ref_ms=l_ref_ms)
         # Unknown yet: latency alone restricts no admission.
         changes |= {"g_min": 0.0} if l_ref_ms is None else {"l_ref_ms": l_ref_ms}
@@ -469,20 +469,18 @@ def inside(sighting: Sighting) -> tuple[int | None, int]:
     Connections of a dataplane that cannot see requests may be idle ones: then the application has
     to report, and what it does not report is idle.
     """
-    seen = sighting.seen
-    here = [] if seen is None else [seen.backends.get(name) for name in sighting.members]
-    opened = [backend.open for backend in here if backend is not None and backend.open is not None]
-    if len(opened) < len(here) or not here:
+    seen = {} if sighting.seen is None else sighting.seen.backends
+    here = [seen[name] for name in sighting.members if name in seen]
+    opened = [backend.open for backend in here if backend.open is not None]
+    if len(opened) < len(sighting.members) or not here:
         return None, 0
     if "queue" not in sighting.covered:
-        blind = any(backend is None or backend.queue is None for backend in here)
+        blind = any(backend.queue is None for backend in here)
         return (None, 0) if blind else (sum(opened), 0)
     queues = [sighting.readings.get(name, _NO_READING).queue for name in sighting.members]
     known = [queue for queue in queues if queue is not None]
-    if len(known) < len(queues):
-        return None, 0
     busy = round(left_sum(known))
-    return busy, max(0, sum(opened) - busy)
+    return (busy, max(0, sum(opened) - busy)) if len(known) == len(queues) else (None, 0)
 
 
 def _retry_index(memory: GroupMemory, signals: Collection[Signals]) -> float | None:
