@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -59,6 +60,11 @@ class Hex:
     """Marks bytes of a fixed length that documents write as hex digits."""
 
     length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Marks (milliseconds, value) pairs that documents write as an object by time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +155,21 @@ def check(value: Any, path: str = "") -> None:
 
     A whole number where a fraction is declared becomes one, a list a tuple, a text its enum.
     """
-    for field, kind, low, high, optional, make in rules(value.__class__):
-        given = getattr(value, field)
+    get, found = _fields(value.__class__)
+    for given, (field, kind, low, high, optional, make) in zip(get(value), found, strict=False):
         if type(given) is kind and (low is None or low <= given <= high):
             continue  # most are numbers in range: a fleet has a million pods
         if given is not None or not optional:
-            object.__setattr__(value, field, make(given, path + field))
+            made = make(given, path + field)
+            if made is not given:
+                object.__setattr__(value, field, made)
+
+
+@cache
+def _fields(cls: type) -> tuple[Callable[[Any], tuple[Any, ...]], tuple["_Rule", ...]]:
+    """All fields of a value at once, and their rules."""
+    found = rules(cls)
+    return attrgetter(*(rule.field for rule in found), "__class__"), found
 
 
 class _Rule(NamedTuple):

@@ -21,14 +21,15 @@ LAYER_WEIGHTS = ("w_rtt", "w_retx", "w_jit", "w_psi", "w_fd", "w_ct", "w_io", "w
 Measure = Annotated[float, Range(0, units.FLOAT_MAX)]
 LatencyMs = Measure
 """Measured milliseconds, fractions included. Times of decisions are whole milliseconds."""
-TimeMs = Annotated[int, Range(0, units.INTEGER_MAX)]
+TimeMs = Annotated[int, Range(0, units.INTEGER_MAX, "milliseconds")]
+AgeMs = Annotated[int, Range(0, units.SIZE_MAX, "milliseconds")]
 Share = Annotated[float, Range(0, 1)]
 Part = Annotated[float, Range(POSITIVE_MIN, 1)]
 Number = Annotated[float, Range(0, NUMBER_MAX)]
 Positive = Annotated[float, Range(POSITIVE_MIN, NUMBER_MAX)]
 Factor = Annotated[float, Range(1, NUMBER_MAX)]
-PauseMs = Annotated[int, Range(0, DAY_MS)]
-WindowMs = Annotated[int, Range(1, DAY_MS)]
+PauseMs = Annotated[int, Range(0, DAY_MS, "milliseconds")]
+WindowMs = Annotated[int, Range(1, DAY_MS, "milliseconds")]
 Requests = Annotated[int, Range(0, units.SIZE_MAX)]
 SomeRequests = Annotated[int, Range(1, units.SIZE_MAX)]
 

@@ -11,6 +11,7 @@ from fairlead.core import units
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic.config import (
     DEFAULT_CONFIG,
+    AgeMs,
     Config,
     LatencyMs,
     Measure,
@@ -26,7 +27,7 @@ STALL_KINDS = ("cpu_some", "mem_some", "mem_full", "io_some", "io_full")
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One place that can serve the group's requests, as it was seen in the last window."""
+    """One backend of the group, as seen in the last window."""
 
     id: str
     queue: Measure | None = None
@@ -35,7 +36,7 @@ class Backend:
     error_rate: Share | None = None
     requests: Requests | None = None
     isolated: bool = False
-    age_ms: Requests | None = None
+    age_ms: AgeMs | None = None
     """Since it joined or came back; None: long ago."""
     rtt_ms: LatencyMs | None = None
     retrans_rate: Measure | None = None
@@ -51,7 +52,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Psi:
-    """Shares of the last 10 s in which some or all tasks of a node stood still."""
+    """Shares of the last 10 s in which some or all tasks stood still."""
 
     cpu_some: Share | None = None
     mem_some: Share | None = None
@@ -65,7 +66,7 @@ class Psi:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something of a node that can run out. `cpu` never does: full is fine until it stalls."""
+    """Something that can run out; `cpu` is accepted and ignored."""
 
     name: str
     limit: Measure | None
@@ -77,7 +78,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine under the group's backends."""
+    """A machine under the group."""
 
     id: str
     psi: Psi | None = None

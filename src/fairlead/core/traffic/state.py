@@ -14,7 +14,7 @@ from typing import Annotated
 
 from fairlead.core import units
 from fairlead.core.traffic.config import SLOTS_MAX, Measure, Share, TimeMs
-from fairlead.core.units import OutOfRange, PositiveCount, Range
+from fairlead.core.units import OutOfRange, PositiveCount, Range, Series, Written
 
 Slots = Annotated[int, Range(0, SLOTS_MAX)]
 
@@ -64,7 +64,7 @@ _REGIMES = {
 
 @dataclass(frozen=True, slots=True)
 class BackendMemory:
-    """Slots in force, the last weight, and the last error rate that counted, with its time."""
+    """Slots, weight and the last error rate that counted."""
 
     id: str
     slots: Slots = 0
@@ -75,54 +75,58 @@ class BackendMemory:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """The smoothed use of a resource: now, and at the times of the last window."""
+    """A resource's smoothed use. `history` is by clock: a tick adds one member and drops one."""
 
     name: str
     ewma: Measure
-    history: tuple[tuple[int, float], ...]
+    history: Annotated[tuple[tuple[int, float], ...], Series()]
     """(clock, ewma), ascending; the first may lie outside the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """Which of the last samples stalled, by their ordinals, and the trails of the resources."""
+    """Ordinals of stalled samples, and trails."""
 
     id: str
-    stalled: tuple[int, ...] = ()
+    stalled: tuple[PositiveCount, ...] = ()
     trails: tuple[Trail, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepGate:
-    """Hysteresis of the group: since when the slots are off, and whether they may move."""
+    """Hysteresis."""
 
     since_ms: TimeMs | None = None
+    """Since when the slots are off."""
     stepping: bool = False
+    """Whether they may move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """How often Δmax is halved, and since when it was quiet."""
+    """The monotonic guard."""
 
     halvings: Annotated[int, Range(0, HALVINGS_MAX)] = 0
+    """How often Δmax is halved."""
     since_ms: TimeMs = 0
+    """Since when it was quiet."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionState:
-    """Admission: since when the current level is calm (None: it is triggered), and the rate that
-    recovery grows from.
-    """
+    """Admission."""
 
     mode: AdmissionMode = AdmissionMode.NORMAL
     regime: Regime = Regime.LAMINAR
     calm_since_ms: TimeMs | None = None
+    """Since when the current level is calm; None: it is triggered."""
     rate_base: Measure | None = None
+    """What recovery grows from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that a tick remembers."""
+    """The `state` of an output of `traffic.tick`."""
 
     now_ms: TimeMs
     """Of the last tick, as it was given."""
@@ -136,7 +140,7 @@ class State:
     nodes: tuple[NodeMemory, ...] = ()
     gate: StepGate = StepGate()
     guard: Guard = Guard()
-    admission: AdmissionState = AdmissionState()
+    admission: Annotated[AdmissionState, Written("door")] = AdmissionState()  # recorded format
 
     def __post_init__(self) -> None:
         units.check(self)
@@ -154,12 +158,15 @@ class State:
 
     def _check_backends(self) -> None:
         _ascending([backend.id for backend in self.backends], "backends", "id")
-        for index, memory in enumerate(self.backends):
-            path = f"backends[{index}]."
-            units.check(memory, path)
-            if (memory.error_ms is None) is not (memory.error_rate is None):
-                raise OutOfRange(f"{path}error_ms", "must be given together with error_rate")
-            _within(memory.error_ms, f"{path}error_ms", self.clock_ms)
+        index = 0
+        try:  # in every tick: a path is made only for what is refused
+            for index, memory in enumerate(self.backends):  # noqa: B007 - used by the handler
+                units.check(memory)
+                if (memory.error_ms is None) is not (memory.error_rate is None):
+                    raise OutOfRange("error_ms", "must be given together with error_rate")
+                _within(memory.error_ms, "error_ms", self.clock_ms)
+        except OutOfRange as fault:
+            raise OutOfRange(f"backends[{index}].{fault.field}", fault.message) from None
         slots = sum(backend.slots for backend in self.backends)
         if slots != (self.s_total if self.backends else 0):
             raise OutOfRange("backends", f"must hold s_total slots together, got {slots}")
