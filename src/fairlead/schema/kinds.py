@@ -138,5 +138,12 @@ KINDS: Mapping[str, Kind] = {
             output_shape=traffic_documents.TickResult,
             decide=traffic_documents.decide_tick,
         ),
+        Kind(
+            name="traffic.configure",
+            summary="split a group's slots over backends that were just configured",
+            input_shape=traffic_documents.ConfigureDocument,
+            output_shape=traffic_documents.ConfigureResult,
+            decide=traffic_documents.decide_configure,
+        ),
     )
 }
