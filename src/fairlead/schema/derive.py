@@ -24,6 +24,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -290,7 +291,7 @@ class Style:
         if dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"):
             return self._nested(hint)
         if isinstance(hint, type) and issubclass(hint, Enum):
-            return _Codec(hint, None, lambda value: value.value)
+            return _Codec(hint, None, attrgetter("_value_"))  # `value` is a property, and slow
         return _Codec(hint)
 
     def _nested(self, cls: Any, tag: str | None = None) -> _Codec:

@@ -314,7 +314,7 @@ def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Do
     book = projection.book(now_ms)
     kin = set(book.families.kin(request.owner, request.sponsors))
     documents, usage = [], {}
-    for owner in kin | book.families.parents_circle(request.owner):
+    for owner in kin | book.families.parents_generation(request.owner):
         for budget in book.by_owner.get(owner, ()):
             document = projection.budget_document(budget.name)
             if owner not in kin:  # an uncle makes cousins but pays for nothing
