@@ -141,6 +141,20 @@ def test_a_shim_that_cannot_live_is_a_reason_and_no_hang(
     assert "shim cannot be started" in (executor.poll()[0].reason or "")
 
 
+def test_launches_are_counted_across_restarts(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control plane that restarts again and again does not try a broken shim for ever."""
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    LocalExecutor(shared / "executor").start(shell("p1", "exit 0"))
+    assert folder_of(shared, "p1").launches() == 1
+    for _ in range(9):
+        assert not LocalExecutor(shared / "executor").poll()
+    assert folder_of(shared, "p1").launches() == 10
+    (ended,) = LocalExecutor(shared / "executor").poll()
+    assert "shim cannot be started" in (ended.reason or "")
+
+
 def test_the_shim_outlives_signals_meant_for_the_control_plane(shared: Path) -> None:
     """SIGTERM, SIGINT and SIGHUP do not end it; its job runs on to its own end."""
     executor = LocalExecutor(shared / "executor")
