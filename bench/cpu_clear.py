@@ -21,7 +21,7 @@ from bench.float_reference import FLOATS
 from bench.timing import Spread, interleave, machine, ratios, write_results
 from fairlead.core.cpu import Plan, Pod, Policy, Snapshot, clear
 from fairlead.fleet import FleetSnapshot, clear_fleet
-from fairlead.fleet.columns import MODES
+from fairlead.fleet.snapshot import MODES
 
 CONTESTANTS = ("floats", "scalar", "fleet")
 # Capacity over Σ minimums: overloaded, congested, uncongested for the demands drawn below. The

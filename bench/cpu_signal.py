@@ -28,7 +28,8 @@ from bench.cpu.processes import start_pods
 from bench.cpu.scenarios import BenchPod, Load, Scenario, batch, service
 from bench.cpu.tree import BenchTree, bench_tree
 from bench.timing import ROOT, write_results
-from fairlead.core.cpu import Counters, read_signal
+from fairlead.core.cpu import Counters
+from fairlead.core.cpu.signal import read_signal
 
 PICTURE = ROOT / "docs" / "images" / "demand-signal.png"
 SHORTAGES = (0.0, 0.03, 0.06, 0.09, 0.15, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9)

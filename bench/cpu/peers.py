@@ -14,16 +14,9 @@ from statistics import pstdev
 from typing import Protocol
 
 from fairlead.core.apportion import largest_remainder
-from fairlead.core.cpu import (
-    Counters,
-    Headroom,
-    Pod,
-    Smoothing,
-    Snapshot,
-    clear,
-    count_misses,
-    smooth,
-)
+from fairlead.core.cpu import Counters, Headroom, Pod, Smoothing, Snapshot, clear
+from fairlead.core.cpu.need import count_misses
+from fairlead.core.cpu.signal import smooth
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.cli.audit.checkpoints import Checkpoints, LedgerChanged, all_seen, follow_keys
+from fairlead.cli.audit.checkpoints import LedgerChanged, all_seen, check_reply, follow_keys
 from fairlead.core.audit import SignedHead
 from fairlead.ledger.keys import SecretKey, sign_head
 from fairlead.ports.faults import PermanentFault
@@ -53,7 +53,7 @@ def heads_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def see(ledger: MemoryLedger, signed: SignedHead | None = None) -> None:
-    Checkpoints(SERVER).see(signed or ledger.head(), Teller(ledger))
+    check_reply(SERVER, signed or ledger.head(), Teller(ledger))
 
 
 def grown(ledger: MemoryLedger, first: int, count: int = 3) -> MemoryLedger:
@@ -127,7 +127,7 @@ def test_a_signature_that_does_not_hold_is_noticed() -> None:
     with pytest.raises(LedgerChanged, match="signature"):
         see(ledger, SignedHead(later.head, forged.signature))
     with pytest.raises(LedgerChanged, match="no checkpoint"):
-        Checkpoints(SERVER).see(None, Teller(ledger))
+        check_reply(SERVER, None, Teller(ledger))
     see(ledger)
 
 

@@ -261,7 +261,7 @@ def test_silence_is_no_sign_that_the_server_is_gone(
     command = ["sh", "-c", f"echo one; while [ ! -e {go} ]; do sleep 0.05; done; echo two"]
     shell.server.apply(run("quiet", command=command))
     monkeypatch.setenv("FAIRLEAD_HEADS", str(shell.heads))
-    heard = Client(str(shell.server.socket), timeout_s=2).lines("/v1/runs/quiet/logs", follow=True)
+    heard = Client(str(shell.server.socket), hasty=True).lines("/v1/runs/quiet/logs", follow=True)
     assert next(heard) == b"one\n"
     waiter = threading.Timer(4, go.touch)  # twice as long as the patience of a request
     waiter.start()

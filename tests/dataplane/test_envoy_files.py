@@ -17,7 +17,7 @@ def test_a_damaged_document_is_not_there(tmp_path: Path, text: str) -> None:
     assert documents.resources(path) == []
     path.write_text(text)
     assert documents.resources(path) == []
-    documents.write(path, {"resources": [{"name": "web"}]})
+    documents.write(path, [{"name": "web"}])
     assert documents.resources(path) == [{"name": "web"}]
 
 

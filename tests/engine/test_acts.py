@@ -70,7 +70,7 @@ def test_only_the_loops_act() -> None:
 
 
 def test_cpu_writes_cite_an_entry_that_is_on_disk_before_the_write(tmp_path: Path) -> None:
-    """Each limit is written with the number of a `cpu.allocate` entry that can already be read."""
+    """Each limit is written with the number of a `cpu.govern` entry that can already be read."""
     recorder = FileRecorder(tmp_path)
     seen: list[tuple[int, str]] = []
 
@@ -91,7 +91,7 @@ def test_cpu_writes_cite_an_entry_that_is_on_disk_before_the_write(tmp_path: Pat
         loop.sample(second * 1000 + 500)
     recorder.close()
     assert seen
-    assert {kind for _, kind in seen} == {"cpu.allocate"}
+    assert {kind for _, kind in seen} == {"cpu.govern"}
 
 
 def test_tables_cite_an_entry_that_was_written_before_the_flip(tmp_path: Path) -> None:

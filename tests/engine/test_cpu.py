@@ -3,26 +3,28 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
-from fairlead.core.canonical import canonical
 from fairlead.core.cpu import (
+    ContainerSighting,
     Counters,
+    CpuConfig,
     CpuMode,
     Guardrails,
     LimitWrite,
     NodePlan,
     NodeSnapshot,
+    PodSighting,
     Policy,
     WritePhase,
 )
-from fairlead.engine.cpu import BadState, CpuConfig, CpuGovernor
-from fairlead.ports.cpu import ContainerSighting, PodSighting
+from fairlead.engine.cpu import BadState, CpuGovernor
 
 CONFIG = CpuConfig(
     node_millicores=1000, reserve=0.0, guardrails=Guardrails(cooldown_ms=0, grace_ms=0)
 )
-OLD_MS = -3_600_000
+OLD_MS, LATER_MS = -3_600_000, 3_600_000
 
 
 class Meter:
@@ -61,8 +63,23 @@ def observe(
 def decided(governor: CpuGovernor, now_ms: int) -> tuple[NodeSnapshot, NodePlan]:
     """A decision as the loop takes it: made, recorded somewhere, settled."""
     snapshot, plan = governor.decide(now_ms)
-    governor.settle(plan)
+    governor.settle(now_ms, plan)
     return snapshot, plan
+
+
+def capacity(governor: CpuGovernor) -> int:
+    """What may be handed out now."""
+    return governor.decide(0)[0].capacity_millicores
+
+
+def as_json(governor: CpuGovernor) -> dict[str, Any]:
+    """What a governor keeps, as a file would hold it."""
+    stored: dict[str, Any] = json.loads(msgspec.json.encode(governor.export()))
+    return stored
+
+
+def restored(governor: CpuGovernor) -> CpuGovernor:
+    return CpuGovernor.restore(CONFIG, as_json(governor), now_ms=LATER_MS)
 
 
 def test_the_users_bounds_are_frozen_at_first_sight() -> None:
@@ -90,19 +107,19 @@ def test_a_pod_that_left_is_forgotten_and_one_that_opted_out_takes_its_limit_alo
     """Capacity is the node less its reserve less the opted-out pods' limits, else requests."""
     config = CpuConfig(node_millicores=1000)
     governor, a = CpuGovernor(config), Meter("a")
-    assert governor.capacity_millicores == 900
+    assert capacity(governor) == 900
     limited = Meter("x", 250, opted_out=True)
     unlimited = Meter("y", None, opted_out=True, request_millicores=120)
     now = observe(governor, a, limited, unlimited)
-    assert governor.capacity_millicores == 900 - 250 - 120
+    assert capacity(governor) == 900 - 250 - 120
     assert list(governor.pods) == ["a"]
     snapshot, _ = decided(governor, now)
     assert [pod.uid for pod in snapshot.pods] == ["a"]
     governor.observe(now + 1000, [])
     assert governor.pods == {}
-    assert governor.capacity_millicores == 900
+    assert capacity(governor) == 900
     governor.observe(now + 2000, [Meter("z", 5000, opted_out=True).sight(0)])
-    assert governor.capacity_millicores == 0, "never negative"
+    assert capacity(governor) == 0, "never negative"
 
 
 def test_a_window_without_a_reading_is_a_missing_signal() -> None:
@@ -137,7 +154,7 @@ def test_decreases_then_newcomers_then_increases() -> None:
     now = observe(governor, a, b)
     b.limit = 200
     for uid, limit in (("a", 700), ("b", 200)):
-        governor.applied(now, LimitWrite(uid, "", limit, limit, WritePhase.INCREASE), limit)
+        governor.applied(LimitWrite(uid, "", limit, limit, WritePhase.INCREASE), limit)
     governor.observe(now, [each.sight(now) for each in (a, b, new)])
     _, plan = decided(governor, now)
     grants = dict(plan.allocations)
@@ -149,7 +166,7 @@ def test_decreases_then_newcomers_then_increases() -> None:
         ("b", WritePhase.INCREASE),
     ]
     for write in plan.writes:
-        governor.applied(now, write, write.after)
+        governor.applied(write, write.after)
     assert decided(governor, now)[1].writes == (), "what is in force is not written again"
 
 
@@ -163,7 +180,7 @@ def misses_after(seconds: int, *, used: int, held: int, others: int = 0) -> int:
         governor.observe(second * 1000, [a.sight(second * 1000), rest.sight(second * 1000)])
         if second and second % 5 == 0:
             for write in decided(governor, second * 1000)[1].writes:
-                governor.applied(second * 1000, write, write.after)
+                governor.applied(write, write.after)
                 {"a": a, "rest": rest}[write.uid].limit = write.after
     return governor.pods["a"].misses
 
@@ -191,8 +208,8 @@ def test_the_state_survives_a_restart_through_json() -> None:
     now = observe(governor, a, b, used=450)
     _, plan = decided(governor, now)
     for write in plan.writes:
-        governor.applied(now, write, write.after)
-    again = CpuGovernor.restore(CONFIG, json.loads(canonical(governor.export())))
+        governor.applied(write, write.after)
+    again = restored(governor)
     assert again.export() == governor.export()
     for each in (governor, again):
         meters = (Meter("a", plan.allocations["a"]), Meter("b", plan.allocations["b"]))
@@ -221,8 +238,8 @@ GOOD_STATE = {"version": 2, "mode": None, "reserved_millicores": 0, "pods": []}
 def test_a_state_that_is_not_ours_is_refused_whole(stored: dict[str, Any]) -> None:
     """Half a state believed would be worse than none."""
     with pytest.raises(BadState):
-        CpuGovernor.restore(CONFIG, stored)
-    assert CpuGovernor.restore(CONFIG, GOOD_STATE).export() == GOOD_STATE
+        CpuGovernor.restore(CONFIG, stored, now_ms=0)
+    assert as_json(CpuGovernor.restore(CONFIG, GOOD_STATE, now_ms=0)) == GOOD_STATE
 
 
 @pytest.mark.parametrize(
@@ -232,19 +249,19 @@ def test_a_held_peak_that_is_not_ours_is_refused(demand: list[Any]) -> None:
     """A time that is no integer, a value that is no number."""
     governor = CpuGovernor(CONFIG)
     observe(governor, Meter("a"), used=500)
-    stored = governor.export()
-    assert CpuGovernor.restore(CONFIG, stored).export() == stored
+    stored = as_json(governor)
+    assert as_json(restored(governor)) == stored
     stored["pods"][0]["demand"] = demand
     with pytest.raises(BadState):
-        CpuGovernor.restore(CONFIG, stored)
+        CpuGovernor.restore(CONFIG, stored, now_ms=LATER_MS)
 
 
 def test_a_clock_set_back_does_not_hold_a_peak_until_then() -> None:
     """Times after now count as now."""
     governor, a = CpuGovernor(CONFIG), Meter("a")
     observe(governor, a, used=500)
-    restored = CpuGovernor.restore(CONFIG, governor.export(), now_ms=7)
-    assert [at_ms for at_ms, _ in restored.pods["a"].demand.peaks] == [7]
+    again = CpuGovernor.restore(CONFIG, as_json(governor), now_ms=7)
+    assert [at_ms for at_ms, _ in again.pods["a"].demand.peaks] == [7]
 
 
 def test_mode_and_policy_are_passed_on() -> None:
@@ -253,7 +270,7 @@ def test_mode_and_policy_are_passed_on() -> None:
     now = observe(governor, a, b, used=700)
     snapshot, plan = decided(governor, now)
     assert (snapshot.previous_mode, plan.mode) == (None, CpuMode.CONGESTED)
-    governor.reconfigure(CpuConfig(node_millicores=1000, reserve=0.0, policy=Policy.NASH))
+    governor.config = CpuConfig(node_millicores=1000, reserve=0.0, policy=Policy.NASH)
     snapshot, _ = decided(governor, now)
     assert (snapshot.previous_mode, snapshot.policy) == (CpuMode.CONGESTED, Policy.NASH)
 

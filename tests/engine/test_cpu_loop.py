@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.cpu import Counters, Guardrails
-from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
-from fairlead.ports.cpu import ContainerSighting, Gone, PodSighting
+from fairlead.core.cpu import ContainerSighting, Counters, CpuConfig, Guardrails, PodSighting
+from fairlead.engine.cpu import CpuGovernor, CpuLoop, GovernorState
+from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import RecordEntry, RecordHead, Status
 
@@ -43,8 +43,8 @@ class World:
         self.limits[uid] = millicores
         return millicores
 
-    def keep(self, state: dict[str, Any]) -> None:
-        self.diary.append(("keep", len(state["pods"])))
+    def keep(self, state: GovernorState) -> None:
+        self.diary.append(("keep", len(state.pods)))
 
 
 class Diary:
@@ -60,6 +60,9 @@ class Diary:
             raise self.fault
         self.world.diary.append(("record", kind))
         return 7
+
+    def begins_segment(self, kind: str) -> bool:
+        return False
 
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
         self.world.diary.append((status, seq))
@@ -170,7 +173,7 @@ def test_what_cannot_be_recorded_is_not_applied(where: str) -> None:
     recorder = Diary(world)
     fault = TemporaryFault("No space left on device", retry_after_ms=1)
 
-    def full(_: dict[str, Any]) -> None:
+    def full(_: GovernorState) -> None:
         raise fault
 
     loop = turned(world, recorder)

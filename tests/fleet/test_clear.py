@@ -197,7 +197,7 @@ def test_the_snapshot_is_left_alone() -> None:
     fleet = FleetSnapshot.from_snapshots(everyday_fleet(random.Random(7), Policy.MARKET, 9, 30))
     first, again = clear_fleet(fleet), clear_fleet(fleet)
     assert np.array_equal(first.allocations, again.allocations)
-    assert fleet.to_snapshots() == FleetSnapshot.from_snapshots(fleet.to_snapshots()).to_snapshots()
+    assert np.array_equal(first.shadow_price, again.shadow_price, equal_nan=True)
 
 
 def test_a_broken_promise_stops_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,12 +65,3 @@ def test_order_of_pods_and_nodes_never_matters(fleet: list[Snapshot], rng: rando
     ]
     again = clear_fleet(FleetSnapshot.from_snapshots(shuffled)).to_plans()
     assert again == [plans[index] for index in order]
-
-
-@given(st.lists(snapshots, max_size=4))
-def test_columns_keep_every_value(fleet: list[Snapshot]) -> None:
-    """To columns and back: the same snapshots, their pods in the order of uids."""
-    back = FleetSnapshot.from_snapshots(fleet).to_snapshots()
-    assert back == [
-        replace(node, pods=tuple(sorted(node.pods, key=lambda pod: pod.uid))) for node in fleet
-    ]

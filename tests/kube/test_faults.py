@@ -69,7 +69,9 @@ def _play(world: World, fates: dict[str, str]) -> None:
         if phase != "Running" or fate in (None, "stay"):
             continue
         if fate == "delete":
-            world.kubectl("-n", "team-a", "delete", "run", name, "--wait=false")
+            world.kubectl(
+                "-n", "team-a", "delete", "run", name, "--wait=false", "--ignore-not-found"
+            )
         else:
             world.exit(f"{name}-0", 0 if fate == "complete" else 1, check=False)
 

@@ -5,7 +5,7 @@ from typing import Any
 from fairlead.core.canonical import canonical
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.kube.client import KubeClient, connection
-from fairlead.kube.controller import Controller
+from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
 from fairlead.ports.executor import Executor
 from fairlead.ports.ledger import Ledger
@@ -34,7 +34,7 @@ class InKubernetes:
             return ControlPlane(self.ledger, executor, lambda: self.now_ms, SETTINGS, CHANCE)
 
         election = Election(client, "test", namespace="default")
-        self._controller = Controller(client, election, open_plane, lambda: self.now_ms)
+        self._controller = ClusterController(client, election, open_plane, lambda: self.now_ms)
         self._controller.sync()
 
     def submit(self, *documents: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ class InKubernetes:
         ended = "Succeeded" if code == 0 else "Failed"
 
         def seen() -> bool:
-            pods = self._controller.pods.all().items()
+            pods = self._controller.sources.pods.all().items()
             return any(
                 key.name == f"{name}-0" and row["status"]["phase"] == ended for key, row in pods
             )
@@ -66,7 +66,7 @@ class InKubernetes:
 
     def await_evicted(self, names: list[str]) -> None:
         def gone() -> bool:
-            there = {key.name for key in self._controller.pods.all()}
+            there = {key.name for key in self._controller.sources.pods.all()}
             return not {f"{name}-0" for name in names} & there
 
         until(gone, "the preempted pods are gone")

@@ -13,7 +13,7 @@ from fairlead.compose.kube import KubeConfig, controller
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.cluster import Cluster
-from fairlead.kube.controller import Controller
+from fairlead.kube.controller import ClusterController
 from fairlead.kube.kinds import KINDS
 
 Document = dict[str, Any]
@@ -91,13 +91,18 @@ class World:
 
     @contextmanager
     def controlled(
-        self, name: str = "a", kubeconfig: Path | None = None, **engine: Any
-    ) -> Iterator[Controller]:
+        self,
+        name: str = "a",
+        kubeconfig: Path | None = None,
+        namespace: str | None = None,
+        **engine: Any,
+    ) -> Iterator[ClusterController]:
         """With a controller in a thread of this process."""
         settings = Config(**{"resolver": "enforce", "grace_ms": 1000, **engine})
         config = KubeConfig(
             self._folder / name,
             kubeconfig or self.kubeconfig,
+            namespace=namespace,
             image="busybox",
             qps=None,
             engine=settings,
@@ -140,7 +145,7 @@ class World:
         self.kubectl("-n", "default", "delete", "lease", "fairlead-controller", check=False)
 
 
-def plane_of(made: Controller) -> ControlPlane:
+def plane_of(made: ClusterController) -> ControlPlane:
     return until(lambda: made.plane, "the controller leads")  # type: ignore[no-any-return]
 
 

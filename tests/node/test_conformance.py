@@ -6,14 +6,15 @@ from typing import Protocol
 
 import pytest
 
+from fairlead.core.cpu import NodeSnapshot, PodSighting, allocate
 from fairlead.node.kernel_files import Quota
 from fairlead.node.limits import CgroupActuator
 from fairlead.node.sensor import CgroupSensor
-from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone, PodSighting
+from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
 from fairlead.schema.border import check_shape
 from fairlead.schema.node import PodRule
 from fairlead.schema.scenario import SimPodDocument
-from fairlead.sim.agent import Faults, SimActuator, SimContext, SimSensor
+from fairlead.sim.agent import Faults, SimPorts
 from fairlead.sim.clock import Entropy, VirtualClock
 from fairlead.sim.node import SimNode, SimPod
 from fairlead.sim.record import RunRecord
@@ -54,9 +55,10 @@ class Simulated:
         self.node, entropy = SimNode(2000), Entropy(1)
         self.entropy = entropy
         record = RunRecord()
-        self.around = SimContext(self.node, VirtualClock(), Faults([], entropy), record)
+        self.around = SimPorts(self.node, VirtualClock(), Faults([], entropy), record)
         # An actuator writes nothing that was not decided and recorded.
-        record.decision(0, {"capacity_millicores": 2000, "now_ms": 0, "pods": []}, {})
+        empty = NodeSnapshot(2000, 0, ())
+        record.decision(0, empty, allocate(empty), {}, same=True)
 
     def create(self, path: str) -> None:
         want = [{"kind": "constant", "millicores": 100}]
@@ -66,11 +68,11 @@ class Simulated:
     def remove(self, path: str) -> None:
         del self.node.pods[path]
 
-    def sensor(self) -> SimSensor:
-        return SimSensor(self.around)
+    def sensor(self) -> SimPorts:
+        return self.around
 
-    def actuator(self) -> SimActuator:
-        return SimActuator(self.around, written=lambda _: None)
+    def actuator(self) -> SimPorts:
+        return self.around
 
 
 @pytest.fixture(params=["real", "v1-tree", "v2-tree"])

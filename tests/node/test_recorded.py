@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.core.cpu import read_signal
+from fairlead.core.cpu import ContainerSighting
+from fairlead.core.cpu.signal import read_signal
 from fairlead.node.cgroups import open_files
 from fairlead.node.sensor import CgroupSensor
-from fairlead.ports.cpu import ContainerSighting
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "cgroups"
 

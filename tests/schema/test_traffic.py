@@ -18,15 +18,17 @@ from fairlead.schema.border import BadInput, read_document
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Replayer, Verdict
 from fairlead.schema.traffic import (
+    TICK,
     AgentTickDocument,
+    ConfigDocument,
     TickDocument,
     TickResult,
+    from_config,
     from_plan,
     from_snapshot,
     to_snapshot,
     version_of,
 )
-from fairlead.schema.traffic_config import ConfigDocument, from_config, to_config
 from tests.core.traffic.walks import walk
 
 Document = dict[str, Any]
@@ -297,9 +299,8 @@ def test_the_state_goes_round_and_round() -> None:
 
 def test_io_some_is_a_threshold_that_is_accepted_and_never_used() -> None:
     """Merged over the defaults, field by field."""
-    config = to_config(
-        msgspec.convert({"theta": {"io_some": 0.0, "cpu_some": 0.9}}, ConfigDocument)
-    )
+    document = msgspec.convert({"theta": {"io_some": 0.0, "cpu_some": 0.9}}, ConfigDocument)
+    config = TICK.to_core(Config, document)
     assert config.theta == Theta(cpu_some=0.9)
 
 
@@ -314,7 +315,7 @@ def test_the_border_states_the_same_limits_and_defaults_as_core() -> None:
         numbers = next((each for each in stated.get("anyOf", []) if "minimum" in each), stated)
         assert (numbers["minimum"], numbers["maximum"]) == (low, high), name
         assert stated["default"] == getattr(DEFAULT_CONFIG, name), name
-    assert to_config(ConfigDocument()) == DEFAULT_CONFIG
+    assert TICK.to_core(Config, ConfigDocument()) == DEFAULT_CONFIG
 
 
 def test_a_snapshot_keeps_every_value_through_its_document() -> None:

@@ -94,6 +94,7 @@ def test_decision_checks_can_fail() -> None:
     grant = made.plan.allocations["a"]
     forged = made.result.replace(f'"a":{grant}'.encode(), f'"a":{grant + 1}'.encode())
     assert replays(replace(made, result=forged)) is not None
+    assert replays(replace(made, same=False)) is not None
 
 
 def test_a_broken_actuator_is_caught() -> None:
@@ -122,10 +123,10 @@ SEESAW = (pod("a", turning(100, 1800)), pod("b", turning(1800, 100)))
 class Reckless(CpuLoop):
     """A loop that writes increases before decreases."""
 
-    def _apply(self, decision: int, now_ms: int, plan: NodePlan, actuator: Any) -> Any:
+    def _apply(self, decision: int, plan: NodePlan, actuator: Any) -> Any:
         """Everything in the wrong order, in the phase that is not guarded."""
         wrong = (replace(write, phase=WritePhase.DECREASE) for write in reversed(plan.writes))
-        return super()._apply(decision, now_ms, replace(plan, writes=tuple(wrong)), actuator)
+        return super()._apply(decision, replace(plan, writes=tuple(wrong)), actuator)
 
 
 def test_increases_before_decreases_are_caught() -> None:

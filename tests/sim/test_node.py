@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.cpu import read_signal
+from fairlead.core.cpu.signal import read_signal
 from fairlead.schema.scenario import SimPodDocument
 from fairlead.sim.clock import Entropy
 from fairlead.sim.node import SimNode, SimPod

@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Pod, Policy, Snapshot, clear
+from fairlead.core.cpu import Pod, Policy, Snapshot, allocate, clear
 from fairlead.ports.faults import PermanentFault
+from fairlead.recorder import read
+from fairlead.schema.border import check_shape
 from fairlead.schema.cpu import from_plan, from_snapshot
+from fairlead.schema.cpu_govern import CpuGovernDocument, follow
 from fairlead.schema.kinds import KINDS
 from fairlead.sim import whatif
 from fairlead.sim.whatif import NoDecisions, decide_fleet, decide_one_by_one, what_if
 from fairlead.sim.whatif_report import as_document
+from tests.engine.test_cpu_replay import live
 from tests.sim.records import append, record_of
 from tests.sim.scenarios import pod, scenario
 
@@ -83,6 +87,29 @@ def test_records_of_both_formats_are_read(tmp_path: Path) -> None:
     answer = what_if([tmp_path], Policy.MARKET)
     assert answer.snapshots == 2
     assert {p.pod: p.time_ms for p in answer.pods} == {"small": 5_000, "large": 10_000}
+
+
+@pytest.mark.parametrize("guardrails", [False, True])
+def test_recorded_counters_give_the_answer_of_recorded_snapshots(
+    tmp_path: Path, guardrails: bool
+) -> None:
+    """`cpu.govern` is followed; the snapshots that it leads to, as `cpu.allocate`, say the same."""
+    live(tmp_path / "govern" / "node")
+    life = None
+    for entry in read(tmp_path / "govern" / "node"):
+        followed = follow(check_shape(dict(entry.input), CpuGovernDocument), life)
+        plan = allocate(followed.snapshot)
+        life = followed.settle(plan.mode, plan.memory)
+        documents = from_snapshot(followed.snapshot), from_plan(plan)
+        append(tmp_path / "allocate" / "node", "cpu.allocate", entry.time_ms, *documents)
+    answers = [
+        as_document(
+            what_if([tmp_path / kind / "node"], Policy.MARKET, guardrails=guardrails), top=5
+        )
+        for kind in ("govern", "allocate")
+    ]
+    assert answers[0]["snapshots"] == 48
+    assert answers[0] == answers[1]
 
 
 def test_figures_are_those_of_the_plans(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The threads beside the server: turns of the control plane, the event log, pruning of output.
+"""The threads beside the server: turns of the control plane, the event log, the service's chores.
 
 All end when asked. A temporary fault is retried; a broken invariant stops the process, and the
 executor's shims keep the runs as they are.
@@ -6,6 +6,7 @@ executor's shims keep the runs as they are.
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -13,7 +14,7 @@ import structlog
 from fairlead.api.service import Service
 from fairlead.ports.faults import Fault
 
-TURN_S, PRUNE_S = 1.0, 3600.0
+TURN_S = 1.0
 _READ = 500
 _BREACHES = ("Exhausted", "Overcommitted")
 _log = structlog.get_logger("fairlead.gpu")
@@ -27,10 +28,10 @@ class Background:
         self._stop = threading.Event()
         self._logged = service.plane.seq
         self._clock_logged = False
-        works = {self._turn: TURN_S, self._events: TURN_S, self._prune: PRUNE_S}
+        chores = ((partial(self._chore, *chore), chore[1]) for chore in service.chores)
+        works = ((self._turn, TURN_S), (self._events, TURN_S), *chores)
         self._threads = [
-            threading.Thread(target=self._guard, args=work, name=work[0].__name__, daemon=True)
-            for work in works.items()
+            threading.Thread(target=self._guard, args=work, daemon=True) for work in works
         ]
 
     def start(self) -> None:
@@ -42,7 +43,7 @@ class Background:
         self._stop.set()
         self._service.wake.set()
         for thread in self._threads:
-            thread.join(timeout=10)
+            thread.join(timeout=15)
 
     def _guard(self, work: Callable[[], None], pause_s: float) -> None:
         logged = ""
@@ -78,10 +79,9 @@ class Background:
             _log.warning("clock behind", behind_s=behind_s, fault=fault)
         self._clock_logged = fault is not None
 
-    def _prune(self) -> None:
-        if self._service.prune is not None:
-            self._service.prune()
-        self._stop.wait(PRUNE_S)
+    def _chore(self, work: Callable[[], object], pause_s: float) -> None:
+        work()
+        self._stop.wait(pause_s)
 
     def _events(self) -> None:
         log = self._service.plane.events

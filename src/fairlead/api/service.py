@@ -65,8 +65,8 @@ class Service:
     log_parts: Callable[[str, str], list[Path]]
     """(run, prefix of its job ids) to the files of its output, oldest first."""
     now_ms: Callable[[], int]
-    prune: Callable[[], object] | None = None
-    """Deletes output that is old enough; None: all of it is kept."""
+    chores: tuple[tuple[Callable[[], object], float], ...] = ()
+    """Work beside the turns, each with the seconds until it is done again."""
     fault: str = ""
     """Why the last turn failed; empty after a good one."""
     wake: threading.Event = field(default_factory=threading.Event)

@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
 import click
 
 from fairlead.cli.main import silence
 from fairlead.cli.options import NEW_FOLDER, Decorator, option, output_option
 from fairlead.cli.table import Output
+from fairlead.node.state import STATUS, StateDirectory
 from fairlead.schema.border import BadInput
-
-if TYPE_CHECKING:
-    from fairlead.node.state import StateDirectory
 
 
 class _Lasting:
@@ -97,15 +95,11 @@ class AgentCommands:
         text = f"State directory [root: /var/lib/fairlead/{self.agent}]."
         return self.setting("--state-dir", NEW_FOLDER, text)(function)
 
-    def directory(self, state_dir: Path | None) -> "StateDirectory":
-        from fairlead.node.state import StateDirectory
-
+    def directory(self, state_dir: Path | None) -> StateDirectory:
         return StateDirectory(state_dir or self.home() / self.agent)
 
-    def read_status(self, directory: "StateDirectory") -> dict[str, Any]:
+    def read_status(self, directory: StateDirectory) -> dict[str, Any]:
         """The agent's last status, with its age; stale after three of its periods."""
-        from fairlead.node.state import STATUS
-
         status = directory.read(STATUS)
         if status is None:
             hint = f"(see `fairlead {self.agent} run`)"

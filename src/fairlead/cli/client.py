@@ -18,18 +18,18 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from fairlead.cli.audit.checkpoints import HEADERS, Checkpoints, read_headers
+from fairlead.cli.audit.checkpoints import HEADERS, check_reply, read_headers
 from fairlead.cli.input import MANIFEST_PATH, Source
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import dry_run_option, output_option, server_option
-from fairlead.cli.table import Output, WaitNotice
+from fairlead.cli.table import Output, waiting
 from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
 
 SOCKET = "fairlead.sock"
 MACHINE = Path("/var/lib/fairlead") / SOCKET
-TIMEOUT_S = 90
+TIMEOUT_S, HASTY_S = 90.0, 2.0
 
 
 class ServerError(click.ClickException):
@@ -57,19 +57,11 @@ class ServerError(click.ClickException):
 
 
 class Client:
-    """Talks to one server. `verify` False: checkpoints are not checked, for completions."""
+    """Talks to one server. `hasty`, for completions: it waits less, and checks no checkpoint."""
 
-    def __init__(
-        self,
-        where: str | None,
-        *,
-        verify: bool = True,
-        timeout_s: float = TIMEOUT_S,
-        dry_run: bool = False,
-    ) -> None:
-        self.where, self._dry_run = where or _default(), dry_run
-        self._checkpoints = Checkpoints(self.where) if verify else None
-        self._token, self._timeout_s = _token(), timeout_s
+    def __init__(self, where: str | None, *, hasty: bool = False, dry_run: bool = False) -> None:
+        self.where, self._dry_run, self._token = where or _default(), dry_run, _token()
+        self._hasty, self._timeout_s = hasty, HASTY_S if hasty else TIMEOUT_S
 
     def get(self, path: str, **query: Any) -> Any:
         """GET, with the query's names as keywords."""
@@ -79,8 +71,8 @@ class Client:
         self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None
     ) -> Any:
         """One request and its JSON; text for what is not JSON."""
-        waiting = WaitNotice(f"waiting for {self.where}")
-        with waiting, self._open(method, path, query or {}, body) as reply:
+        notice = waiting(f"waiting for {self.where}")
+        with notice, self._open(method, path, query or {}, body) as reply:
             data, media = reply.read(), reply.headers.get_content_type()
         return json.loads(data) if media == "application/json" else data.decode(errors="replace")
 
@@ -115,6 +107,12 @@ class Client:
     def get_object(self, kind: str, name: str) -> dict[str, Any]:
         with self.about(kind, name) as path:
             return dict(self.get(f"/v1/objects/{path}"))
+
+    def change_object(
+        self, method: str, kind: str, name: str, action: str = "", **query: Any
+    ) -> dict[str, Any]:
+        with self.about(kind, name) as path:
+            return dict(self.change(method, f"/v1/objects/{path}{action}", **query))
 
     @contextmanager
     def about(self, kind: str, name: str) -> Iterator[str]:
@@ -155,11 +153,11 @@ class Client:
     def _check(self, status: int, headers: Message) -> None:
         """Check the checkpoint of a reply. A server that refuses us sends no proof either, and a
         proxy in between may answer with an error and no checkpoint."""
-        if self._checkpoints is None or status in (401, 403):
+        if self._hasty or status in (401, 403):
             return
         signed = read_headers({name: headers.get(name, "") for name in HEADERS})
         if signed is not None or status < 400:
-            self._checkpoints.see(signed, self)
+            check_reply(self.where, signed, self)
 
     @contextmanager
     def _open(

@@ -42,7 +42,6 @@ def command(
     schema: bool,
     list_kinds: bool,
 ) -> None:
-    """Dispatch on the options."""
     if list_kinds:
         for name in sorted(KINDS):
             click.echo(f"{name:<14} {KINDS[name].summary}" if sys.stdout.isatty() else name)

@@ -71,10 +71,15 @@ _NAME_COLUMNS = max(len(check.name) for check in CHECKS)
 @flag("--strict", "Exit with 1 unless every check is ok.")
 @click.pass_context
 def command(ctx: click.Context, *, output: str, strict: bool) -> None:
-    """Run the checks, print them, set the exit code."""
     results = examine(Machine(), CHECKS)
     if output != "table":
-        _print_document(results, output)
+        document = {
+            "version": __version__,
+            "base_works": base_works(results),
+            "summary": _counts(results),
+            "checks": [asdict(result) for result in results],
+        }
+        show_canonical(json.loads(json.dumps(document)), output)
     elif sys.stdout.isatty():
         _print_rich(results)
     else:
@@ -83,16 +88,6 @@ def command(ctx: click.Context, *, output: str, strict: bool) -> None:
     if strict:
         healthy = all(result.status is CheckStatus.OK for result in results)
     ctx.exit(0 if healthy else EXIT_REFUSED)
-
-
-def _print_document(results: Sequence[CheckResult], output: str) -> None:
-    document = {
-        "version": __version__,
-        "base_works": base_works(results),
-        "summary": _counts(results),
-        "checks": [asdict(result) for result in results],
-    }
-    show_canonical(json.loads(json.dumps(document)), output)
 
 
 def _print_plain(results: Sequence[CheckResult]) -> None:
@@ -145,9 +140,6 @@ def _verdict(results: Sequence[CheckResult]) -> str:
     counts = ", ".join(f"{number} {status}" for status, number in _counts(results).items())
     if base_works(results):
         return f"{counts}: the base works"
-    broken = [
-        result.name
-        for result in results
-        if result.required and result.status is CheckStatus.MISSING
-    ]
+    missing = (result for result in results if result.status is CheckStatus.MISSING)
+    broken = [result.name for result in missing if result.required]
     return f"{counts}: the base does not work ({', '.join(broken)})"

@@ -1,11 +1,11 @@
-"""Manifests and scenarios from files; errors name the file, the document and the field."""
+"""Manifests from files; errors name the file, the document and the field."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -13,7 +13,6 @@ from fairlead.cli.main import EXIT_BAD_INPUT
 from fairlead.schema.border import BadInput
 
 SUFFIXES = (".yaml", ".yml", ".json")
-Document = TypeVar("Document")
 
 
 class BadFile(click.ClickException):
@@ -88,13 +87,13 @@ def _read(path: str) -> Iterator[Source]:
 
     name = "standard input" if path == "-" else path
     with reading(name):
-        documents = parse_yaml_documents(_head(path))
+        documents = parse_yaml_documents(head_of(path))
     for number, document in enumerate(documents, 1):
         if document is not None:
             yield Source(name, number, document)
 
 
-def _head(path: str) -> bytes:
+def head_of(path: str) -> bytes:
     """As much of a file as is ever parsed, and one byte more."""
     from fairlead.schema.yaml import YAML_BYTES_MAX
 
@@ -103,44 +102,3 @@ def _head(path: str) -> bytes:
 
 
 MANIFEST_PATH = re.compile(r"manifests\[(\d+)\]\.?")
-
-
-def load_scenario(
-    scenario: str,
-    names: Sequence[str],
-    bundled: Callable[[str], bytes],
-    parse: Callable[[bytes], Document],
-) -> Document:
-    """A scenario's document; a file wins over a bundled one of the same name."""
-    try:
-        is_bundled = not Path(scenario).exists() and scenario in names
-        return parse(bundled(scenario) if is_bundled else _head(str(Path(scenario).absolute())))
-    except BadInput as error:
-        raise BadFile(str(error)) from error
-    except OSError as error:
-        known = f"; bundled scenarios: {', '.join(names)}"
-        raise BadFile(f"{scenario}: {error.strerror}{known}") from error
-
-
-def report_target(out: Path | None, name: str, *, option: str = "--out") -> Path:
-    """The report's folder, refused before the long work if it holds something else."""
-    from fairlead.sim.report import NotAReport, check_target
-
-    target = out or Path("out") / name
-    try:
-        check_target(target)
-    except NotAReport as error:
-        raise BadFile(f"{option}: {error}") from error
-    return target
-
-
-def can_plot() -> bool:
-    """Whether matplotlib is installed; if not, note how to install it, before the long work."""
-    from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, load_matplotlib
-
-    try:
-        load_matplotlib()
-    except PlotsMissing:
-        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
-        return False
-    return True

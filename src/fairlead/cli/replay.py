@@ -4,18 +4,19 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from fairlead import recorder
 from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import ledger_option, output_option
 from fairlead.cli.table import Counter, Output, columns, note, print_table, show
 from fairlead.ledger.place import is_postgres, open_for_reading
-
-if TYPE_CHECKING:
-    from fairlead.schema.replay import Replayed
+from fairlead.ledger.replay import replay, replay_ledger, replay_segment
+from fairlead.recorder import CorruptRecord
+from fairlead.schema.replay import Replayed
 
 HELP = """Run recorded decisions again and compare them.
 
@@ -42,9 +43,6 @@ _EXITS = {"same": 0, "different": EXIT_REFUSED, "unknown": EXIT_FAULT}
 @output_option
 @click.pass_context
 def command(ctx: click.Context, *, what: tuple[str, ...], ledger: str, output: str) -> None:
-    """Replay what is named, and report."""
-    from fairlead.recorder import CorruptRecord
-
     out = Output(output)
     if len(what) == 1 and what[0].isdigit():
         ctx.exit(_replay_one(int(what[0]), ledger, out))
@@ -70,8 +68,6 @@ def command(ctx: click.Context, *, what: tuple[str, ...], ledger: str, output: s
 
 
 def _replay_one(seq: int, ledger: str, out: Output) -> int:
-    from fairlead.ledger.replay import replay
-
     with open_for_reading(ledger) as reader:
         entry = reader.entry(seq)
         if entry is None:
@@ -81,16 +77,15 @@ def _replay_one(seq: int, ledger: str, out: Output) -> int:
     return _EXITS[decision.verdict]
 
 
-def _decisions(places: Iterable[str]) -> Iterator[tuple[str, "Replayed"]]:
+def _decisions(places: Iterable[str]) -> Iterator[tuple[str, Replayed]]:
     """Every decision of every place, with where it is recorded."""
-    from fairlead.ledger.replay import replay_ledger, replay_segment
-    from fairlead.recorder import read, replay
-
     for place in places:
         path = Path(place)
         records = [] if is_postgres(place) else _records(path)
         for record in records:
-            yield from zip(repeat(str(record)), replay(read(record)), strict=False)
+            yield from zip(
+                repeat(str(record)), recorder.replay(recorder.read(record)), strict=False
+            )
         if records:
             continue
         if not is_postgres(place) and _is_segment(path):
@@ -118,7 +113,7 @@ def _records(path: Path) -> list[Path]:
 
 
 def _report(
-    tally: Mapping[tuple[str, int, str], int], first: "tuple[str, Replayed] | None", out: Output
+    tally: Mapping[tuple[str, int, str], int], first: tuple[str, Replayed] | None, out: Output
 ) -> None:
     rows: list[dict[str, Any]] = []
     for kind, version in sorted({(kind, version) for kind, version, _ in tally}):
@@ -136,20 +131,20 @@ def _report(
         click.echo(f"first: {first[0]}: {_line(first[1])}")
 
 
-def _line(decision: "Replayed") -> str:
+def _line(decision: Replayed) -> str:
     detail = _detail(decision)
     text = f"entry {decision.seq}: {decision.verdict} {decision.kind} v{decision.version}"
     return text + (f" ({detail})" if detail else "")
 
 
-def _document(source: str, decision: "Replayed") -> dict[str, Any]:
+def _document(source: str, decision: Replayed) -> dict[str, Any]:
     about = {name: getattr(decision, name) for name in ("seq", "kind", "version")}
     results = {"recorded": decision.recorded, "decided": decision.result}
     verdict = {"verdict": str(decision.verdict), "detail": _detail(decision)}
     return {"source": source, **about, **verdict, **results}
 
 
-def _detail(decision: "Replayed") -> str:
+def _detail(decision: Replayed) -> str:
     """The first field that differs, or why there is no result."""
     if decision.verdict == "different" and not decision.detail:
         return first_difference(decision.recorded, decision.result)

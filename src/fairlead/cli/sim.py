@@ -2,33 +2,34 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
-from fairlead.cli.input import BadFile, can_plot, load_scenario, report_target
+from fairlead.cli.input import BadFile, head_of
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.options import Decorator, flag, option, output_format, output_option
-from fairlead.cli.table import Counter, Output, figures
+from fairlead.cli.options import flag, option, output_format, output_option
+from fairlead.cli.table import Counter, Output, figures, note
 from fairlead.core.cpu import Policy
+from fairlead.schema.border import BadInput
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
 from fairlead.sim import PolicyRun, ScenarioResult, bundled_names, play, read_bundled
 from fairlead.sim import whatif_report as answers
 from fairlead.sim.clock import SEED_MAX
+from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, load_matplotlib
 from fairlead.sim.record import NodeFigures
-from fairlead.sim.report import as_document, pod_row, write_report
+from fairlead.sim.report import NotAReport, as_document, check_target, pod_row, write_report
 from fairlead.sim.whatif import NoDecisions, WhatIf, what_if
 
-seed_option: Decorator = option(
+Document = TypeVar("Document")
+seed_option = option(
     "--seed", click.IntRange(0, SEED_MAX), "Random seed [default: the scenario's]."
 )
-out_option: Decorator = option(
-    "--out", click.Path(path_type=Path), "Report folder [default: out/NAME]."
-)
-no_plots_option: Decorator = flag("--no-plots", "Write the report without plots.")
+out_option = option("--out", click.Path(path_type=Path), "Report folder [default: out/NAME].")
+no_plots_option = flag("--no-plots", "Write the report without plots.")
 _policy_choice = click.Choice([policy.value for policy in Policy])
 _PODS = ("POD", "WANT", "GRANTED", "USED", "THROTTLED", "SLACK", "REVERSALS/MIN")
 _POLICIES = ("POLICY", "USED", "GRANTED", "UNSERVED", "CONGESTED", "OVERLOADED", "REVERSALS/MIN")
@@ -98,7 +99,7 @@ def run(
       fairlead sim run bursty-mix
       fairlead sim run my.yaml --seed 42 --policy nash --policy demand-capped
     """
-    document = load_scenario(scenario, bundled_names(), read_bundled, read_scenario)
+    document = load_scenario(scenario, read_scenario)
     if policies:
         document = _under(document, policies)
     target = report_target(out, document.name)
@@ -177,6 +178,42 @@ def _under(document: ScenarioDocument, policies: tuple[str, ...]) -> ScenarioDoc
         policies=[Policy(policy) for policy in dict.fromkeys(policies)],
         acts=[msgspec.structs.replace(act, policy=None) for act in document.acts],
     )
+
+
+def load_scenario(
+    scenario: str, parse: Callable[[bytes], Document], package: str = "fairlead.sim"
+) -> Document:
+    """A scenario's document; a file wins over a bundled one of the same name."""
+    path, names = Path(scenario), bundled_names(package)
+    try:
+        if scenario in names and not path.exists():
+            return parse(read_bundled(scenario, package))
+        return parse(head_of(str(path.absolute())))
+    except BadInput as error:
+        raise BadFile(str(error)) from error
+    except OSError as error:
+        known = f"; bundled scenarios: {', '.join(names)}"
+        raise BadFile(f"{scenario}: {error.strerror}{known}") from error
+
+
+def report_target(out: Path | None, name: str, *, option: str = "--out") -> Path:
+    """The report's folder, refused before the long work if it holds something else."""
+    target = out or Path("out") / name
+    try:
+        check_target(target)
+    except NotAReport as error:
+        raise BadFile(f"{option}: {error}") from error
+    return target
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is installed; if not, note how to install it, before the long work."""
+    try:
+        load_matplotlib()
+    except PlotsMissing:
+        note(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}")
+        return False
+    return True
 
 
 def print_result(document: dict[str, Any], lines: Iterable[str], output: str, target: Path) -> None:

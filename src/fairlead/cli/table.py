@@ -5,7 +5,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -240,31 +241,27 @@ WORK_QUIET_S, WORK_EVERY_S = 0.5, 0.1
 _CLEAR = "\r\033[K"
 
 
-class WaitNotice:
+@contextmanager
+def waiting(doing: str) -> Iterator[None]:
     """Prints how long the command has been waiting: after a second, then twice a second."""
+    done, began = threading.Event(), time.monotonic()
 
-    def __init__(self, doing: str) -> None:
-        self._doing, self._done = doing, threading.Event()
-        self._thread: threading.Thread | None = None
+    def tell() -> None:
+        wait_s = WAIT_QUIET_S
+        while not done.wait(wait_s):
+            _write(f"\r{doing}, {int(time.monotonic() - began)} s")
+            wait_s = WAIT_EVERY_S
+        _write(_CLEAR if wait_s == WAIT_EVERY_S else "")
 
-    def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            self._thread = threading.Thread(target=self._print, daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _print(self) -> None:
-        began, wait_s, shown = time.monotonic(), WAIT_QUIET_S, False
-        while not self._done.wait(wait_s):
-            _write(f"\r{self._doing}, {int(time.monotonic() - began)} s")
-            wait_s, shown = WAIT_EVERY_S, True
-        if shown:
-            _write(_CLEAR)
+    thread = threading.Thread(target=tell, daemon=True)
+    if sys.stderr.isatty():
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if thread.is_alive():
+            thread.join()
 
 
 class Counter:

@@ -18,6 +18,7 @@ from fairlead.cli.options import NEW_FOLDER, PORT, flag, option
 from fairlead.cli.traffic.commands import traffic_document
 from fairlead.host.paths import state_directory
 from fairlead.ledger.place import is_postgres
+from fairlead.node.supervisor import Agents
 from fairlead.schema.border import BadInput
 
 DEMO_GRACE_S = 1
@@ -182,12 +183,10 @@ def command(
     traffic: Path | None,
     no_discover: bool,
     demo: bool,
-    **settings: Any,
+    **settings: Any,  # fields of `UpConfig`
 ) -> None:
-    """Compose the server and run it; `settings` are fields of `UpConfig`."""
     from fairlead.api.lab import Lab
     from fairlead.compose.up import UpConfig, control_server
-    from fairlead.node.supervisor import Agents
 
     if demo and settings["ledger"] is not None:
         raise click.UsageError("--demo has its own ledger: remove --ledger (FAIRLEAD_UP_LEDGER)")

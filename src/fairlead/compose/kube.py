@@ -10,7 +10,7 @@ from pathlib import Path
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.host.clock import now_ms
 from fairlead.kube.client import KubeClient, RateLimit, connection
-from fairlead.kube.controller import Controller
+from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
@@ -39,7 +39,7 @@ class KubeConfig:
 @contextmanager
 def controller(
     config: KubeConfig, say: Callable[[str], None] = lambda _: None
-) -> Iterator[Controller]:
+) -> Iterator[ClusterController]:
     """The controller, ready to `run`."""
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     limit = None if config.qps is None else RateLimit(config.qps, config.burst)
@@ -54,4 +54,4 @@ def controller(
             master = open_master(config.data / KEYS)
             return ControlPlane(ledger, executor, now_ms, config.engine, master)
 
-        yield Controller(client, election, open_plane, now_ms, image=config.image, say=say)
+        yield ClusterController(client, election, open_plane, now_ms, image=config.image, say=say)

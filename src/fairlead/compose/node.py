@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlead.engine.cpu import CpuConfig, CpuTurn
+from fairlead.engine.cpu import CpuTurn
 from fairlead.host.paths import default_state_directory
 from fairlead.node.agent import Agent
 from fairlead.node.cgroup_mounts import CgroupHost, read_cgroup_host
@@ -12,6 +12,7 @@ from fairlead.node.cgroups import CgroupFiles, open_files
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.border import BadInput
+from fairlead.schema.cpu import cpu_config
 from fairlead.schema.node import NodeAgentDocument
 
 
@@ -26,7 +27,7 @@ def node_agent(
     capacity = document.capacity_millicores or online_millicores
     return Agent(
         document,
-        cpu=CpuConfig.of(document, capacity, document.policy),
+        cpu=cpu_config(document, capacity, document.policy),
         files=node_files(document),
         directory=node_directory(document),
         dry_run=dry_run,

@@ -100,7 +100,7 @@ def _open_ebpf(document: DataplaneDocument) -> Dataplane:
     return ebpf.EbpfDataplane(
         cgroup,
         Path(document.pins) if document.pins else ebpf.DEFAULT_PINS,
-        capacity=ebpf.Capacity(**{name: size for name, size in sizes.items() if size is not None}),
+        capacity={name: size for name, size in sizes.items() if size is not None},
         soft_errno=getattr(errno, document.soft_errno or "EAGAIN"),
     )
 

@@ -1,8 +1,6 @@
 """Wires the embedded control plane to its ledger, executor, server and webhooks."""
 
-import contextlib
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +18,13 @@ from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret
-from fairlead.ports.faults import Fault, PermanentFault
+from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Ledger
 from fairlead.schema.objects import API_VERSION
 from fairlead.schema.webhooks import read_webhooks
 
 SOCKET = "fairlead.sock"
+PRUNE_S, NOTIFY_S = 3600.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +79,23 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
         plane = ControlPlane(ledger, executor, now_ms, settings, open_master(config.data / KEYS))
         if config.discover:
             declare_machine(plane, host, machine_nodes(devices, host))
-        keep_ms = config.keep_output_ms
-
-        def prune() -> None:
-            if keep_ms is not None:
-                executor.prune(now_ms() - keep_ms, living=plane.reports.living())
-
-        service = Service(plane, ledger, Access(ledger, now_ms), executor.log_parts, now_ms, prune)
+        chores = list[tuple[Callable[[], object], float]]()
+        if config.keep_output_ms is not None:
+            keep_ms = config.keep_output_ms
+            living = plane.reports.living
+            chores.append((lambda: executor.prune(now_ms() - keep_ms, living=living()), PRUNE_S))
+        if config.webhooks is not None:
+            notifications = _notifications(config.webhooks, ledger, plane)
+            chores.append((lambda: notifications.turn(now_ms()), NOTIFY_S))
+        access = Access(ledger, now_ms)
+        service = Service(plane, ledger, access, executor.log_parts, now_ms, tuple(chores))
         mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)
         listen = Listen(config.socket_path, config.port, mode, config.socket_group)
-        with notifying(config.webhooks, ledger, plane):
-            yield ControlServer(service, listen)
+        yield ControlServer(service, listen)
 
 
-@contextmanager
-def notifying(webhooks: Path | None, ledger: Ledger, plane: ControlPlane) -> Iterator[None]:
-    """Deliver events to the receivers of a file, in a thread, until the end."""
-    if webhooks is None:
-        yield
-        return
+def _notifications(webhooks: Path, ledger: Ledger, plane: ControlPlane) -> Notifications:
+    """The events that the receivers of a file get."""
     try:
         receivers = read_webhooks(webhooks.read_bytes())
     except OSError as error:
@@ -108,24 +105,7 @@ def notifying(webhooks: Path | None, ledger: Ledger, plane: ControlPlane) -> Ite
         for row in receivers
     )
     wanted = [Subscription(row.name, frozenset(row.owners), tuple(row.kinds)) for row in receivers]
-    notifications = Notifications(ledger, plane.events.read, notifier, wanted, newest=plane.seq)
-    stop = threading.Event()
-    thread = threading.Thread(
-        target=_deliver, args=(notifications, stop), name="notifications", daemon=True
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(timeout=15)
-
-
-def _deliver(notifications: Notifications, stop: threading.Event) -> None:
-    while not stop.is_set():
-        with contextlib.suppress(Fault):  # the ledger is busy or full: retried at the next turn
-            notifications.turn(now_ms())
-        stop.wait(1)
+    return Notifications(ledger, plane.events.read, notifier, wanted, newest=plane.seq)
 
 
 def declare_machine(plane: ControlPlane, host: str, nodes: list[MachineNode]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -59,6 +60,11 @@ class Hex:
     """Marks bytes of a fixed length that documents write as hex digits."""
 
     length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Marks (milliseconds, value) pairs that documents write as an object by time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,35 +157,46 @@ def _boolean(value: bool, field: str) -> bool:  # noqa: FBT001 - checked here
     return value
 
 
-def check(value: Any) -> None:
-    """Hold a new frozen dataclass to its fields' types and markers; raises `OutOfRange`.
+def check(value: Any, path: str = "") -> None:
+    """Hold a new frozen dataclass to its fields' types and markers; raises `OutOfRange` with the
+    name of the field after `path`.
 
     A whole number where a fraction is declared becomes one, a list a tuple, a text its enum.
     """
-    for field, kind, low, high, optional, make in _rules(value.__class__):
-        given = getattr(value, field)
-        if type(given) is kind and low <= given <= high:
+    get, found = _fields(value.__class__)
+    for given, (field, kind, low, high, optional, make) in zip(get(value), found, strict=False):
+        if type(given) is kind and (low is None or low <= given <= high):
             continue  # most are numbers in range: a fleet has a million pods
         if given is not None or not optional:
-            object.__setattr__(value, field, make(given, field))
+            made = make(given, path + field)
+            if made is not given:
+                object.__setattr__(value, field, made)
+
+
+@cache
+def _fields(cls: type) -> tuple[Callable[[Any], tuple[Any, ...]], tuple["_Rule", ...]]:
+    """All fields of a value at once, and their rules."""
+    found = rules(cls)
+    return attrgetter(*(rule.field for rule in found), "__class__"), found
 
 
 class _Rule(NamedTuple):
-    """A field: numbers of `kind` in range pass, anything else goes through `make`."""
+    """A field: values of `kind` pass, numbers in range; anything else goes through `make`."""
 
     field: str
     kind: Any
-    low: float
-    high: float
+    low: Any
+    high: Any
     optional: bool
     make: Callable[[Any, str], Any]
 
 
 @cache
-def _rules(cls: type) -> tuple[_Rule, ...]:
+def rules(cls: type) -> tuple[_Rule, ...]:
+    """The fields that are checked, with their ranges."""
     hints = get_type_hints(cls, include_extras=True)
-    rules = [_rule(field, hint) for field, hint in hints.items()]
-    return tuple(rule for rule in rules if rule is not None)
+    made = [_rule(field, hint) for field, hint in hints.items()]
+    return tuple(rule for rule in made if rule is not None)
 
 
 def _rule(field: str, hint: Any) -> _Rule | None:
@@ -191,16 +208,17 @@ def _rule(field: str, hint: Any) -> _Rule | None:
         low, high = markers[0].low, markers[0].high
         number = partial(_whole if base is int else _real, low=low, high=high)
         return _Rule(field, base, low, high, optional, number)
+    kind: Any = None
     make: Callable[[Any, str], Any] | None = None
     if base is bool:
-        make = _boolean
+        kind, make = bool, _boolean
     elif base is str:
         make = _non_empty if markers else name
     elif get_origin(base) is tuple:
-        make = _converted(tuple)
+        kind, make = tuple, _converted(tuple)
     elif isinstance(base, type) and issubclass(base, Enum):
-        make = _converted(base)
-    return None if make is None else _Rule(field, None, 0, 0, optional, make)
+        kind, make = base, _converted(base)
+    return None if make is None else _Rule(field, kind, None, None, optional, make)
 
 
 def _converted(kind: Callable[[Any], Any]) -> Callable[[Any, str], Any]:

@@ -44,11 +44,8 @@ _T = TypeVar("_T")
 
 
 def escape(name: str) -> str:
-    """Letters, digits, dots and dashes stay; every other byte becomes `_` and two hex digits.
-
-    So `_` is always followed by two hex digits, and what is appended (`_a`, `_soft`) cannot make
-    one group's name into another's.
-    """
+    """Letters, digits, dots and dashes stay; every other byte becomes `_` and two hex digits: what
+    is appended (`_a`, `_soft`) cannot make one group's name into another's."""
     return _UNSAFE.sub(lambda match: "".join(f"_{byte:02x}" for byte in match[0].encode()), name)
 
 
@@ -118,28 +115,23 @@ def gist(log: Path, *words: str) -> str:
 
 def stop_process(pid: int | None, name: str) -> None:
     """Ask a process to end, and wait until it has; there may be none."""
-    try:
-        descriptor = os.pidfd_open(pid) if pid is not None else None
-    except ProcessLookupError:
+    if pid is None:
         return
-    if descriptor is None:
-        return
-    try:
-        with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
             signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-        ended = select.poll()
-        ended.register(descriptor, select.POLLIN)
-        if not ended.poll(_STOP_S * 1000):
-            raise TemporaryFault(f"{name} does not stop")
-    finally:
-        os.close(descriptor)
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            if not ended.poll(_STOP_S * 1000):
+                raise TemporaryFault(f"{name} does not stop")
+        finally:
+            os.close(descriptor)
 
 
 class RequestLog:
-    """What a proxy's log shows of single requests: how long successes took, failures in a row.
-
-    A backend's key is its group and its name, as the dataplane writes them.
-    """
+    """What a proxy's log shows of single requests: how long successes took, failures in a row. A
+    backend's key is its group and its name, as the dataplane writes them."""
 
     whole = "-"  # how the proxy marks an unbroken reply
 
@@ -190,14 +182,13 @@ class RequestLog:
         self._windows = {key: seen for key, seen in self._windows.items() if key in members}
         self._failures = {key: seen for key, seen in self._failures.items() if key in members}
 
-    def p95(self, group: str, backend: str, now_ms: int) -> float | None:
+    def signals(self, group: str, now_ms: int, backend: str) -> tuple[int, float | None]:
+        """Failed connects in a row, and the p95 of successes."""
         window = self._windows.get((group, backend), deque())
         while window and now_ms - window[0][0] >= LATENCY_WINDOW_MS:
             window.popleft()
-        return p95([latency_ms for _, latency_ms in window])
-
-    def failures(self, group: str, backend: str) -> int:
-        return self._failures.get((group, backend), 0)
+        latencies = [latency_ms for _, latency_ms in window]
+        return self._failures.get((group, backend), 0), p95(latencies)
 
 
 @dataclass(slots=True)
@@ -226,37 +217,28 @@ class GroupCount:
         self,
         active: Active,
         liveness: Liveness,
-        log: RequestLog,
-        now_ms: int,
-        *,
-        group: str,
+        signals: Callable[[str], tuple[int, float | None]],
         names: Mapping[str, str],
     ) -> GroupSeen:
-        """As the port has it; `group` and `names` (by id) are the dataplane's in the log."""
-        backends = {
-            id: BackendSeen(
-                **asdict(self.backends.get(name, BackendCount())),
-                consecutive_failures=log.failures(group, name),
-                p95_ms=log.p95(group, name, now_ms),
-            )
-            for id, name in names.items()
-        }
+        """As the port has it; `names` are the backends' in the dataplane, by id."""
+        backends = {}
+        for id, name in names.items():
+            failures, p95_ms = signals(name)
+            counts = asdict(self.backends.get(name, BackendCount()))
+            backends[id] = BackendSeen(**counts, consecutive_failures=failures, p95_ms=p95_ms)
         totals = (self.admitted, self.refused_soft, self.refused_hard)
         return tables.group_seen(active, liveness, totals, backends)
 
 
-Look = tuple[Mapping[str, GroupCount], Mapping[str, Active], Liveness]
+ProxyView = tuple[Mapping[str, GroupCount], Mapping[str, Active], Liveness]
 """Counters by escaped name, tables by name, and what the proxy thinks of the agent."""
 
 
 class ProxyProcess(Protocol):
     """The proxy of one folder; it outlives its agent and is found again."""
 
-    def alive(self) -> bool:
-        """Whether it serves."""
-
-    def stop(self) -> None:
-        """End it, if it runs."""
+    def alive(self) -> bool: ...
+    def stop(self) -> None: ...
 
 
 class ProxyFiles:
@@ -302,7 +284,7 @@ class ProxyDataplane(ABC):
         """Say that the agent is alive; TemporaryFault where the proxy is not."""
 
     @abstractmethod
-    def _look(self) -> Look:
+    def _look(self) -> ProxyView:
         """What the proxy shows now."""
 
     @abstractmethod
@@ -311,7 +293,11 @@ class ProxyDataplane(ABC):
 
     @as_fault
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        tables.check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
+        tables.check_groups(groups)
+        for index, group in enumerate(groups):
+            if group.proto is not Proto.TCP:
+                problem = f"{group.proto} is not supported by {self.name}"
+                raise PermanentFault(f"groups[{index}].proto: {problem}")
         self._install(groups)
         self._groups = {group.name: group for group in groups}
         self._log.keep({(escape(g.name), self._host(b)) for g in groups for b in g.backends})
@@ -345,9 +331,8 @@ class ProxyDataplane(ABC):
         seen = {}
         for name, group in self._groups.items():
             key, names = escape(name), {b.id: self._host(b) for b in group.backends}
-            seen[name] = counted[key].seen(
-                active[name], alive, self._log, now_ms, group=key, names=names
-            )
+            signals = functools.partial(self._log.signals, key, now_ms)
+            seen[name] = counted[key].seen(active[name], alive, signals, names)
         return seen
 
     def detach(self) -> None:

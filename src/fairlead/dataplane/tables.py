@@ -1,10 +1,6 @@
-"""What every dataplane asks of groups and tables, and what it keeps of them.
+"""What every dataplane asks of groups and tables, before it touches anything, and keeps of them."""
 
-Dataplanes call the checks before they touch anything, so that a bad table is refused whole, with
-the path of the field.
-"""
-
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TypeVar
@@ -12,7 +8,7 @@ from typing import TypeVar
 from fairlead.core.traffic.limits import Fallback, Limits, split
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
 from fairlead.core.traffic.state import AdmissionMode
-from fairlead.ports.dataplane import Proto, RouteGroup, Stale, Table
+from fairlead.ports.dataplane import RouteGroup, Stale, Table
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_agent import check_routes
@@ -29,49 +25,39 @@ class Active:
     side: str = "a"  # proxies have two copies of every group; this one serves
 
 
-def check_groups(
-    groups: Sequence[RouteGroup], *, dataplane: str, protos: Collection[Proto]
-) -> None:
-    """Refuse what no dataplane, or not this one, can route."""
+def check_groups(groups: Sequence[RouteGroup]) -> None:
+    """Refuse what no dataplane can route."""
     try:
         check_routes(groups)
     except BadInput as error:
         raise PermanentFault(str(error)) from error
-    for index, group in enumerate(groups):
-        if group.proto not in protos:
-            message = f"{group.proto} is not supported by {dataplane}"
-            raise PermanentFault(f"groups[{index}].proto: {message}")
 
 
 def check_table(table: Table, groups: Mapping[str, RouteGroup]) -> RouteGroup:
     """The group of a table. One that does not fit it is refused: nothing of it is applied."""
     group = configured(groups, table.group)
-    wanted = {backend.id for backend in group.backends}
-    for id in sorted(wanted ^ set(table.slots)):
-        problem = "is missing" if id in wanted else "is not in the group"
-        raise PermanentFault(f"slots[{id!r}]: {problem}")
-    for id, slots in table.slots.items():
-        if slots < 0:
-            raise PermanentFault(f"slots[{id!r}]: must be at least 0, got {slots}")
-    limits = table.limits
-    if limits.concurrency is not None and limits.concurrency.inside_max < 1:
-        got = limits.concurrency.inside_max
-        raise PermanentFault(f"inside_max: must be at least 1, got {got}")
-    for id in sorted(set(limits.fallback.members) - wanted):
-        raise PermanentFault(f"fallback.members: {id!r} is not in the group")
-    for path, admission in (
-        ("admission", limits.admission),
-        ("fallback.admission", limits.fallback.admission),
-    ):
-        if admission.mode != AdmissionMode.NORMAL:
-            _check_number(admission.rate_per_s, f"{path}.rate_per_s")
-            _check_number(admission.burst, f"{path}.burst")
+    for problem in _problems(table, {backend.id for backend in group.backends}):
+        raise PermanentFault(problem)
     return group
 
 
-def _check_number(value: float | None, path: str) -> None:
-    if value is None or not isfinite(value) or value < 0:
-        raise PermanentFault(f"{path}: must be a finite number of at least 0, got {value!r}")
+def _problems(table: Table, wanted: set[str]) -> Iterator[str]:
+    limits, fallback = table.limits, table.limits.fallback
+    for id in sorted(wanted ^ set(table.slots)):
+        yield f"slots[{id!r}]: {'is missing' if id in wanted else 'is not in the group'}"
+    for id, slots in table.slots.items():
+        if slots < 0:
+            yield f"slots[{id!r}]: must be at least 0, got {slots}"
+    if limits.concurrency is not None and limits.concurrency.inside_max < 1:
+        yield f"inside_max: must be at least 1, got {limits.concurrency.inside_max}"
+    for id in sorted(set(fallback.members) - wanted):
+        yield f"fallback.members: {id!r} is not in the group"
+    admissions = {"admission": limits.admission, "fallback.admission": fallback.admission}
+    for path, admission in admissions.items():
+        for name in ("rate_per_s", "burst") if admission.mode != AdmissionMode.NORMAL else ():
+            value = getattr(admission, name)
+            if value is None or not isfinite(value) or value < 0:
+                yield f"{path}.{name}: must be a finite number of at least 0, got {value!r}"
 
 
 def active(group: RouteGroup, before: Active | None) -> Active:
@@ -108,16 +94,9 @@ def group_seen(
     active: Active, liveness: Liveness, counts: Sequence[int], backends: Mapping[str, BackendSeen]
 ) -> GroupSeen:
     """One group's counters; `counts` are admitted, refused softly and refused hard."""
-    limits = active.table.limits
+    table, limits = active.table, active.table.limits
     alone = liveness is Liveness.FALLBACK
-    admitted, refused_soft, refused_hard = counts
-    return GroupSeen(
-        epoch=active.table.epoch,
-        liveness=liveness,
-        mode=(limits.fallback.admission if alone else limits.admission).mode,
-        admitted=admitted,
-        refused_soft=refused_soft,
-        refused_hard=refused_hard,
-        backends=backends,
-        decision=active.decision,
-    )
+    mode = (limits.fallback.admission if alone else limits.admission).mode
+    admitted, soft, hard = counts
+    seen = (table.epoch, liveness, mode, admitted, soft, hard)
+    return GroupSeen(*seen, backends, active.decision)

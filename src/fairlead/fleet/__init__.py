@@ -1,14 +1,10 @@
 """The vectorised path: clear thousands of nodes in one call, bit-equal to `fairlead.core.cpu`.
 
-    from fairlead.fleet import FleetSnapshot, clear_fleet
-
     plan = clear_fleet(FleetSnapshot.from_snapshots(snapshots))
-    plan.allocations      # one column over all pods, in the order of the roster
     plan.fallbacks        # how many nodes the scalar path had to clear
     plan.to_plans()       # the same `Plan`s that `fairlead.core.cpu.clear` returns
 
-`fairlead sim whatif` calls it on the snapshots of a record. README.md beside this file says why the
-answer is exact.
+`fairlead sim whatif` calls it. README.md beside this file says why the answer is exact.
 """
 
 try:
@@ -21,7 +17,6 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from fairlead.fleet.clear import clear_fleet
-from fairlead.fleet.columns import UNKNOWN, Roster
 from fairlead.fleet.snapshot import FleetPlan, FleetSnapshot
 
-__all__ = ["UNKNOWN", "FleetPlan", "FleetSnapshot", "Roster", "clear_fleet"]
+__all__ = ["FleetPlan", "FleetSnapshot", "clear_fleet"]

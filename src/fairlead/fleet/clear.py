@@ -14,10 +14,19 @@ from fairlead.core.cpu import CpuMode, Policy, clear
 from fairlead.core.cpu.market import SURVIVAL_MILLICORES
 from fairlead.core.invariant import require
 from fairlead.core.reasons import CpuReason
-from fairlead.fleet.columns import MODE_CODE, POLICIES, REASON_BIT, Bools, Codes, Floats, Ints
 from fairlead.fleet.fill import RATE_MAX, Claims, fill, shadow_price
 from fairlead.fleet.shares import Rates, two_product
-from fairlead.fleet.snapshot import FleetPlan, FleetSnapshot
+from fairlead.fleet.snapshot import (
+    MODE_CODE,
+    POLICIES,
+    REASON_BIT,
+    Bools,
+    Codes,
+    FleetPlan,
+    FleetSnapshot,
+    Floats,
+    Ints,
+)
 from fairlead.fleet.table import NodeTable, PodTable, cut, pod_table
 
 
@@ -28,15 +37,18 @@ class Division(NamedTuple):
     price: Floats
     sure: Bools
 
+    def enter(self, rows: Bools, part: "Division") -> None:
+        self.grants[rows], self.price[rows], self.sure[rows] = part
+
 
 def clear_fleet(fleet: FleetSnapshot) -> FleetPlan:
     """Divide the capacity of every node, bit-equal to `fairlead.core.cpu.clear` on each."""
-    plan = FleetPlan.blank(fleet.roster, fleet.capacity_millicores)
+    plan = FleetPlan.blank(fleet)
     plan.fallback[:] = fleet.roster.counts > 0  # until a table has cleared it for certain
     for table in cut(fleet):
         _clear_table(table, plan)
     for index in np.flatnonzero(plan.fallback).tolist():
-        plan.put(index, clear(fleet.node(index)))
+        plan.put(index, clear(fleet.snapshots[index]))
     return plan
 
 
@@ -47,13 +59,17 @@ def _clear_table(table: NodeTable, plan: FleetPlan) -> None:
     rows = len(capacity)
     total_min = pods.floor.sum(axis=1)
     overloaded = total_min > capacity
-    sure = _relax(pods, capacity, ~overloaded)
+    sure = np.ones(rows, dtype=np.bool_)
+    tight = ~overloaded & (pods.low.sum(axis=1) > capacity)
+    if tight.any():
+        low, sure[tight] = relaxed(pods.rows(tight), capacity[tight])
+        pods.relax(tight, low)
     division = Division(np.zeros_like(pods.low), np.full(rows, np.nan), sure)
     if overloaded.any():
-        _enter(division, overloaded, scale_minimums(pods.rows(overloaded), capacity[overloaded]))
+        division.enter(overloaded, scale_minimums(pods.rows(overloaded), capacity[overloaded]))
     rest = ~overloaded & sure
     if rest.any():
-        _enter(division, rest, divide(pods.rows(rest), capacity[rest], table.policy))
+        division.enter(rest, divide(pods.rows(rest), capacity[rest], table.policy))
     mode = _label(table, pods.want.sum(axis=1), overloaded)
     _check(table, pods, division, overloaded)
     bent = (division.grants < lower_bounds) & (lower_bounds > pods.floor)
@@ -61,20 +77,6 @@ def _clear_table(table: NodeTable, plan: FleetPlan) -> None:
     _write(table, pods, division, plan)
     plan.mode[table.nodes] = mode
     plan.total_min[table.nodes] = total_min
-
-
-def _relax(pods: PodTable, capacity: Ints, fits: Bools) -> Bools:
-    """Lower the lower bounds towards the minimums where they do not fit; which rows are sure."""
-    sure = np.ones(len(capacity), dtype=np.bool_)
-    tight = fits & (pods.low.sum(axis=1) > capacity)
-    if tight.any():
-        low, sure[tight] = relaxed(pods.rows(tight), capacity[tight])
-        pods.relax(tight, low)
-    return sure
-
-
-def _enter(division: Division, rows: Bools, part: Division) -> None:
-    division.grants[rows], division.price[rows], division.sure[rows] = part
 
 
 def _label(table: NodeTable, total_want: Ints, overloaded: Bools) -> Codes:
@@ -143,14 +145,13 @@ def divide(pods: PodTable, capacity: Ints, policy: int) -> Division:
     """The grants of nodes whose lower bounds fit, congested or not."""
     if POLICIES[policy] is Policy.MARKET:
         return _market(pods, capacity)
-    grants, price = pods.want.copy(), np.zeros(len(capacity))
-    sure = np.ones(len(capacity), dtype=np.bool_)
+    rows = len(capacity)
+    division = Division(pods.want.copy(), np.zeros(rows), np.ones(rows, dtype=np.bool_))
     scarce = pods.want.sum(axis=1) > capacity
     if scarce.any():
         choose = _nash if POLICIES[policy] is Policy.NASH else _cut_surplus
-        part = choose(pods.rows(scarce), capacity[scarce])
-        grants[scarce], price[scarce], sure[scarce] = part
-    return Division(grants, price, sure)
+        division.enter(scarce, choose(pods.rows(scarce), capacity[scarce]))
+    return division
 
 
 def _cut_surplus(pods: PodTable, capacity: Ints) -> Division:

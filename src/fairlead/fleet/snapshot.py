@@ -1,51 +1,75 @@
 """A fleet as columns: core's `Snapshot` and `Plan`, one row per node and one row per pod.
 
 The columns carry core's names, so that `FleetSnapshot.demand[7]` is the `demand` of the pod
-`roster.uids[7]`. They are checked as core checks its values: whatever gets here may be cleared.
+`uids[7]`. They are made from core's values, which were checked. Enums travel as small integers: the
+code is the position in the enum, which is closed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate
 from operator import attrgetter
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.core.cpu import CpuMode, Headroom, Plan, Pod, Policy, Snapshot
+from fairlead.core.cpu import CpuMode, Plan, Policy, Snapshot
 from fairlead.core.reasons import CpuReason
-from fairlead.core.units import FLOAT_MAX, SIZE_MAX
-from fairlead.fleet.columns import (
-    MODE_CODE,
-    MODES,
-    POLICIES,
-    POLICY_CODE,
-    REASON_BIT,
-    UNKNOWN,
-    Bits,
-    Bools,
-    Codes,
-    Floats,
-    Ints,
-    Roster,
-    real,
-    truth,
-    whole,
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.int8]
+Bits = npt.NDArray[np.uint8]
+Item = TypeVar("Item", bound=np.generic)
+
+POLICIES, MODES = tuple(Policy), tuple(CpuMode)
+UNKNOWN = -1
+"""What a column of optional sizes (or of previous modes) holds where core says `None`: sizes are
+never negative, so one column is enough where a mask would double it."""
+
+MODE_CODE = {mode: code for code, mode in enumerate(MODES)}
+# Reasons are a set of bits, in the order in which core lists a pod's reasons: what became of its
+# minimum, where its need comes from, what was bent.
+_FIRST, _LAST = CpuReason.MIN_ABOVE_MAX, CpuReason.GUARDRAIL_RELAXED
+_REASONS = (_FIRST, *(reason for reason in CpuReason if reason not in (_FIRST, _LAST)), _LAST)
+REASON_BIT = {reason: 1 << place for place, reason in enumerate(_REASONS)}
+
+_INTEGERS = (
+    *("min_millicores", "max_millicores", "headroom_misses"),
+    *("usage_millicores", "current_millicores", "lower_millicores", "upper_millicores"),
 )
 
-_KNOWN = ("min_millicores", "max_millicores", "headroom_misses")
-_OPTIONAL = ("usage_millicores", "current_millicores", "lower_millicores", "upper_millicores")
-_HEADROOM = ("base", "per_demand", "per_miss", "cap")
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roster:
+    """Node i holds the pods `uids[offsets[i]:offsets[i + 1]]`, ascending by code point.
+
+    Core breaks ties by uid, so the position inside a node *is* the tie-break.
+    """
+
+    offsets: Ints
+    uids: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def counts(self) -> Ints:
+        return np.diff(self.offsets)
+
+    def span(self, node: int) -> slice:
+        """Where the pods of a node lie in every column of pods."""
+        return slice(int(self.offsets[node]), int(self.offsets[node + 1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FleetSnapshot:
-    """All that a clearing of a fleet looks at. `of` fills in core's defaults.
+    """All that a clearing of a fleet looks at; `headroom` has one row of four factors per node."""
 
-    Integers are int64, the rest doubles. `policy` and `previous_mode` hold positions in core's
-    enums. `UNKNOWN` stands for core's `None`. `headroom` has one row of four factors per node.
-    """
-
+    snapshots: Sequence[Snapshot]
     roster: Roster
     capacity_millicores: Ints
     policy: Ints
@@ -63,123 +87,34 @@ class FleetSnapshot:
     lower_millicores: Ints
     upper_millicores: Ints
 
-    def __post_init__(self) -> None:
-        nodes, pods = (self.roster.nodes,), (self.roster.pods,)
-        self._whole("capacity_millicores", nodes, 0, SIZE_MAX)
-        self._whole("policy", nodes, 0, len(POLICIES) - 1)
-        self._whole("previous_mode", nodes, UNKNOWN, len(MODES) - 1)
-        self._real("hysteresis_band", nodes, 1.0)
-        self._real("headroom", (*nodes, len(_HEADROOM)), 1.0)
-        for field in _KNOWN:
-            self._whole(field, pods, 0, SIZE_MAX)
-        for field in _OPTIONAL:
-            self._whole(field, pods, UNKNOWN, SIZE_MAX)
-        self._real("demand", pods, 1.0)
-        self._real("weight", pods, FLOAT_MAX)
-        checked = truth(self.signal_ok, "signal_ok", shape=pods)
-        object.__setattr__(self, "signal_ok", checked)
-
-    def _whole(self, field: str, shape: tuple[int, ...], low: int, high: int) -> None:
-        checked = whole(getattr(self, field), field, shape=shape, low=low, high=high)
-        object.__setattr__(self, field, checked)
-
-    def _real(self, field: str, shape: tuple[int, ...], high: float) -> None:
-        object.__setattr__(self, field, real(getattr(self, field), field, shape=shape, high=high))
-
-    @classmethod
-    def of(
-        cls,
-        roster: Roster,
-        *,
-        capacity_millicores: Ints,
-        min_millicores: Ints,
-        max_millicores: Ints,
-        demand: Floats,
-        policy: Policy = Policy.DEMAND_CAPPED,
-        **others: npt.NDArray[np.generic],
-    ) -> "FleetSnapshot":
-        """A fleet under one policy; any other column may be left out and takes core's default."""
-        nodes, pods, factors = roster.nodes, roster.pods, Headroom()
-        columns: dict[str, npt.NDArray[np.generic]] = {
-            "policy": np.full(nodes, POLICY_CODE[policy]),
-            "previous_mode": np.full(nodes, UNKNOWN),
-            "hysteresis_band": np.full(nodes, 0.05),
-            "headroom": np.tile([getattr(factors, name) for name in _HEADROOM], (nodes, 1)),
-            "weight": np.maximum(min_millicores, 1).astype(np.float64),
-            "headroom_misses": np.zeros(pods, dtype=np.int64),
-            "signal_ok": np.ones(pods, dtype=np.bool_),
-            **{field: np.full(pods, UNKNOWN) for field in _OPTIONAL},
-        }
-        return cls(
-            roster=roster,
-            capacity_millicores=capacity_millicores,
-            min_millicores=min_millicores,
-            max_millicores=max_millicores,
-            demand=demand,
-            **(columns | others),  # type: ignore[arg-type]  # checked by name and type above
-        )
-
     @classmethod
     def from_snapshots(cls, snapshots: Sequence[Snapshot]) -> "FleetSnapshot":
         """The columns of core's snapshots; node i is `snapshots[i]`."""
-        members = [sorted(node.pods, key=attrgetter("uid")) for node in snapshots]
-        pods = list(chain.from_iterable(members))
+        pods = [pod for node in snapshots for pod in sorted(node.pods, key=attrgetter("uid"))]
+        modes = [node.previous_mode for node in snapshots]
+        rooms = [node.headroom for node in snapshots]
+        factors = [(room.base, room.per_demand, room.per_miss, room.cap) for room in rooms]
+        ends = accumulate(len(node.pods) for node in snapshots)
         return cls(
-            roster=Roster.of([pod.uid for pod in node] for node in members),
+            snapshots=snapshots,
+            roster=Roster(_ints([0, *ends]), tuple(pod.uid for pod in pods)),
             capacity_millicores=_ints([node.capacity_millicores for node in snapshots]),
-            policy=_ints([POLICY_CODE[node.policy] for node in snapshots]),
-            previous_mode=_ints([_mode_code(node.previous_mode) for node in snapshots]),
+            policy=_ints([POLICIES.index(node.policy) for node in snapshots]),
+            previous_mode=_ints([None if mode is None else MODE_CODE[mode] for mode in modes]),
             hysteresis_band=np.array([node.hysteresis_band for node in snapshots], dtype=float),
-            headroom=_factors([node.headroom for node in snapshots]),
+            headroom=np.array(factors, dtype=float).reshape(len(factors), 4),
             demand=np.array([pod.demand for pod in pods], dtype=float),
             weight=np.array([pod.share_weight for pod in pods], dtype=float),
             signal_ok=np.array([pod.signal_ok for pod in pods], dtype=bool),
-            **{field: _ints([getattr(pod, field) for pod in pods]) for field in _KNOWN},
-            **{field: _optional([getattr(pod, field) for pod in pods]) for field in _OPTIONAL},
+            **{name: _ints([getattr(pod, name) for pod in pods]) for name in _INTEGERS},
         )
 
-    def to_snapshots(self) -> list[Snapshot]:
-        return [self.node(index) for index in range(self.roster.nodes)]
 
-    def node(self, index: int) -> Snapshot:
-        mode = int(self.previous_mode[index])
-        return Snapshot(
-            capacity_millicores=int(self.capacity_millicores[index]),
-            pods=self._pods(self.roster.span(index)),
-            policy=POLICIES[self.policy[index]],
-            previous_mode=None if mode == UNKNOWN else MODES[mode],
-            hysteresis_band=float(self.hysteresis_band[index]),
-            headroom=Headroom(*self.headroom[index].tolist()),
-        )
-
-    def _pods(self, span: slice) -> tuple[Pod, ...]:
-        fields = ("demand", "weight", "signal_ok", *_KNOWN, *_OPTIONAL)
-        columns = [getattr(self, field)[span].tolist() for field in fields]
-        for column in columns[-len(_OPTIONAL) :]:
-            column[:] = [None if value == UNKNOWN else value for value in column]
-        uids = self.roster.uids[span]
-        rows = zip(uids, *columns, strict=True)
-        return tuple(Pod(uid, **dict(zip(fields, row, strict=True))) for uid, *row in rows)
+def _ints(values: Sequence[int | None]) -> Ints:
+    return np.array([UNKNOWN if value is None else value for value in values], dtype=np.int64)
 
 
-def _ints(values: Sequence[int]) -> Ints:
-    return np.array(values, dtype=np.int64)
-
-
-def _optional(values: Sequence[int | None]) -> Ints:
-    return _ints([UNKNOWN if value is None else value for value in values])
-
-
-def _mode_code(mode: CpuMode | None) -> int:
-    return UNKNOWN if mode is None else MODE_CODE[mode]
-
-
-def _factors(headrooms: Sequence[Headroom]) -> Floats:
-    rows = [[getattr(factors, name) for name in _HEADROOM] for factors in headrooms]
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(_HEADROOM))
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FleetPlan:
     """Core's `Plan` for every node. `mode` holds positions in core's enum, `shadow_price` NaN for
     core's `None`, `reasons` one bit per `CpuReason`. `fallback` marks the nodes that the scalar
@@ -199,20 +134,15 @@ class FleetPlan:
     reasons: Bits
 
     @classmethod
-    def blank(cls, roster: Roster, capacity_millicores: Ints) -> "FleetPlan":
+    def blank(cls, fleet: FleetSnapshot) -> "FleetPlan":
         """A plan to write into. As it stands it is right for nodes without pods."""
+        nodes: list[type[Any]] = [np.int8, np.int64, np.int64, np.float64, np.bool_]
+        pods: list[type[Any]] = [np.int64, np.int64, np.float64, np.uint8]
         return cls(
-            roster=roster,
-            capacity_millicores=capacity_millicores,
-            mode=np.zeros(roster.nodes, dtype=np.int8),
-            total_min=np.zeros(roster.nodes, dtype=np.int64),
-            total_need=np.zeros(roster.nodes, dtype=np.int64),
-            shadow_price=np.zeros(roster.nodes),
-            fallback=np.zeros(roster.nodes, dtype=np.bool_),
-            needs=np.zeros(roster.pods, dtype=np.int64),
-            allocations=np.zeros(roster.pods, dtype=np.int64),
-            reduction_ratio=np.zeros(roster.pods),
-            reasons=np.zeros(roster.pods, dtype=np.uint8),
+            fleet.roster,
+            fleet.capacity_millicores,
+            *(np.zeros(fleet.roster.nodes, dtype=kind) for kind in nodes),
+            *(np.zeros(len(fleet.roster.uids), dtype=kind) for kind in pods),
         )
 
     @property
@@ -226,9 +156,8 @@ class FleetPlan:
         self.total_min[index], self.total_need[index] = plan.total_min, plan.total_need
         self.shadow_price[index] = np.nan if plan.shadow_price is None else plan.shadow_price
         uids = self.roster.uids[span]
-        self.needs[span] = [plan.needs[uid] for uid in uids]
-        self.allocations[span] = [plan.allocations[uid] for uid in uids]
-        self.reduction_ratio[span] = [plan.reduction_ratio[uid] for uid in uids]
+        for name in ("needs", "allocations", "reduction_ratio"):
+            getattr(self, name)[span] = [getattr(plan, name)[uid] for uid in uids]
         self.reasons[span] = [sum(REASON_BIT[r] for r in plan.reasons[uid]) for uid in uids]
 
     def to_plans(self) -> list[Plan]:

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from fairlead.core.cpu.need import USAGE_ROOM, USAGE_SUSPICIOUS
 from fairlead.core.reasons import CpuReason
-from fairlead.fleet.columns import REASON_BIT, Bits, Bools, Floats, Ints, Item
-from fairlead.fleet.snapshot import FleetSnapshot
+from fairlead.fleet.snapshot import REASON_BIT, Bits, Bools, FleetSnapshot, Floats, Ints, Item
 
 # 2^14 cells of eight bytes are 128 KiB per column. Measured: half or four times as many are slower.
 CELLS_MAX = 1 << 14
@@ -36,14 +35,9 @@ class NodeTable:
     index: Ints | slice
     """Where the cells lie in the fleet's columns of pods."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, width = self.live.shape
-        return rows, width
-
     def gather(self, column: npt.NDArray[Item]) -> npt.NDArray[Item]:
         """A column of pods as a table. Padding holds the numbers of some other pod."""
-        return column[self.index].reshape(self.shape)
+        return column[self.index].reshape(self.live.shape)
 
     def scatter(self, cells: npt.NDArray[Item], column: npt.NDArray[Item]) -> None:
         if isinstance(self.index, slice):
@@ -78,7 +72,7 @@ def _table(fleet: FleetSnapshot, nodes: Ints, policy: int) -> NodeTable:
     if (starts == first + width * np.arange(len(nodes))).all() and live.all():
         return NodeTable(fleet, nodes, policy, live, slice(first, first + width * len(nodes)))
     # Padding of the last node would point past the end of the columns.
-    index = np.minimum(starts[:, None] + places, fleet.roster.pods - 1)
+    index = np.minimum(starts[:, None] + places, len(fleet.roster.uids) - 1)
     return NodeTable(fleet, nodes, policy, live, index)
 
 
@@ -128,39 +122,25 @@ def pod_table(table: NodeTable) -> PodTable:
 def _value(table: NodeTable, *, floor: Ints, top: Ints, demand: Floats) -> tuple[Ints, Bits]:
     """The need before it is clamped, and the one reason where it comes from."""
     fleet = table.fleet
-    value = _driven(table, floor=floor, top=top, demand=demand)
-    reasons = np.full(table.shape, REASON_BIT[CpuReason.DEMAND_DRIVEN], dtype=np.uint8)
-    usage, known = _usage(table)
+    base, per_demand, per_miss, cap = fleet.headroom[table.nodes].T[:, :, None]
+    misses = table.gather(fleet.headroom_misses)
+    # Casting to int64 truncates towards zero, as `int` does.
+    raw = floor + ((top - floor) * demand).astype(np.int64)
+    factor = np.minimum(cap, base + per_demand * demand + per_miss * misses)
+    value: Ints = raw + (raw * factor).astype(np.int64)
+    reasons = np.full(table.live.shape, REASON_BIT[CpuReason.DEMAND_DRIVEN], dtype=np.uint8)
+    usage = table.gather(fleet.usage_millicores)
+    known = usage >= 0
     quiet = (demand == 0) & known & (usage > USAGE_SUSPICIOUS * floor)
     lost = ~table.gather(fleet.signal_ok)
     current = table.gather(fleet.current_millicores)
     by_usage = (usage * USAGE_ROOM).astype(np.int64)
-    _replace(value, reasons, quiet & ~lost, by_usage, CpuReason.USAGE_FALLBACK)
-    _replace(value, reasons, lost & known, by_usage, CpuReason.SIGNAL_MISSING_USAGE)
-    held = lost & ~known & (current >= 0)
-    _replace(value, reasons, held, current, CpuReason.SIGNAL_MISSING_HOLD)
-    blind = lost & ~known & (current < 0)
-    _replace(value, reasons, blind, floor, CpuReason.SIGNAL_MISSING_MIN)
+    for mask, by, reason in (
+        (quiet & ~lost, by_usage, CpuReason.USAGE_FALLBACK),
+        (lost & known, by_usage, CpuReason.SIGNAL_MISSING_USAGE),
+        (lost & ~known & (current >= 0), current, CpuReason.SIGNAL_MISSING_HOLD),
+        (lost & ~known & (current < 0), floor, CpuReason.SIGNAL_MISSING_MIN),
+    ):
+        if mask.any():  # mostly nowhere
+            value[mask], reasons[mask] = by[mask], REASON_BIT[reason]
     return value, reasons
-
-
-def _usage(table: NodeTable) -> tuple[Ints, Bools]:
-    usage = table.gather(table.fleet.usage_millicores)
-    return usage, usage >= 0
-
-
-def _driven(table: NodeTable, *, floor: Ints, top: Ints, demand: Floats) -> Ints:
-    """The need that follows demand. Casting to int64 truncates towards zero, as `int` does."""
-    base, per_demand, per_miss, cap = table.fleet.headroom[table.nodes].T[:, :, None]
-    misses = table.gather(table.fleet.headroom_misses)
-    raw = floor + ((top - floor) * demand).astype(np.int64)
-    factor = np.minimum(cap, base + per_demand * demand + per_miss * misses)
-    need: Ints = raw + (raw * factor).astype(np.int64)
-    return need
-
-
-def _replace(value: Ints, reasons: Bits, mask: Bools, by: Ints, reason: CpuReason) -> None:
-    """Overwrite the need and its reason where `mask` says so (mostly nowhere)."""
-    if mask.any():
-        value[mask] = by[mask]
-        reasons[mask] = REASON_BIT[reason]

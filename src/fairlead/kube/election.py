@@ -76,10 +76,11 @@ class Election:
                 self._held_until, self.holder = 0.0, found["spec"]["holderIdentity"]
                 return
         except ApiError as error:
-            if error.status == 409:  # another was quicker
-                self._held_until = 0.0
-                return
-            raise
+            if error.status != 409:
+                raise
+            # It changed since we read it. Another one waits for our whole time before it takes it.
+            self._next = self._clock()
+            return
         # Counted from before the request: the lease of another begins after it.
         self._held_until, self.holder = began + self._terms.duration_s, self.identity
 

@@ -7,7 +7,7 @@ condition `Accepted`.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import msgspec
 
@@ -17,7 +17,7 @@ from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, TEMPLATE_BYTES_MAX, engine_name
 from fairlead.kube.pods import GPU, RunObject
-from fairlead.kube.watch import Key, Mirrored
+from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
 
@@ -36,32 +36,13 @@ ADMIN = Author("kubernetes", admin=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Acceptance:
     """What became of an object's present generation; shown as the condition `Accepted`."""
 
     accepted: bool
     reason: str
     message: str
     generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The kept copies that the front end reads."""
-
-    nodes: Mirrored
-    namespaces: Mirrored
-    bindings: Mirrored
-    budgets: Mirrored
-    runs: Mirrored
-    reservations: Mirrored
-
-    def of(self, kind: str) -> Mirrored:
-        named = {"Budget": self.budgets, "Run": self.runs, "Reservation": self.reservations}
-        return named[kind]
-
-    def all(self) -> list[Mirrored]:
-        return [getattr(self, field.name) for field in fields(self)]
 
 
 class FrontEnd:
@@ -78,28 +59,39 @@ class FrontEnd:
     ) -> None:
         self._client, self._plane, self._sources = client, plane, sources
         self._image, self._say = image, say
+        self._unheld: set[tuple[str, Key]] = set()
+        """Objects that are in the engine, and still without our finalizer."""
         self._done: dict[tuple[str, Key], tuple[str, int]] = {}
         """Objects whose uid and generation the engine has taken or refused."""
         self._waiting: dict[str, set[Key]] = {"Budget": set(), "Run": set(), "Reservation": set()}
         """Objects to look at in the next turn."""
-        self._leaving: set[Key] = set()
-        """Nodes that are gone from the cluster, and not yet from the engine."""
-        self.verdicts: dict[tuple[str, Key], Verdict] = {}
+        self._nodes: set[Key] = set()
+        """Nodes to look at in the next turn."""
+        self._node_uids: dict[Key, str] = {}
+        self._bindings_changed = True
+        self.verdicts: dict[tuple[str, Key], Acceptance] = {}
         self.bound: dict[str, Document] = {}
         """The bindings that hold, by namespace."""
 
     def turn(self) -> None:
-        self._follow_nodes()
-        if self._sources.bindings.take_changed() or self._sources.namespaces.take_changed():
+        """A fault on the way loses nothing: what is not done is done in the next turn."""
+        sources = self._sources
+        self._nodes |= sources.nodes.take_changed().keys() | sources.nodes.take_gone().keys()
+        for key in sorted(self._nodes):
+            if self._follow_node(key):
+                self._nodes.discard(key)
+        if sources.bindings.take_changed() or sources.namespaces.take_changed():
+            self._bindings_changed = True
+        if self._bindings_changed:
             self._bind()
             self._waiting["Run"] |= self._refused("Run")
-        for kind in ("Budget", "Run", "Reservation"):
-            waiting = self._waiting[kind]
-            waiting |= self._sources.of(kind).take_changed().keys()
-            self._waiting[kind] = set()
+            self._bindings_changed = False
+        for kind, waiting in self._waiting.items():
+            waiting.update(sources.of(kind).take_changed())
             for key in sorted(waiting):
-                if not self._follow(kind, key):
-                    self._waiting[kind].add(key)
+                if self._follow(kind, key):
+                    waiting.discard(key)
+        self._client.each(self._unheld, lambda pair: self._hold(*pair))
 
     def find_run(self, name: str) -> RunObject | None:
         """The cluster's object of a run of the ledger, if it is the one that was submitted."""
@@ -118,27 +110,31 @@ class FrontEnd:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def _follow_nodes(self) -> None:
-        replaced = self._sources.nodes.take_gone().keys()
-        changed = self._sources.nodes.take_changed().keys()
-        for key in sorted({*replaced, *changed, *self._leaving}):
-            document = self._sources.nodes.get(key)
+    def _follow_node(self, key: Key) -> bool:
+        """Whether the engine's node is as the cluster's.
+
+        Positive evidence only: a node has failed when it is deleted, or declared out of service.
+        One that is not ready may run its pods, and a cordoned one does.
+        """
+        document = self._sources.nodes.get(key)
+        before = self._plane.objects.get("Node", key.name)
+        manifest = None if document is None else node_manifest(document)
+        uid = None if document is None else document["metadata"]["uid"]
+        replaced = self._node_uids.get(key, uid) != uid
+        if before is not None and (replaced or manifest is None):
+            self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
             before = self._plane.objects.get("Node", key.name)
-            manifest = None if document is None else node_manifest(document)
-            # Positive evidence only: the node is deleted, or declared out of service. One that is
-            # not ready may run its pods, and a cordoned one does.
-            if before is not None and (key in replaced or manifest is None):
-                self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
-                before = self._plane.objects.get("Node", key.name)
-            if manifest is not None:
-                self._leaving.discard(key)
-                if before is None or before["spec"] != {**before["spec"], **manifest["spec"]}:
-                    self._try_apply(manifest)
-            elif before is not None and document is None:
-                self._leaving.add(key)
-                if not before["status"]["leases"]:
-                    self._plane.objects.delete("Node", key.name, author=ADMIN)
-                    self._leaving.discard(key)
+        if uid is not None:
+            self._node_uids[key] = uid
+        if manifest is not None:
+            if before is None or before["spec"] != {**before["spec"], **manifest["spec"]}:
+                self._try_apply(manifest)
+        elif before is not None and document is None:
+            if before["status"]["leases"]:
+                return False
+            self._plane.objects.delete("Node", key.name, author=ADMIN)
+            self._node_uids.pop(key, None)
+        return True
 
     def _try_apply(self, manifest: Document) -> None:
         try:
@@ -207,12 +203,12 @@ class FrontEnd:
         try:
             owner = self._apply(kind, key, name, document)
         except BadInput as error:
-            verdict = Verdict(False, "Invalid", str(error), meta["generation"])
+            verdict = Acceptance(False, "Invalid", str(error), meta["generation"])
         except Denied as denied:
-            verdict = Verdict(False, denied.reason, denied.message, meta["generation"])
+            verdict = Acceptance(False, denied.reason, denied.message, meta["generation"])
         else:
             message = f"submitted for owner {owner!r}" if owner else "in the ledger"
-            verdict = Verdict(True, "Accepted", message, meta["generation"])
+            verdict = Acceptance(True, "Accepted", message, meta["generation"])
         self.verdicts[kind, key] = verdict
         self._done[kind, key] = version
         return True
@@ -227,6 +223,8 @@ class FrontEnd:
             owner = self._owner(key.namespace)
             author = Author(f"kubernetes:{key.namespace}", frozenset({owner}))
         if kind == "Run":
+            if spec.get("malleable") is not None:
+                raise BadInput("spec.malleable", "is not supported on Kubernetes yet")
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
             template = self._template(document)
@@ -236,8 +234,8 @@ class FrontEnd:
             labels[TEMPLATE] = _digest(template)
         elif kind == "Reservation":
             spec["run"] = engine_name(key.namespace, spec["run"])
-        if kind in self._waiting and FINALIZER not in meta.get("finalizers", ()):
-            self._hold(kind, key, document)
+        if FINALIZER not in meta.get("finalizers", ()):
+            self._unheld.add((kind, key))
         manifest = {
             "apiVersion": API_VERSION,
             "kind": kind,
@@ -267,21 +265,25 @@ class FrontEnd:
         check_template(template)
         return dict(template)
 
-    def _hold(self, kind: str, key: Key, document: Document) -> None:
+    def _hold(self, kind: str, key: Key) -> bool:
         """An object stays until its accounts are settled."""
+        document = self._sources.of(kind).get(key)
+        if document is None or "deletionTimestamp" in document["metadata"]:
+            return True
         meta = document["metadata"]
-        patch = {
-            "metadata": {
-                "finalizers": [*meta.get("finalizers", ()), FINALIZER],
-                "resourceVersion": meta["resourceVersion"],
-            }
-        }
+        held = meta.get("finalizers", ())
+        if FINALIZER in held:
+            return True
+        patch = {"finalizers": [*held, FINALIZER], "resourceVersion": meta["resourceVersion"]}
         path = KINDS[kind].path(key.namespace, key.name)
         try:
-            self._sources.of(kind).put(self._client.patch(path, patch))
+            self._sources.of(kind).put(self._client.patch(path, {"metadata": patch}))
         except ApiError as error:
-            if error.status not in (404, 409):  # it changed: we see it again
+            if error.status == 409:
+                return False  # it changed: again with what the watch tells
+            if error.status != 404:
                 raise
+        return True
 
     def _release(self, kind: str, key: Key, document: Document) -> bool:
         meta = document["metadata"]

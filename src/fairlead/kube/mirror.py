@@ -7,14 +7,18 @@ compared once with what the cluster shows.
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
-from fairlead.kube.front import FrontEnd, Sources
+from fairlead.kube.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
-from fairlead.kube.watch import Key, Mirrored
+from fairlead.kube.watch import Key, Sources
 from fairlead.schema.objects import API_VERSION
 
 READER = Author("kubernetes", admin=True)
 _PUBLIC = Author("kubernetes-mirror")
-"""Outcomes are shown to everybody: under pseudonyms."""
+"""All readers see outcomes: under pseudonyms."""
+TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost")
+"""Changes of a run that are Events: what its status shows for good needs none."""
+SHOWN = 20
+"""Outcomes that a new leader shows again: its predecessor may have died before it could."""
 EVENTS = {
     "run.cut": ("Preempted", "Warning"),
     "lease.unfunded": ("Unfunded", "Warning"),
@@ -30,81 +34,72 @@ class Mirror:
     """Writes what changed; `turn` after every turn of the engine."""
 
     def __init__(
-        self,
-        client: KubeClient,
-        plane: ControlPlane,
-        sources: Sources,
-        leases: Mirrored,
-        front: FrontEnd,
+        self, client: KubeClient, plane: ControlPlane, sources: Sources, front: FrontEnd
     ) -> None:
         self._client, self._plane, self._sources = client, plane, sources
-        self._leases, self._front = leases, front
+        self._front, self._leases = front, sources.leases
         self._seq: int | None = None
-        """The last entry that is shown; None: nothing was compared yet."""
-        self._shown_verdicts: dict[tuple[str, Key], object] = {}
+        """The last entry that was looked at; None: nothing was compared yet."""
+        self._objects: set[tuple[str, Key]] = set()
+        self._lease_names: set[str] = set()
+        self._outcomes: set[int] = set()
+        """What is to be shown; it stays here until it is."""
+        self._verdicts: dict[tuple[str, Key], Acceptance] = {}
+        """Those that are shown."""
 
     def turn(self) -> None:
-        last = self._plane.seq
-        objects, leases, outcomes = self._touched(last)
+        self._look()
         for pair, verdict in self._front.verdicts.items():
-            if self._shown_verdicts.get(pair) != verdict:
-                objects.add(pair)
-        for kind, key in sorted(objects):
-            if self._show(kind, key):
-                self._shown_verdicts[kind, key] = self._front.verdicts.get((kind, key))
-        shown = [(name, self._plane.objects.get("Lease", name)) for name in sorted(leases)]
+            if self._verdicts.get(pair) != verdict:
+                self._objects.add(pair)
+        self._client.each(self._objects, lambda pair: self._show(*pair))
+        found = {name: self._plane.objects.get("Lease", name) for name in self._lease_names}
+        closed = {name for name, lease in found.items() if not _is_open(lease)}
         # Those that are closed first: no device is ever shown under two leases.
-        for name, lease in sorted(shown, key=lambda pair: _is_open(pair[1])):
-            self._show_lease(name, lease)
-        for outcome in sorted(outcomes):
-            self._show_outcome(outcome)
-        self._seq = last
+        opened = self._lease_names - closed
+        try:
+            self._client.each(closed, lambda name: self._show_lease(name, found[name]))
+            self._client.each(opened, lambda name: self._show_lease(name, found[name]))
+        finally:
+            self._lease_names = closed | opened
+        self._client.each(self._outcomes, self._show_outcome)
 
-    def _touched(self, last: int) -> tuple[set[tuple[str, Key]], set[str], set[int]]:
-        """Objects, leases and outcomes that entries up to `last` are about."""
-        plane = self._plane
+    def _look(self) -> None:
+        """What entries are about since the last turn; after a start, everything."""
+        plane, last = self._plane, self._plane.seq
         if self._seq is None:
-            everything = {
-                (kind, key)
-                for kind in ("Budget", "Run", "Reservation")
-                for key in self._sources.of(kind).all()
-            }
-            known = {lease["metadata"]["name"] for lease in plane.objects.list("Lease")}
-            shown = {document["metadata"]["name"] for document in self._leases.all().values()}
-            return everything, known | shown, set()
-        objects: set[tuple[str, Key]] = set()
-        leases: set[str] = set()
-        outcomes: set[int] = set()
-        after = self._seq
-        while after < last and (page := plane.events.read(after, 1000)):
+            for kind in ("Budget", "Run", "Reservation"):
+                self._objects |= {(kind, key) for key in self._sources.of(kind).all()}
+            self._lease_names |= {row["metadata"]["name"] for row in plane.objects.list("Lease")}
+            self._lease_names |= {key.name for key in self._leases.all()}
+            self._outcomes |= set(sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:])
+            self._seq = last
+        while self._seq < last and (page := plane.events.read(self._seq, 1000)):
             for event in page:
-                after = event["seq"]
-                self._note(event, objects, leases, outcomes)
-        return objects, leases, outcomes
+                self._note(event)
+                self._seq = event["seq"]
 
-    def _note(
-        self, event: Document, objects: set[tuple[str, Key]], leases: set[str], outcomes: set[int]
-    ) -> None:
+    def _note(self, event: Document) -> None:
         about, kind, body = event["object"], event["kind"], event["body"]
         if kind in ("lease.open", "lease.close", "lease.unfunded", "lease.funded"):
-            leases.add(body["lease"])
+            self._lease_names.add(body["lease"])
             if "run" in body:
-                objects.add(("Run", Key(*kube_name(body["run"]))))
+                self._objects.add(("Run", Key(*kube_name(body["run"]))))
         if kind.startswith("gpu.resolve."):
             seq = event["seq"] if kind == "gpu.resolve.commit" else body.get("outcome")
             seq = body.get("commit_seq", seq)
             if isinstance(seq, int):
-                outcomes.add(seq)
+                self._outcomes.add(seq)
         if about is None or about["kind"] not in KINDS:
             return
         name = about["name"]
         key = Key("", name) if about["kind"] == "Budget" else Key(*kube_name(name))
-        objects.add((about["kind"], key))
+        self._objects.add((about["kind"], key))
         if kind in EVENTS:
             reason, type = EVENTS[kind]
             self._event(about["kind"], key, event["reason"] or reason, type, event)
-        elif kind == "run.phase" and event["reason"] not in (None, "Placed", "Waiting"):
-            self._event("Run", key, event["reason"], "Normal", event)
+        elif kind == "run.phase" and event["reason"] in TOLD:
+            self._event("Run", key, event["reason"], "Warning", event)
 
     def _show(self, kind: str, key: Key) -> bool:
         """Whether the object shows its state now."""
@@ -129,6 +124,7 @@ class Mirror:
         elif not verdict.accepted:
             status = {"phase": "Refused", "reason": verdict.reason, "message": verdict.message}
         status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
+        self._verdicts[kind, key] = verdict
         if all(document.get("status", {}).get(field) == value for field, value in status.items()):
             return True
         path = KINDS[kind].path(key.namespace, key.name, "status")
@@ -138,14 +134,14 @@ class Mirror:
             return error.status == 404
         return True
 
-    def _show_lease(self, name: str, lease: Document | None) -> None:
+    def _show_lease(self, name: str, lease: Document | None) -> bool:
         namespace = kube_name(name)[0]
         kind, key = KINDS["GPULease"], Key(namespace, name)
         shown = self._leases.get(key)
         if lease is None or not _is_open(lease):
-            if shown is not None or self._seq is not None:
+            if shown is not None:
                 self._client.delete(kind.path(namespace, name))
-            return
+            return True
         if shown is None:
             spec = {**lease["spec"], "run": kube_name(lease["spec"]["run"])[1]}
             document = {
@@ -166,8 +162,9 @@ class Mirror:
             except ApiError as error:
                 if error.status not in (404, 409):  # its namespace is gone; or it is shown
                     raise
+        return True
 
-    def _show_outcome(self, seq: int) -> None:
+    def _show_outcome(self, seq: int) -> bool:
         report = self._plane.outcome_reports.get(seq, author=_PUBLIC)
         kind, name = KINDS["ResolverOutcome"], f"outcome-{seq}"
         spec = {"outcome": seq, "chain": report["chain"], "k": report["k"]}
@@ -185,6 +182,7 @@ class Mirror:
         rows = [Conditions(shown).row("Applied", stage.title(), "", holds=stage == "applied")]
         status = {"stage": stage, "label": report.get("label"), "conditions": rows}
         self._client.patch(kind.path(name=name, sub="status"), {"status": status})
+        return True
 
     def _event(self, kind: str, key: Key, reason: str, type: str, event: Document) -> None:
         document = self._sources.of(kind).get(key)

@@ -9,7 +9,7 @@ are left out, never guessed at. `read_cgroup_host` and `read_mounts` are the onl
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,10 +33,6 @@ class Mount:
     point: str
     fstype: str
     options: frozenset[str]  # of this mount and of its file system together
-
-    @property
-    def read_only(self) -> bool:
-        return "ro" in self.options
 
 
 def parse_mountinfo(text: str) -> tuple[Mount, ...]:
@@ -79,40 +75,31 @@ def visible(mounts: Sequence[Mount], *, fstype: str) -> tuple[Mount, ...]:
     children: dict[int, list[Mount]] = {}
     for mount in mounts:
         children.setdefault(mount.parent_id, []).append(mount)
-    return tuple(
-        mount
-        for mount in mounts
-        if mount.fstype == fstype
-        and not _covered(mount, children)
-        and not any(_hidden(ancestor, children) for ancestor in _lineage(mount, by_id))
-    )
 
+    def covered(mount: Mount) -> bool:
+        above = children.get(mount.mount_id, ())
+        return any(c.point == mount.point and c.mount_id != mount.mount_id for c in above)
 
-def _covered(mount: Mount, children: dict[int, list[Mount]]) -> bool:
-    return any(
-        child.point == mount.point and child.mount_id != mount.mount_id
-        for child in children.get(mount.mount_id, ())
-    )
+    def hidden(mount: Mount) -> bool:
+        # Were the sibling older, this mount would have become its child.
+        return any(
+            mount.point.startswith(sibling.point.rstrip("/") + "/")
+            and sibling.point != mount.point
+            and sibling.mount_id != mount.parent_id
+            for sibling in children.get(mount.parent_id, ())
+        )
 
+    def reached(mount: Mount) -> bool:
+        seen: set[int] = set()
+        current: Mount | None = mount
+        while current is not None and current.mount_id not in seen:  # a forged file may hold a ring
+            if hidden(current):
+                return False
+            seen.add(current.mount_id)
+            current = by_id.get(current.parent_id)
+        return True
 
-def _hidden(mount: Mount, children: dict[int, list[Mount]]) -> bool:
-    # Were the sibling older, this mount would have become its child.
-    return any(
-        mount.point.startswith(sibling.point.rstrip("/") + "/")
-        and sibling.point != mount.point
-        and sibling.mount_id != mount.parent_id
-        for sibling in children.get(mount.parent_id, ())
-    )
-
-
-def _lineage(mount: Mount, by_id: dict[int, Mount]) -> Iterator[Mount]:
-    """The mount and its ancestors; a cycle in a forged file ends the walk."""
-    seen: set[int] = set()
-    current: Mount | None = mount
-    while current is not None and current.mount_id not in seen:
-        seen.add(current.mount_id)
-        yield current
-        current = by_id.get(current.parent_id)
+    return tuple(m for m in mounts if m.fstype == fstype and not covered(m) and reached(m))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +117,18 @@ class NoCpuController(PermanentFault):
 
     def __init__(self, missing: str, cure: str) -> None:
         super().__init__(f"{missing}: {cure}")
-        self.missing = missing
-        self.cure = cure
+        self.missing, self.cure = missing, cure
 
 
 @dataclass(frozen=True, slots=True)
-class Controller:
+class CgroupController:
     """One line of `/proc/cgroups`."""
 
     hierarchy: int  # 0: not bound to a v1 hierarchy
     enabled: bool
 
 
-def parse_proc_cgroups(text: str) -> dict[str, Controller]:
+def parse_proc_cgroups(text: str) -> dict[str, CgroupController]:
     """Name to controller; comments and garbage lines are skipped.
 
     Only good for explaining a failure: since Linux 6.12 it leaves out what v1 cannot offer.
@@ -154,12 +140,8 @@ def parse_proc_cgroups(text: str) -> dict[str, Controller]:
             continue
         name, hierarchy, _, enabled = fields
         if hierarchy.isascii() and hierarchy.isdigit() and len(hierarchy) < 20:
-            controllers[name] = Controller(int(hierarchy), enabled == "1")
+            controllers[name] = CgroupController(int(hierarchy), enabled == "1")
     return controllers
-
-
-def parse_controllers(text: str) -> frozenset[str]:
-    return frozenset(text.split())
 
 
 def carrying(mounts: Sequence[Mount], controller: str) -> Mount | None:
@@ -179,24 +161,20 @@ def _best(mounts: Iterable[Mount]) -> Mount | None:
     Container runtimes and network plugins mount the same hierarchy again elsewhere, so the usual
     place wins before any other, and the shortest path before a longer one.
     """
-    ranked = sorted(
-        mounts,
-        key=lambda mount: (
-            mount.root != "/",
-            mount.read_only,
-            not f"{mount.point}/".startswith("/sys/fs/cgroup/"),
-            len(mount.point),
-            mount.point,
-        ),
-    )
-    return ranked[0] if ranked else None
+
+    def rank(mount: Mount) -> tuple[bool, bool, bool, int, str]:
+        usual = f"{mount.point}/".startswith("/sys/fs/cgroup/")
+        read_only = "ro" in mount.options
+        return mount.root != "/", read_only, not usual, len(mount.point), mount.point
+
+    return min(mounts, key=rank, default=None)
 
 
 def locate(
     mounts: Sequence[Mount],
     *,
     unified_controllers: frozenset[str],
-    known: Mapping[str, Controller],
+    known: Mapping[str, CgroupController],
     root: Path = Path("/"),
 ) -> CgroupHost:
     """Decide from the parsed files; NoCpuController says what is missing."""
@@ -211,33 +189,29 @@ def locate(
 
 
 def _no_cpu(
-    cgroup2: Mount | None, unified_controllers: frozenset[str], known: Mapping[str, Controller]
+    cgroup2: Mount | None,
+    unified_controllers: frozenset[str],
+    known: Mapping[str, CgroupController],
 ) -> NoCpuController:
     """What stands between us and the `cpu` controller, the clearest sign first."""
     cpu = known.get("cpu")
+    missing, cure = "no cgroup file system is mounted", "mount -t cgroup2 cgroup2 /sys/fs/cgroup"
     if cpu is not None and not cpu.enabled:
-        return NoCpuController(
-            "the cpu controller is disabled", "remove cgroup_disable=cpu from the kernel's options"
+        missing = "the cpu controller is disabled"
+        cure = "remove cgroup_disable=cpu from the kernel's options"
+    elif cpu is not None and cpu.hierarchy:
+        missing = (
+            f"the cpu controller is bound to v1 hierarchy {cpu.hierarchy}, which is not mounted"
         )
-    if cpu is not None and cpu.hierarchy:
-        return NoCpuController(
-            f"the cpu controller is bound to v1 hierarchy {cpu.hierarchy}, which is not mounted",
-            "mkdir -p /sys/fs/cgroup/cpu && mount -t cgroup -o cpu cgroup /sys/fs/cgroup/cpu",
-        )
-    if cgroup2 is not None:
+        cure = "mkdir -p /sys/fs/cgroup/cpu && mount -t cgroup -o cpu cgroup /sys/fs/cgroup/cpu"
+    elif cgroup2 is not None:
         others = ", ".join(sorted(unified_controllers)) or "none"
-        return NoCpuController(
-            f"the cgroup2 mount {cgroup2.point} has no cpu controller (it has: {others})",
-            "add +cpu to cgroup.subtree_control of its parent (in a container: on the host)",
-        )
-    if known and cpu is None:
-        return NoCpuController(
-            "this kernel offers no cpu controller",
-            "boot one with CONFIG_CGROUP_SCHED and without cgroup_disable=cpu",
-        )
-    return NoCpuController(
-        "no cgroup file system is mounted", "mount -t cgroup2 cgroup2 /sys/fs/cgroup"
-    )
+        missing = f"the cgroup2 mount {cgroup2.point} has no cpu controller (it has: {others})"
+        cure = "add +cpu to cgroup.subtree_control of its parent (in a container: on the host)"
+    elif known and cpu is None:
+        missing = "this kernel offers no cpu controller"
+        cure = "boot one with CONFIG_CGROUP_SCHED and without cgroup_disable=cpu"
+    return NoCpuController(missing, cure)
 
 
 def read_mounts(root: Path = Path("/")) -> tuple[Mount, ...]:
@@ -256,8 +230,10 @@ def read_cgroup_host(root: Path = Path("/")) -> CgroupHost:
     return locate(
         mounts,
         # Either file may be absent on a healthy host: its absence is judged by `locate`.
-        unified_controllers=parse_controllers(
-            _text_or_empty(below(root, cgroup2.point) / "cgroup.controllers") if cgroup2 else ""
+        unified_controllers=frozenset(
+            _text_or_empty(below(root, cgroup2.point) / "cgroup.controllers").split()
+            if cgroup2
+            else ()
         ),
         known=parse_proc_cgroups(_text_or_empty(root / "proc/cgroups")),
         root=root,

@@ -11,11 +11,12 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fairlead.core.cpu import Counters
+from fairlead.core.units import INTEGER_MAX
 from fairlead.node import kernel_files
 from fairlead.node.kernel_files import FILE_BYTES_MAX, Quota
 from fairlead.ports.faults import PermanentFault
@@ -34,9 +35,8 @@ class CgroupTree:
         try:
             self._fd = os.open(root, _DIRECTORY)
         except OSError as error:
-            raise PermanentFault(
-                f"{root}: cannot be opened as a cgroup ({error.strerror})"
-            ) from error
+            text = f"{root}: cannot be opened as a cgroup ({error.strerror})"
+            raise PermanentFault(text) from error
 
     def close(self) -> None:
         os.close(self._fd)
@@ -63,19 +63,13 @@ class CgroupTree:
         """Paths below the root that match `pattern` component by component, sorted."""
         paths = [""]
         for glob in components(pattern):
-            paths = [
-                f"{path}/{name}" if path else name
-                for path in paths
-                for name in self._children_or_none(path)
-                if fnmatchcase(name, glob)
-            ]
+            below: list[str] = []
+            for path in paths:
+                with suppress(OSError):  # it went away while we looked
+                    names = [name for name in self.children(path) if fnmatchcase(name, glob)]
+                    below += [f"{path}/{name}" if path else name for name in names]
+            paths = below
         return sorted(paths)
-
-    def _children_or_none(self, path: str) -> list[str]:
-        try:
-            return self.children(path)
-        except OSError:
-            return []  # it went away while we looked
 
     def open_file(self, path: str, name: str, flags: int = os.O_RDONLY) -> int:
         """A descriptor of a kernel file in the cgroup at `path`; links are refused."""
@@ -119,46 +113,41 @@ class ContainerFiles:
     v1: cpu.stat, cpuacct.usage, cpu.cfs_quota_us, cpu.cfs_period_us. v2: cpu.stat, cpu.max.
     """
 
-    def __init__(self, version: int, descriptors: tuple[int, ...]) -> None:
-        self._version, self._descriptors = version, descriptors
+    def __init__(self, version: int, descriptors: list[int]) -> None:
+        self._version, self.descriptors = version, descriptors
 
     def counters(self) -> Counters | None:
         """The counters now; None when any of it is missing or rubbish."""
         try:
-            data = read_file(self._descriptors[0])
+            data = read_file(self.descriptors[0])
             if self._version == 2:
                 stat = kernel_files.cpu_stat_v2(data)
                 usage_us = None if stat is None else stat.usage_us
             else:
                 stat = kernel_files.cpu_stat_v1(data)
-                usage_ns = kernel_files.counter(read_file(self._descriptors[1]))
+                usage_ns = kernel_files.counter(read_file(self.descriptors[1]))
                 usage_us = None if usage_ns is None else usage_ns // 1000
         except OSError:
             return None  # the container went away
         if stat is None or usage_us is None:
             return None
-        return Counters(
-            time_us=time.monotonic_ns() // 1000,
-            usage_us=usage_us,
-            periods=stat.periods,
-            throttled_periods=stat.throttled_periods,
-            throttled_us=stat.throttled_us,
-        )
+        counters = Counters(time.monotonic_ns() // 1000, usage_us, *stat[:3])
+        # Counters are recorded, and a record holds no larger integers. (It would take 285 years.)
+        return counters if max(counters) <= INTEGER_MAX else None
 
     def quota(self) -> Quota | None:
         """The limit in force; None when it cannot be read as the kernel writes it."""
         try:
             if self._version == 2:
-                return kernel_files.quota_v2(read_file(self._descriptors[1]))
-            quota, period = (read_file(descriptor) for descriptor in self._descriptors[2:])
+                return kernel_files.quota_v2(read_file(self.descriptors[1]))
+            quota, period = (read_file(descriptor) for descriptor in self.descriptors[2:])
         except OSError:
             return None
         return kernel_files.quota_v1(quota, period)
 
     def close(self) -> None:
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = ()
+        while self.descriptors:
+            os.close(self.descriptors.pop())
 
 
 class CgroupFiles:
@@ -175,15 +164,14 @@ class CgroupFiles:
         if self._version == 1:
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
             files = [files[0], (self._cpuacct, "cpuacct.usage"), *((self.cpu, n) for n in names)]
-        opened: list[int] = []
+        opened = ContainerFiles(self._version, [])
         try:
             for tree, name in files:
-                opened.append(tree.open_file(path, name))
+                opened.descriptors.append(tree.open_file(path, name))
         except OSError:
-            for descriptor in opened:
-                os.close(descriptor)
+            opened.close()
             raise
-        return ContainerFiles(self._version, tuple(opened))
+        return opened
 
     def quota(self, path: str) -> Quota | None:
         with closing(self.container(path)) as files:
@@ -210,11 +198,12 @@ class CgroupFiles:
             return
         before = self.quota(path)
         period = DEFAULT_PERIOD_US if before is None else before.period_us
-        if quota.period_us > period:
-            self._write(path, "cpu.cfs_period_us", str(quota.period_us))
-        self._write(path, "cpu.cfs_quota_us", str(-1 if quota.quota_us is None else quota.quota_us))
-        if quota.period_us < period:
-            self._write(path, "cpu.cfs_period_us", str(quota.period_us))
+        quota_us = -1 if quota.quota_us is None else quota.quota_us
+        writes = [("cpu.cfs_period_us", quota.period_us), ("cpu.cfs_quota_us", quota_us)]
+        if quota.period_us == period:
+            del writes[0]
+        for name, value in writes if quota.period_us > period else reversed(writes):
+            self._write(path, name, str(value))
 
     def _burst(self, path: str) -> int | None:
         """The burst in force; None where the kernel has none (before 5.14)."""

@@ -58,50 +58,40 @@ def counter(data: bytes) -> int | None:
 
 def cpu_stat_v1(data: bytes) -> CpuStat | None:
     """cpu.stat of a v1 hierarchy: throttled_time in nanoseconds, no usage."""
-    table = _table(data)
-    if table is None or not {b"nr_periods", b"nr_throttled", b"throttled_time"} <= table.keys():
-        return None
-    throttled_us = table[b"throttled_time"] // _US_PER_NS
-    return CpuStat(table[b"nr_periods"], table[b"nr_throttled"], throttled_us, None)
+    match _table(data):
+        case {b"nr_periods": periods, b"nr_throttled": throttled, b"throttled_time": throttled_ns}:
+            return CpuStat(periods, throttled, throttled_ns // _US_PER_NS, None)
+    return None
 
 
 def cpu_stat_v2(data: bytes) -> CpuStat | None:
     """cpu.stat of the unified hierarchy: microseconds, usage included."""
-    table = _table(data)
-    if table is None or b"usage_usec" not in table:
+    table = _table(data) or {}
+    bandwidth = [table.get(key) for key in (b"nr_periods", b"nr_throttled", b"throttled_usec")]
+    known = [value for value in bandwidth if value is not None]
+    # None of them: no limit was ever set, and the kernel leaves them out.
+    if b"usage_usec" not in table or len(known) not in (0, 3):
         return None
-    usage = table[b"usage_usec"]
-    bandwidth = (b"nr_periods", b"nr_throttled", b"throttled_usec")
-    if not any(key in table for key in bandwidth):
-        return CpuStat(0, 0, 0, usage)  # no limit was ever set: the kernel leaves them out
-    if not all(key in table for key in bandwidth):
-        return None
-    periods, throttled, throttled_us = (table[key] for key in bandwidth)
-    return CpuStat(periods, throttled, throttled_us, usage)
+    periods, throttled, throttled_us = known or (0, 0, 0)
+    return CpuStat(periods, throttled, throttled_us, table[b"usage_usec"])
 
 
 def quota_v1(quota: bytes, period: bytes) -> Quota | None:
     """cpu.cfs_quota_us and cpu.cfs_period_us; -1 means unlimited."""
-    length = counter(period)
-    if not length:
-        return None
-    if quota == b"-1\n":
-        return Quota(None, length)
-    amount = counter(quota)
-    return Quota(amount, length) if amount else None
+    return _quota(None if quota == b"-1\n" else counter(quota) or 0, counter(period))
 
 
 def quota_v2(data: bytes) -> Quota | None:
     parts = data[:-1].split(b" ") if data.endswith(b"\n") else []
     if len(parts) != 2:
         return None
-    length = whole_number(parts[1])
-    if not length:
-        return None
-    if parts[0] == b"max":
-        return Quota(None, length)
-    amount = whole_number(parts[0])
-    return Quota(amount, length) if amount else None
+    amount = None if parts[0] == b"max" else whole_number(parts[0]) or 0
+    return _quota(amount, whole_number(parts[1]))
+
+
+def _quota(amount_us: int | None, period_us: int | None) -> Quota | None:
+    """None: unlimited. A quota or a period of 0 is none of the kernel's."""
+    return Quota(amount_us, period_us) if period_us and amount_us != 0 else None
 
 
 def pressure(data: bytes) -> StallTime | None:

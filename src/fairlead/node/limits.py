@@ -6,14 +6,16 @@ they are restored or their container is gone: `restore` promises to put back exa
 
 import errno
 from collections.abc import Iterable
-from typing import Any, NamedTuple
 
+import msgspec
+
+from fairlead.core.cpu import PodSighting
 from fairlead.core.invariant import require
 from fairlead.node.cgroups import CgroupFiles, quota_for
 from fairlead.node.kernel_files import Quota
 from fairlead.node.sensor import container_path
 from fairlead.node.state import ORIGINALS, StateDirectory
-from fairlead.ports.cpu import Gone, PodSighting
+from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 _PASSING = {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENOMEM}
@@ -30,21 +32,23 @@ class CgroupActuator:
         require(decision >= 0, "a limit is written for a recorded decision")
         path = container_path(uid, container)
         try:
-            before = after = self._files.quota(path)
-            if before is not None:
-                wanted = quota_for(millicores, before.period_us, burst=self._burst)
+            quota = self._files.quota(path)
+            if quota is not None:
+                wanted = quota_for(millicores, quota.period_us, burst=self._burst)
                 self._files.set_quota(path, wanted)
-                after = self._files.quota(path)
+                quota = self._files.quota(path)
         except OSError as error:
             raise _fault(path, error) from error
-        if after is None or after.millicores is None:
+        if quota is None or quota.millicores is None:
             raise TemporaryFault(f"{path}: limit unreadable")
-        return after.millicores
+        return quota.millicores
 
 
-class Original(NamedTuple):
+class Original(msgspec.Struct, frozen=True):
     """One container's own limit and which pod (by identity) it belonged to."""
 
+    pod: str
+    container: str
     identity: str
     quota: Quota
 
@@ -54,11 +58,12 @@ class Originals:
 
     def __init__(self, directory: StateDirectory) -> None:
         self._directory = directory
-        self._kept: dict[tuple[str, str], Original] = {}
-        stored = directory.read(ORIGINALS)
-        for entry in (stored or {}).get("containers", []):
-            key = (entry["pod"], entry["container"])
-            self._kept[key] = Original(entry["identity"], _quota(entry["quota"]))
+        stored = (directory.read(ORIGINALS) or {}).get("containers", [])
+        try:
+            kept = msgspec.convert(stored, list[Original])
+        except msgspec.ValidationError as error:
+            raise PermanentFault(f"the original limits are damaged: {error}") from error
+        self._kept = {(original.pod, original.container): original for original in kept}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -77,18 +82,15 @@ class Originals:
                     quota = _read(files, *key)
                     if quota is None:
                         continue
-                    known, changed = Original(sighting.identity, quota), True
+                    known, changed = Original(*key, sighting.identity, quota), True
                 present[key] = known
         if changed or present.keys() != self._kept.keys():
             self._kept = present
             self._store()
 
     def _store(self) -> None:
-        entries = [
-            {"pod": pod, "container": name, "identity": identity, "quota": list(quota)}
-            for (pod, name), (identity, quota) in sorted(self._kept.items())
-        ]
-        self._directory.replace(ORIGINALS, {"version": 1, "containers": entries})
+        kept = [self._kept[key] for key in sorted(self._kept)]
+        self._directory.replace(ORIGINALS, {"version": 1, "containers": kept})
 
     def restore(self, files: CgroupFiles) -> tuple[list[str], list[str]]:
         """Put every original back, decreases first; returns what was restored and what failed."""
@@ -118,14 +120,6 @@ def _read(files: CgroupFiles, pod: str, container: str) -> Quota | None:
         return files.quota(container_path(pod, container))
     except OSError:
         return None
-
-
-def _quota(stored: Any) -> Quota:
-    """From [quota_us or null, period_us, burst_us]; what is not a quota is damage."""
-    match stored:
-        case [int() | None as quota_us, int() as period_us, int() as burst_us]:
-            return Quota(quota_us, period_us, burst_us)
-    raise PermanentFault(f"the original limits are damaged: {stored!r}")
 
 
 def _fault(path: str, error: OSError) -> Fault:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from fairlead.core.cpu import ContainerSighting, PodSighting
 from fairlead.node.cgroups import CgroupFiles, ContainerFiles
-from fairlead.ports.cpu import ContainerSighting, PodSighting
 from fairlead.schema.node import PodRule
 
 _NO_RULE = PodRule(match="*")
@@ -36,8 +36,6 @@ class _Pod:
 class CgroupSensor:
     """A `CpuSensor` over real cgroups. Keeps descriptors open between samples."""
 
-    _discovered_ms: int | None
-
     def __init__(
         self,
         files: CgroupFiles,
@@ -48,7 +46,8 @@ class CgroupSensor:
     ) -> None:
         self._files, self._pattern, self._rules = files, pattern, rules
         # Looking for newcomers costs as much as reading a third of all counters.
-        self._discover_ms, self._discovered_ms = discover_ms, None
+        self._discover_ms = discover_ms
+        self._discovered_ms: int | None = None
         self._pods: dict[str, _Pod] = {}
         self.first: Callable[[list[PodSighting]], None] = lambda _: None
         """Is given each sample before the governor, and so the actuator, knows of its pods."""
@@ -113,14 +112,15 @@ class CgroupSensor:
             # A limit that cannot be read is not "unlimited": the whole reading is missing.
             counters = None if quota is None else files.counters()
             containers.append(ContainerSighting(name, limit, counters))
+        rule = pod.rule
         return PodSighting(
-            uid=uid,
-            request_millicores=pod.rule.request_millicores,
-            containers=tuple(containers),
-            priority=pod.rule.priority,
-            opted_out=pod.rule.opted_out,
-            started_ms=pod.started_ms,
-            identity=pod.identity,
+            uid,
+            rule.request_millicores,
+            tuple(containers),
+            rule.priority,
+            rule.opted_out,
+            pod.started_ms,
+            pod.identity,
         )
 
 

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fairlead.host import files
 from fairlead.host.clock import now_ms
 from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
@@ -61,10 +63,11 @@ class StateDirectory:
         with faults(f"read {self.path / name}"):
             return max(0, now_ms() - int((self.path / name).stat().st_mtime * 1000))
 
-    def replace(self, name: str, value: dict[str, Any], *, durable: bool = True) -> None:
+    def replace(self, name: str, value: object, *, durable: bool = True) -> None:
         """Put a new version in place, whole. `durable` waits for the disk."""
+        data = msgspec.json.encode(value, order="sorted")  # the state of 110 pods is 100 kB
         try:
-            files.replace_json(self.path / name, value, durable=durable)
+            files.replace(self.path / name, data, durable=durable)
         except OSError as error:  # also a read-only file system: it may be mounted again
             text = f"{self.path / name}: {error.strerror}"
             raise TemporaryFault(text, retry_after_ms=_RETRY_AFTER_MS) from error

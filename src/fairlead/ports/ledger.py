@@ -130,11 +130,8 @@ class LedgerReader(Protocol):
 
     def last(self, kind: str) -> Entry | None: ...
     def archived_to(self) -> int:
-        """The last entry whose content was moved to an archive; 0 when none was.
-
-        The ledger's own entries before it are still here, and those that exports of later outcomes
-        prove; every other one is `Archived`.
-        """
+        """The last entry whose content was moved to an archive; 0 when none was. The ledger's own
+        entries before it are still here, and those that exports of later outcomes prove."""
 
     def head(self) -> SignedHead:
         """The durable end of the log, signed."""
@@ -153,27 +150,21 @@ class LedgerReader(Protocol):
     def verify(
         self, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
     ) -> Verification:
-        """Follow the whole log, and compare it with heads that were held elsewhere.
-
-        Without such a head, damage is found; a rewriting by a holder of the key is not.
-        """
+        """Follow the whole log, and compare it with heads that were held elsewhere: without such a
+        head, damage is found; a rewriting by a holder of the key is not."""
 
     def close(self) -> None:
         """Let go of it; closing again does nothing."""
 
 
 class Ledger(LedgerReader, Protocol):
-    """The writing side. Raises `TemporaryFault` or `PermanentFault`, and then recorded nothing.
-
-    (Across a network a fault may hide a success; a draft with a plan and an effect can be sent
-    again without harm.) May be called from several threads.
-    """
+    """The writing side. Raises `TemporaryFault` or `PermanentFault`, and then recorded nothing;
+    across a network a fault may hide a success, so a draft with a plan and an effect can be sent
+    again. May be called from several threads."""
 
     def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
-        """Record all drafts or none; durable when it returns one entry for each.
-
-        With `expected_size`, only if that is the ledger's size: else `HeadMoved`.
-        """
+        """Record all drafts or none; durable when it returns one entry for each. With
+        `expected_size`, only if that is the ledger's size: else `HeadMoved`."""
 
     def failure(self) -> str | None:
         """Why the last `append` could not be recorded; None after one that was."""

@@ -1,6 +1,6 @@
 """The port between a fast governor and its flight recorder: record, then apply, then mark.
 
-    seq = recorder.append("cpu.allocate", version=1, time_ms=now_ms, input=document, output=plan)
+    seq = recorder.append("cpu.govern", version=1, time_ms=now_ms, input=document, output=plan)
     ...                                               # apply the plan
     recorder.mark(seq, "applied", time_ms=now_ms)
 
@@ -49,11 +49,9 @@ class RecordHead:
 
 
 class Recorder(Protocol):
-    """A durable, hash-chained record. Raises `TemporaryFault` or `PermanentFault`.
-
-    Whatever is raised, nothing was recorded and the next call works as if this one had not been.
-    Sequence numbers grow; entries are not the only things that have one.
-    """
+    """A durable, hash-chained record. Raises `TemporaryFault` or `PermanentFault`, and then
+    recorded nothing: the next call works as if this one had not been. Sequence numbers grow;
+    entries are not the only things that have one."""
 
     def append(
         self,
@@ -65,6 +63,10 @@ class Recorder(Protocol):
         output: dict[str, Any],
     ) -> int:
         """Record a decision before it is applied; durable when it returns its sequence number."""
+
+    def begins_segment(self, kind: str) -> bool:
+        """Whether the next entry of this kind is the first one of its segment: segments are dropped
+        whole, so it holds everything that the later ones leave out."""
 
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
         """Record what became of an entry, once; durable when it returns."""
@@ -78,16 +80,10 @@ class Recorder(Protocol):
 
 
 class FlightRecorder(Recorder, Protocol):
-    """For a governor of several ticks a second, which must not wait for a slow disk.
-
-    What was recorded outlives the process at once, the machine only from the next `sync` on; a head
-    is synced before it is anchored.
-    """
+    """For a governor of several ticks a second, which must not wait for a slow disk: what was
+    recorded outlives the process at once, the machine only from the next `sync` on."""
 
     def sync(self) -> None: ...
-    def begins_segment(self, kind: str) -> bool:
-        """Whether the next entry of this kind is the first one of its segment: segments are dropped
-        whole, so it holds everything that the later ones leave out."""
 
     def tail(self, kind: str) -> list[RecordEntry]:
         """All entries of a kind in the newest segment that has one: from the entry that holds

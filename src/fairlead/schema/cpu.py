@@ -37,6 +37,21 @@ AllocateDocument = STYLE.document(cpu.NodeSnapshot, "AllocateDocument")
 AllocateResult = RESULT.document(cpu.NodePlan, "AllocateResult")
 
 
+def cpu_config(settings: Any, node_millicores: int, policy: cpu.Policy) -> cpu.CpuConfig:
+    """How a node is governed, from the configuration of an agent or from a scenario."""
+    return cpu.CpuConfig(
+        node_millicores,
+        policy,
+        settings.reserve,
+        settings.sample_ms,
+        settings.clear_ms,
+        settings.hysteresis_band,
+        headroom=STYLE.to_core(cpu.Headroom, settings.headroom),
+        smoothing=STYLE.to_core(cpu.Smoothing, settings.smoothing),
+        guardrails=STYLE.to_core(cpu.Guardrails, settings.guardrails),
+    )
+
+
 def decide_clear(document: Any) -> dict[str, Any]:
     return from_plan(cpu.clear(STYLE.to_core(cpu.Snapshot, document)))
 

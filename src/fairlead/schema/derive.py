@@ -13,7 +13,7 @@
 A Style says how a family of documents is written: camelCase or not, which fields may be left out,
 the largest sizes. Types: str, int, float, bool, enums, dataclasses, named tuples, `X | None`,
 tuples, frozensets, mappings of strings, and unions of dataclasses with a class attribute `TAG`
-(written as `"type"`). Markers: Range, NonEmpty, Time, Duration, Hours, Hex, Written. What no type
+(written as `"type"`). Markers: those of core/units.py. What no type
 can say, a method `faults()` of the value yields as `OutOfRange`, with core's field names; a
 constructor may raise one too.
 `@STYLE.derived(Budget)` above an empty Struct gives that class its fields, for annotations and
@@ -22,8 +22,9 @@ constructor may raise one too.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -48,7 +49,7 @@ from fairlead.schema.border import BadInput
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
-_SEGMENT = re.compile(r"([A-Za-z_]\w*)((?:\[\d+\])*)")
+_SEGMENT = re.compile(r"([^.\[\]]+)((?:\[\d+\])*)")
 Fields = Mapping[type, Set[str]]
 
 
@@ -85,39 +86,41 @@ class Style:
         self,
         *,
         camel: bool = False,
-        strict: bool = True,
+        strict: bool | Set[type] = True,
         optional: Fields | None = None,
         required: Fields | None = None,
         left_out: Fields | None = None,
         plain: Fields | None = None,
         computed: Fields | None = None,
         not_null: Fields | None = None,
+        described: Mapping[type, Mapping[str, str]] | None = None,
         size_max: int = SIZE_MAX,
         text_max: int | None = None,
         hours_max: int = SIZE_MAX,
         suffix: str = "Document",
     ) -> None:
-        """`strict`: every field is required, but for `optional` ones; else those without a default
-        and `required` ones. `left_out` fields are given to `to_core` by name; `plain` ones are in
-        milliseconds, as core has them. `computed` are properties that are written like fields, and
-        not read. `not_null` fields may be left out, and are None in core then, but not be null.
-        A Range that ends at SIZE_MAX ends at `size_max` here.
+        """`strict`: every field is required (of these classes), but for `optional` ones; else those
+        without a default and `required` ones. `left_out` fields are given to `to_core` by name, or
+        keep their defaults; `plain` ones are in milliseconds, as core has them. `computed` are
+        properties that are written like fields, and not read. `not_null` fields may be left out,
+        and are None in core then, but not be null. A size that ends at SIZE_MAX ends at `size_max`.
         """
         self._camel, self._strict, self._suffix = camel, strict, suffix
         self._optional, self._required = optional or {}, required or {}
         self._left_out, self._bare, self._computed = left_out or {}, plain or {}, computed or {}
-        self._not_null = not_null or {}
+        self._not_null, self._described = not_null or {}, described or {}
         self._size_max, self._text_max, self._hours_max = size_max, text_max, hours_max
         self._shapes: dict[type, _Shape] = {}
 
     def document(self, cls: type, name: str | None = None) -> type[msgspec.Struct]:
-        return self._shape(cls, name).struct
+        return self._shape(cls, None, name).struct
 
     def derived(self, cls: type) -> Callable[[type[S]], type[S]]:
-        """Decorates an empty Struct, which gets the fields of a dataclass."""
+        """Decorates a Struct, which gets the fields of a dataclass; its own, that core does not
+        have, stand before them, or behind where they have defaults."""
 
         def fill(declared: type[S]) -> type[S]:
-            shape = self._shape(cls, declared.__name__, declared.__doc__)
+            shape = self._shape(cls, declared)
             return shape.struct  # type: ignore[return-value]  # the declared class, with fields
 
         return fill
@@ -155,16 +158,14 @@ class Style:
 
     def restyled(self, cls: type, document: Any, **given: Any) -> msgspec.Struct:
         """The document of another style in this one, every value as it was written there."""
-        values = given
-        for name, codec in self._shape(cls).codecs.items():
-            value = getattr(document, name, given.get(name))
-            inner = codec.inner
-            if inner is not None and isinstance(value, list):
-                value = [self.restyled(inner, item) for item in value]
-            elif inner is not None and value is not None:
-                value = self.restyled(inner, value)
-            values[name] = value
-        return self._shape(cls).struct(**values)
+        shape = self._shape(cls)
+        for name, codec in shape.codecs.items():
+            if name not in given:
+                value = getattr(document, name)
+                if codec.inner is not None:
+                    value = msgspec.convert(value, codec.type, from_attributes=True)
+                given[name] = value
+        return shape.struct(**given)
 
     def from_core(self, value: Any) -> dict[str, Any]:
         """The document of a value of core, as plain data with every field."""
@@ -177,13 +178,19 @@ class Style:
     # -- shapes -----------------------------------------------------------------------------------
 
     def _shape(
-        self, cls: type, name: str | None = None, doc: str | None = None, tag: str | None = None
+        self,
+        cls: type,
+        declared: type[msgspec.Struct] | None = None,
+        name: str | None = None,
+        tag: str | None = None,
     ) -> _Shape:
         if cls not in self._shapes:
-            self._shapes[cls] = self._made(cls, name, doc, tag)
+            self._shapes[cls] = self._made(cls, declared, name, tag)
         return self._shapes[cls]
 
-    def _made(self, cls: type, name: str | None, doc: str | None, tag: str | None) -> _Shape:
+    def _made(
+        self, cls: type, declared: type[msgspec.Struct] | None, name: str | None, tag: str | None
+    ) -> _Shape:
         hints = get_type_hints(cls, include_extras=True)
         codecs: dict[str, _Codec] = {}
         written: dict[str, str] = {}
@@ -199,16 +206,26 @@ class Style:
             else:
                 codec = self._codec(hint)
                 options = self._default(cls, field, default, codec)
+            if field in self._described.get(cls, ()):
+                meta = Meta(description=self._described[cls][field])
+                codec = codec._replace(type=Annotated[codec.type, meta])
             codecs[field] = codec
             members.append((field, codec.type, msgspec.field(name=written[field], **options)))
         for field in sorted(self._computed.get(cls, ())):
             written[field] = self._name(field, None)
             result = get_type_hints(getattr(cls, field).fget)["return"]
             members.append((field, result, msgspec.field(name=written[field])))
+        for own in () if declared is None else msgspec.structs.fields(declared):
+            first = own.required
+            options = {} if first else {"default": own.default}
+            members.insert(
+                0 if first else len(members), (own.name, own.type, msgspec.field(**options))
+            )
+        name = declared.__name__ if declared is not None else name
         struct = msgspec.defstruct(
             name or f"{cls.__name__}{self._suffix}",
             members,
-            namespace={"__doc__": doc or cls.__doc__},
+            namespace={"__doc__": (declared or cls).__doc__},
             module=cls.__module__,
             frozen=True,
             kw_only=True,
@@ -220,12 +237,13 @@ class Style:
         readers = [(name, codec.read) for name, codec in codecs.items() if codec.read is not None]
         writers = [(written[name], codec.write) for name, codec in codecs.items() if codec.write]
         checked = hasattr(cls, "faults")
-        whole = dataclasses.is_dataclass(cls) and len(codecs) == len(dataclasses.fields(cls))
+        left_out = [default for field, default in _fields(cls) if field not in codecs]
+        whole = dataclasses.is_dataclass(cls) and dataclasses.MISSING not in left_out
         direct = whole and not checked and all(codec.direct for codec in codecs.values())
         return _Shape(struct, codecs, written, readers, writers, checked, direct)
 
     def _default(self, cls: type, field: str, default: Any, codec: _Codec) -> dict[str, Any]:
-        if self._strict:
+        if self._strict is True or (self._strict and cls in self._strict):
             required = field not in self._optional.get(cls, ())
         else:
             required = field in self._required.get(cls, ())
@@ -273,7 +291,7 @@ class Style:
         if dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"):
             return self._nested(hint)
         if isinstance(hint, type) and issubclass(hint, Enum):
-            return _Codec(hint, None, lambda value: value.value)
+            return _Codec(hint, None, attrgetter("_value_"))  # `value` is a property, and slow
         return _Codec(hint)
 
     def _nested(self, cls: Any, tag: str | None = None) -> _Codec:
@@ -306,7 +324,8 @@ class Style:
         codec = self._codec(base)
         for marker in markers:
             if isinstance(marker, Range):
-                high = self._size_max if marker.high == SIZE_MAX else marker.high
+                size = base is int and marker.high == SIZE_MAX
+                high = self._size_max if size else marker.high
                 meta = Meta(ge=marker.low, le=high, description=marker.text)
                 codec = codec._replace(type=Annotated[base, meta])
             elif isinstance(marker, NonEmpty):
@@ -320,6 +339,8 @@ class Style:
                 codec = _parsed(_DURATION, times.parse_duration, times.format_duration)
             elif isinstance(marker, units.Hours):
                 codec = _hours(times.duration_ms if marker.up else times.cap_ms, self._hours_max)
+            elif isinstance(marker, units.Series):
+                codec = _parsed(dict[str, Any], _read_series, _write_series)
         return codec
 
     def _path(self, cls: type | None, field: str) -> str:
@@ -366,6 +387,24 @@ def _hex(digits: int) -> _Codec:
 
     shape = Annotated[str, Meta(extra_json_schema={"pattern": pattern})]
     return _parsed(shape, read, bytes.hex)
+
+
+def _read_series(document: dict[str, Any], path: str) -> tuple[tuple[int, float], ...]:
+    """By number, not by text: "9800" comes before "10000"."""
+    for key, value in document.items():
+        # Only the plain form: "007" would be the same time as "7".
+        if not (key.isascii() and key.isdigit() and len(key) <= 16 and str(int(key)) == key):
+            raise BadInput(f"{path}.{key}", "must be named by a time in milliseconds")
+        if type(value) not in (int, float):
+            raise BadInput(f"{path}.{key}", f"must be a number, got {value!r}")
+    try:
+        return tuple((at, float(document[str(at)])) for at in sorted(map(int, document)))
+    except OverflowError:
+        raise BadInput(path, "must hold finite numbers") from None
+
+
+def _write_series(pairs: Iterable[tuple[int, float]]) -> dict[str, float]:
+    return {str(at): value for at, value in pairs}
 
 
 def _hours(to_ms: Callable[[float], int], hours_max: int) -> _Codec:

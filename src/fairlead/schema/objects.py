@@ -11,7 +11,7 @@ that is given must still be the current one. Of a Run's spec only `funding` can 
 """
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, field
@@ -28,6 +28,8 @@ API_VERSION = "fairlead.dev/v1alpha1"
 RUN_MUTABLE = frozenset({"funding"})
 
 Kind = Literal["Budget", "Run", "Node", "Reservation"]
+K = TypeVar("K")
+S = TypeVar("S")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -155,44 +157,30 @@ class _Head(msgspec.Struct, frozen=True, rename="camel"):
     kind: str
 
 
-class BudgetManifest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+class _Manifest(
+    msgspec.Struct, Generic[K, S], forbid_unknown_fields=True, frozen=True, rename="camel"
+):
+    api_version: Literal["fairlead.dev/v1alpha1"]
+    kind: K
+    metadata: Metadata
+    spec: S
+    status: Any = None
+
+
+class BudgetManifest(_Manifest[Literal["Budget"], BudgetSpec], frozen=True):
     """A Budget as written."""
 
-    api_version: Literal["fairlead.dev/v1alpha1"]
-    kind: Literal["Budget"]
-    metadata: Metadata
-    spec: BudgetSpec
-    status: Any = None
 
-
-class RunManifest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+class RunManifest(_Manifest[Literal["Run"], RunSpec], frozen=True):
     """A Run as written."""
 
-    api_version: Literal["fairlead.dev/v1alpha1"]
-    kind: Literal["Run"]
-    metadata: Metadata
-    spec: RunSpec
-    status: Any = None
 
-
-class NodeManifest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+class NodeManifest(_Manifest[Literal["Node"], NodeSpec], frozen=True):
     """A Node as written."""
 
-    api_version: Literal["fairlead.dev/v1alpha1"]
-    kind: Literal["Node"]
-    metadata: Metadata
-    spec: NodeSpec
-    status: Any = None
 
-
-class ReservationManifest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+class ReservationManifest(_Manifest[Literal["Reservation"], ReservationSpec], frozen=True):
     """A Reservation as written."""
-
-    api_version: Literal["fairlead.dev/v1alpha1"]
-    kind: Literal["Reservation"]
-    metadata: Metadata
-    spec: ReservationSpec
-    status: Any = None
 
 
 Manifest = BudgetManifest | RunManifest | NodeManifest | ReservationManifest
@@ -202,7 +190,12 @@ SHAPES: dict[str, type[Manifest]] = {
     "Node": NodeManifest,
     "Reservation": ReservationManifest,
 }
-SPECS: dict[str, type[Spec]] = {kind: get_type_hints(SHAPES[kind])["spec"] for kind in SHAPES}
+SPECS: dict[str, type[Spec]] = {
+    "Budget": BudgetSpec,
+    "Run": RunSpec,
+    "Node": NodeSpec,
+    "Reservation": ReservationSpec,
+}
 
 
 def read_manifest(value: Any) -> Manifest:

@@ -13,6 +13,9 @@ from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.schema.border import BadInput
+from fairlead.schema.cpu_govern import KIND as CPU_KIND
+from fairlead.schema.cpu_govern import VERSION as CPU_VERSION
+from fairlead.schema.cpu_govern import replay_cpu
 from fairlead.schema.gpu import VERSIONS, decide_resolve
 from fairlead.schema.kinds import KINDS, Kind
 from fairlead.schema.traffic import AgentTickDocument
@@ -36,7 +39,10 @@ for as long as records of it are around.
 
 Sequel = Callable[[Mapping[str, Any], Any], tuple[Mapping[str, Any], Any]]
 """(input, what the entry before left or None) to (result, what this entry leaves)."""
-SEQUELS: Mapping[tuple[str, int], Sequel] = {(KIND, VERSION): replay_govern}
+SEQUELS: Mapping[tuple[str, int], Sequel] = {
+    (CPU_KIND, CPU_VERSION): replay_cpu,
+    (KIND, VERSION): replay_govern,
+}
 """Decisions whose input is whole only in the first entry of a segment; raises BadInput."""
 
 

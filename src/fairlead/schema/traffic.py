@@ -1,104 +1,80 @@
 """Border types of the traffic governor: the `traffic.tick` contract as documents.
 
 A null signal is a missing signal, and so is one that is left out; what a sensor cannot know it
-should not have to invent. Rubbish (NaN, a negative latency, a rate above 1) is bad input.
+should not have to invent. Rubbish (NaN, a negative latency, a rate above 1) is bad input. A state
+is opaque to callers and checked as strictly as anything else. Every parameter of the equations can
+be overridden by its name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import asdict
 
 from fairlead.core import traffic
 from fairlead.core.reasons import TrafficReason
-from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, SIZE_MAX, OutOfRange
-from fairlead.schema.border import BadInput
-from fairlead.schema.traffic_config import (
-    DEFAULT,
-    AgentConfigDocument,
-    ConfigDocument,
-    from_config,
-    to_config,
+from fairlead.core.traffic import state as states
+from fairlead.core.traffic.config import DEFAULT_CONFIG, NAMES, NUMBER_MAX, Config, Theta
+from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.derive import Fields, Style
+
+AGENT_ONLY: Fields = {
+    Config: {"w_debt", "t_ref_s", "debt_max"},
+    traffic.Backend: {"debt", "drain_per_s"},
+}
+"""Backlog debt: only the agent sees it, and `traffic.tick` as a contract does not have it."""
+_STRICT = frozenset(
+    {
+        states.State,
+        states.BackendMemory,
+        states.NodeMemory,
+        states.StepGate,
+        states.Guard,
+        states.AdmissionState,
+    }
 )
-from fairlead.schema.traffic_state import StateDocument, from_state, plain, to_state
-
-Measure = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]
-Ratio = Annotated[float, Meta(ge=0, le=1)]
-Count = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
-Time = Annotated[int, Meta(ge=0, le=INTEGER_MAX, description="milliseconds")]
-Age = Annotated[int, Meta(ge=0, le=SIZE_MAX, description="milliseconds")]
+_DESCRIBED: Mapping[type, Mapping[str, str]] = {traffic.Backend: {"p95_ms": "of successes"}}
+TICK = Style(strict=_STRICT, left_out=AGENT_ONLY, described=_DESCRIBED)
+AGENT = Style(strict=_STRICT, described=_DESCRIBED)
+"""The second version of the input, which the agent records where debt is weighed."""
 
 
-class BackendDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One backend of the group, as seen in the last window."""
+class ThetaDocument(msgspec.Struct):
+    """Stall thresholds by PSI field, merged over the defaults; `io_some` never stalls anything."""
 
-    id: str
-    queue: Measure | None = None
-    p95_ms: Annotated[Measure | None, Meta(description="of successes")] = None
-    error_rate: Ratio | None = None
-    requests: Count | None = None
-    isolated: bool = False
-    age_ms: Age | None = None
-    rtt_ms: Measure | None = None
-    retrans_rate: Measure | None = None
-    jitter_ms: Measure | None = None
-    node: str | None = None
+    io_some: Annotated[float, Meta(ge=0, le=NUMBER_MAX)] = 1.0
 
 
-class PsiDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Shares of the last 10 s in which some or all tasks stood still."""
+class StateDocument(msgspec.Struct):
+    """The `state` of an output of `traffic.tick`."""
 
-    cpu_some: Ratio | None = None
-    mem_some: Ratio | None = None
-    mem_full: Ratio | None = None
-    io_some: Ratio | None = None
-    io_full: Ratio | None = None
+    version: Annotated[int, Meta(ge=states.VERSION, le=states.VERSION)]
 
 
-class ResourceDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Something that can run out; `cpu` is accepted and ignored."""
-
-    name: str
-    limit: Measure | None
-    used: Measure | None
+for _style in (TICK, AGENT):
+    _style.derived(Theta)(ThetaDocument)
+    _style.document(states.StepGate, "GateDocument")
+    _style.derived(states.State)(StateDocument)
 
 
-class NodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A machine under the group."""
-
-    id: str
-    psi: PsiDocument | None = None
-    resources: list[ResourceDocument] = []
-    stall_score: Measure | None = None
-    iowait_ratio: Ratio | None = None
+@TICK.derived(Config)
+class ConfigDocument(msgspec.Struct):
+    """Parameters by name; what is left out keeps its default."""
 
 
-class TickDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+@TICK.derived(traffic.Snapshot)
+class TickDocument(msgspec.Struct):
     """Input of `traffic.tick`: a group as it was seen, and the state of its last tick."""
 
-    now_ms: Time
-    group: str
-    backends: Sequence[BackendDocument]
-    nodes: list[NodeDocument] = []
-    retry_index: Measure | None = None
-    config: ConfigDocument = DEFAULT
-    state: StateDocument | None = None
 
-
-class AgentBackendDocument(BackendDocument, frozen=True):
-    """With what only the agent can see: what piled up, and how fast it is worked off."""
-
-    debt: Measure | None = None
-    drain_per_s: Measure | None = None
-
-
-class AgentTickDocument(TickDocument, frozen=True):
-    """The second version of the input, which the agent records where debt is weighed."""
-
-    backends: Sequence[AgentBackendDocument]
-    config: AgentConfigDocument = AgentConfigDocument()
+AgentTickDocument = AGENT.document(traffic.Snapshot)
+AgentConfigDocument = AGENT.document(Config)
+AGENT_DEFAULTS: Mapping[str, Any] = {"warmup_ms": 15_000, "error_requests_min": 1_000}
+"""Where the agent departs from the tick's own defaults, unless the operator sets them. Half the
+warm-up, because a backend that comes back has been probed first, and is to be back within 20 s. A
+raw rate only where it means something: one error of 200 requests is chance, and weighs 1.5."""
 
 
 class AdmissionDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -112,7 +88,7 @@ class AdmissionDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
 class TickResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Output of `traffic.tick`; objects are by backend id."""
 
-    state: StateDocument
+    state: TICK.document(states.State)  # type: ignore[valid-type]  # derived
     slots: dict[str, int]
     weights: dict[str, float]
     target: dict[str, int]
@@ -129,54 +105,24 @@ class TickResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     reasons: list[TrafficReason]
 
 
-def decide_tick(document: TickDocument) -> dict[str, Any]:
+def decide_tick(document: Any) -> dict[str, Any]:
     """The whole contract: document in, result document out."""
     return from_plan(traffic.tick(to_snapshot(document)))
 
 
-def to_snapshot(document: TickDocument) -> traffic.Snapshot:
-    """A checked document as core's frozen value; what only core can see is refused by path too."""
-    config = to_config(document.config)
-    state = None if document.state is None else to_state(document.state)
-    nodes = tuple(_node(node, f"nodes[{index}]") for index, node in enumerate(document.nodes))
-    try:
-        return traffic.Snapshot(
-            now_ms=document.now_ms,
-            group=document.group,
-            backends=tuple(traffic.Backend(**asdict(backend)) for backend in document.backends),
-            nodes=nodes,
-            retry_index=document.retry_index,
-            config=config,
-            state=state,
-        )
-    except OutOfRange as error:
-        raise BadInput(error.field, error.message) from error
-
-
-def _node(document: NodeDocument, path: str) -> traffic.Node:
-    psi = document.psi
-    try:
-        return traffic.Node(
-            document.id,
-            None if psi is None else traffic.Psi(**asdict(psi)),
-            tuple(traffic.Resource(**asdict(resource)) for resource in document.resources),
-            document.stall_score,
-            document.iowait_ratio,
-        )
-    except OutOfRange as error:
-        raise BadInput(f"{path}.{error.field}", error.message) from error
+def to_snapshot(document: Any) -> traffic.Snapshot:
+    """A checked document, of either version, as core's frozen value."""
+    style = TICK if isinstance(document, TickDocument) else AGENT
+    return style.to_core(traffic.Snapshot, document)
 
 
 def from_snapshot(snapshot: traffic.Snapshot) -> dict[str, Any]:
     """The document of a snapshot, signals spelled out: what a recorder stores."""
-    shape = AgentBackendDocument if version_of(snapshot) > 1 else BackendDocument
+    style = AGENT if version_of(snapshot) > 1 else TICK
     return {
         "now_ms": snapshot.now_ms,
         "group": snapshot.group,
-        "backends": [
-            {name: getattr(backend, name) for name in shape.__struct_fields__}
-            for backend in snapshot.backends
-        ],
+        "backends": [style.from_core(backend) for backend in snapshot.backends],
         "nodes": plain(snapshot.nodes),
         "retry_index": snapshot.retry_index,
         "config": from_config(snapshot.config),
@@ -215,3 +161,37 @@ def from_pressure(pressure: traffic.Pressure) -> dict[str, float]:
     terms: dict[str, Any] = pressure._asdict()
     layers = terms.pop("layers")
     return {**terms, **dict(layers)}
+
+
+def from_state(state: states.State) -> dict[str, Any]:
+    return {**TICK.from_core(state), "version": states.VERSION}
+
+
+def plain(value: object) -> Any:
+    """A value of core as JSON has it: objects and lists. Faster by way of the text than by hand."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def read_config(config: Mapping[str, Any], path: str) -> Config:
+    """The parameters that a configuration file sets, over the defaults; `path` is theirs in it."""
+    try:
+        return AGENT.to_core(Config, check_shape(dict(config), AgentConfigDocument))
+    except BadInput as error:
+        raise BadInput(f"{path}.{error.path}", error.message) from error
+
+
+def from_config(config: Config) -> dict[str, Any]:
+    """The document of the parameters: what differs from the defaults, by name."""
+    document = _differing(config, DEFAULT_CONFIG, NAMES)
+    if "theta" in document:
+        names = [threshold.name for threshold in fields(Theta)]
+        document["theta"] = _differing(config.theta, DEFAULT_CONFIG.theta, names)
+    return document
+
+
+def _differing(value: Any, default: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        name: getattr(value, name)
+        for name in names
+        if getattr(value, name) != getattr(default, name)
+    }

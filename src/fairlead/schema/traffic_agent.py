@@ -26,7 +26,7 @@ from msgspec import Meta
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.selector import Selector
-from fairlead.schema.traffic_config import AGENT_DEFAULTS, read_config
+from fairlead.schema.traffic import AGENT_DEFAULTS, read_config
 from fairlead.schema.yaml import parse_yaml
 
 _RULES = HealthRules()

@@ -25,8 +25,7 @@ from fairlead.core.traffic import (
 )
 from fairlead.core.units import OutOfRange
 from fairlead.schema.border import BadInput, check_shape, read_document
-from fairlead.schema.traffic import from_plan
-from fairlead.schema.traffic_state import plain
+from fairlead.schema.traffic import from_plan, plain
 
 KIND, VERSION = "traffic.govern", 1
 _DIGEST_BYTES = 16

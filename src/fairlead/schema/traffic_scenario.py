@@ -24,7 +24,7 @@ from msgspec import Meta
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import AdmissionMode, Config
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.traffic_config import AGENT_DEFAULTS, read_config
+from fairlead.schema.traffic import AGENT_DEFAULTS, read_config
 from fairlead.schema.yaml import parse_yaml
 
 BACKENDS_MAX = 64

@@ -1,12 +1,7 @@
 """Simulations: the real decision code against simulated pods and backends, in virtual time.
 
-    from fairlead.schema.scenario import read_scenario
-    from fairlead.sim import play
-
-    played = play(read_scenario(data), seed=7)
-    played.digest, played.runs[0].pods
-
-Clock, randomness and faults are simulated; the governor is `fairlead.engine`, unchanged.
+played = play(read_scenario(data), seed=7)
+played.digest, played.runs[0].pods
 """
 
 from importlib.resources import files

@@ -1,21 +1,31 @@
-"""The node agent of a simulation: the real loop and governor between faulty simulated adapters.
+"""The node agent of a simulation: the real loop and governor between faulty simulated ports.
 
-The loop is the engine's, the same that runs on a machine. Sensor, actuator and recorder fail where
-the scenario's fault rules say so; a crash is `AgentDied`, which nothing in the loop catches. The
-agent keeps the stored state, dies, and starts again from it.
+They fail where the scenario's fault rules say so; a crash is `AgentDied`, which nothing in the loop
+catches. The agent keeps the stored state, dies, and starts again from it.
 """
 
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Counters, NodePlan
+from fairlead.core.cpu import (
+    ContainerSighting,
+    Counters,
+    CpuConfig,
+    NodePlan,
+    PodSighting,
+    allocate,
+)
 from fairlead.core.invariant import require
-from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
-from fairlead.ports.cpu import ContainerSighting, Gone, PodSighting
+from fairlead.engine.cpu import CpuGovernor, CpuLoop, GovernorState
+from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import RecordEntry, RecordHead, Status
+from fairlead.schema.border import read_document
+from fairlead.schema.cpu_govern import CpuGovernDocument, CpuLife, follow, output_of
 from fairlead.schema.scenario import FaultDocument, FaultPoint
 from fairlead.sim.clock import Entropy, Stream, Turn, VirtualClock
 from fairlead.sim.node import SimNode, SimPod
@@ -91,44 +101,45 @@ class AgentDied(Exception):
         self.away_ms = away_ms
 
 
-class SimContext:
-    """What all adapters share: the node, the time, the faults and the record."""
+class SimPorts:
+    """Sensor, actuator and recorder of the agent: the simulated node, with the scenario's faults.
+
+    `written` is called for every limit in force, `decided` before a decision is applied.
+    """
 
     def __init__(
         self, node: SimNode, clock: VirtualClock, faults: Faults, record: RunRecord
     ) -> None:
         self.node, self.clock, self.faults, self.record = node, clock, faults, record
-
-    def may_crash(self, when: str) -> None:
-        rule = self.faults.fires(FaultPoint.AGENT_CRASH, AGENT, self.clock.now_ms)
-        if rule is not None:
-            raise AgentDied(when, max(1, rule.duration_s) * 1000)
+        self.written: Callable[[str], None] = lambda _: None
+        self.decided: Callable[[SimDecision], None] = lambda _: None
+        self._open: dict[int, RecordEntry] = {}
+        self._life: CpuLife | None = None
+        """Followed from the recorded bytes alone: what a replay of this record knows."""
 
     def log(self, text: str) -> None:
         self.record.event(self.clock.now_ms, "fault", text)
 
-
-class SimSensor:
-    """A `CpuSensor` over the simulated node."""
-
-    def __init__(self, context: SimContext) -> None:
-        self._context = context
+    def _may_crash(self, when: str) -> None:
+        rule = self.faults.fires(FaultPoint.AGENT_CRASH, AGENT, self.clock.now_ms)
+        if rule is not None:
+            raise AgentDied(when, max(1, rule.duration_s) * 1000)
 
     def sample(self, now_ms: int) -> Sequence[PodSighting]:
-        self._context.may_crash("while sampling")
-        sightings = [self._sight(pod, now_ms) for pod in self._context.node.present()]
-        self._context.record.observation(now_ms, sightings)
+        self._may_crash("while sampling")
+        sightings = [self._sight(pod, now_ms) for pod in self.node.present()]
+        self.record.observation(now_ms, sightings)
         return sightings
 
     def _sight(self, pod: SimPod, now_ms: int) -> PodSighting:
-        name, faults = pod.spec.name, self._context.faults
-        if faults.fires(FaultPoint.SENSOR_RESET, name, now_ms):
+        name, fires = pod.spec.name, self.faults.fires
+        if fires(FaultPoint.SENSOR_RESET, name, now_ms):
             pod.reset_counters()
-            self._context.log(f"the counters of {name} start again at zero")
+            self.log(f"the counters of {name} start again at zero")
         counters: Counters | None = pod.counters(now_ms)
-        if faults.fires(FaultPoint.SENSOR_GARBAGE, name, now_ms):
+        if fires(FaultPoint.SENSOR_GARBAGE, name, now_ms):
             counters = Counters(now_ms * 1000, _GARBAGE_US, 0, 0, 0)
-        if faults.fires(FaultPoint.SENSOR_MISSING, name, now_ms):
+        if fires(FaultPoint.SENSOR_MISSING, name, now_ms):
             counters = None
         return PodSighting(
             uid=name,
@@ -139,40 +150,28 @@ class SimSensor:
             started_ms=pod.started_ms,
         )
 
-
-class SimActuator:
-    """A `CpuActuator` on the simulated node. `written` is called for every limit in force."""
-
-    def __init__(self, context: SimContext, written: Callable[[str], None]) -> None:
-        self._context, self._written = context, written
-
     def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
         """Set a pod's limit; slow, failing or wrong where the scenario says so."""
-        context, clock, faults = self._context, self._context.clock, self._context.faults
-        require(0 < decision <= len(context.record.decisions), "a write is of a recorded decision")
-        context.may_crash("between two writes")
-        slow = faults.fires(FaultPoint.ACTUATOR_SLOW, uid, clock.now_ms)
+        clock, fires = self.clock, self.faults.fires
+        require(0 < decision <= len(self.record.decisions), "a write is of a recorded decision")
+        self._may_crash("between two writes")
+        slow = fires(FaultPoint.ACTUATOR_SLOW, uid, clock.now_ms)
         if slow is not None:
             # The agent blocks in the write, as it would on a machine, while virtual time goes on.
             clock.run_until(clock.now_ms + slow.delay_ms)
-        pod = context.node.pods.get(uid)
+        pod = self.node.pods.get(uid)
         if pod is None:
             raise Gone(f"{uid} left the node")
-        if faults.fires(FaultPoint.ACTUATOR_FAIL, uid, clock.now_ms) is not None:
-            context.log(f"the limit of {uid} could not be written")
+        if fires(FaultPoint.ACTUATOR_FAIL, uid, clock.now_ms) is not None:
+            self.log(f"the limit of {uid} could not be written")
             raise TemporaryFault(f"{uid}{container}: cannot be written", retry_after_ms=1_000)
-        wrong = faults.fires(FaultPoint.ACTUATOR_WRONG, uid, clock.now_ms)
+        wrong = fires(FaultPoint.ACTUATOR_WRONG, uid, clock.now_ms)
         pod.limit_millicores = millicores * (1 if wrong is None else wrong.factor)
-        self._written(uid)
+        self.written(uid)
         return millicores
 
-
-class SimRecorder:
-    """The governor's flight recorder, in memory. `on_decision` runs before anything is applied."""
-
-    def __init__(self, context: SimContext, on_decision: Callable[[SimDecision], None]) -> None:
-        self._context, self._on_decision = context, on_decision
-        self._open: dict[int, RecordEntry] = {}
+    def begins_segment(self, kind: str) -> bool:
+        return self._life is None
 
     def append(
         self,
@@ -183,25 +182,28 @@ class SimRecorder:
         input: dict[str, Any],
         output: dict[str, Any],
     ) -> int:
-        record = self._context.record
-        decision = record.decision(time_ms, input, output)
+        record = self.record
+        followed = follow(read_document(canonical(input), CpuGovernDocument), self._life)
+        plan = allocate(followed.snapshot)
+        self._life = followed.settle(plan.mode, plan.memory)
+        same = canonical(output_of(followed.memory, plan)) == canonical(output)
+        decision = record.decision(time_ms, followed.snapshot, plan, output, same=same)
         seq = len(record.decisions)
         self._open[seq] = RecordEntry(seq, time_ms, kind, version, input, output, record.digest)
-        self._on_decision(decision)
-        self._context.may_crash("between the record and the apply")
+        self.decided(decision)
+        self._may_crash("between the record and the apply")
         return seq
 
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
         del self._open[seq]
         if status == "voided":
-            self._context.record.event(time_ms, "fault", f"decision {seq} is void: {note}")
+            self.record.event(time_ms, "fault", f"decision {seq} is void: {note}")
 
     def unapplied(self) -> list[RecordEntry]:
         return [self._open[seq] for seq in sorted(self._open)]
 
     def head(self) -> RecordHead:
-        record = self._context.record
-        return RecordHead(len(record.decisions), record.digest)
+        return RecordHead(len(self.record.decisions), self.record.digest)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -213,7 +215,7 @@ class SimAgent:
     def __init__(
         self,
         config: CpuConfig,
-        context: SimContext,
+        ports: SimPorts,
         *,
         check: Callable[[], None],
         on_decision: Callable[[SimDecision], None],
@@ -225,8 +227,8 @@ class SimAgent:
         """What the limits must fit into; None until a plan was applied completely."""
         self.settled: NodePlan | None = None
         """The plan that is in force completely, None while one is being applied."""
-        self._context, self._check, self._on_decision = context, check, on_decision
-        self._recorder = SimRecorder(context, self._begin)
+        self._ports, self._check, self._on_decision = ports, check, on_decision
+        ports.written, ports.decided = self._written, self._begin
         self._stored: bytes | None = None
         self._busy = False
         self.loop: CpuLoop | None = self._new_loop(CpuGovernor(config))
@@ -235,14 +237,14 @@ class SimAgent:
     def reconfigure(self, config: CpuConfig) -> None:
         self.config = config
         if self.loop is not None:
-            self.loop.governor.reconfigure(config)
+            self.loop.governor.config = config
 
     def sample(self) -> None:
         """Look at the node, unless the agent is dead or stuck in a write."""
         if self.loop is None or self._busy:
             return
         try:
-            self.loop.sample(self._context.clock.now_ms)
+            self.loop.sample(self._ports.clock.now_ms)
         except AgentDied as death:
             self._crash(death)
 
@@ -252,7 +254,7 @@ class SimAgent:
             return
         self._busy = True
         try:
-            turn = self.loop.clear(self._context.clock.now_ms)
+            turn = self.loop.clear(self._ports.clock.now_ms)
         except AgentDied as death:
             self._crash(death)
             return
@@ -279,30 +281,24 @@ class SimAgent:
     def _crash(self, death: AgentDied) -> None:
         # Limits stay as they are: the actuators keep the last safe state.
         self.loop = None
-        self._context.log(f"the agent dies {death}; limits stay as they are")
-        clock = self._context.clock
+        self._ports.log(f"the agent dies {death}; limits stay as they are")
+        clock = self._ports.clock
         clock.at(clock.now_ms + death.away_ms, Turn.SCENARIO, self._restart)
 
     def _restart(self) -> None:
-        self._context.log("the agent is back with its state")
-        now_ms = self._context.clock.now_ms
-        if self._stored is None:
-            governor = CpuGovernor(self.config)
-        else:  # through bytes, as from a disk
+        self._ports.log("the agent is back with its state")
+        now_ms = self._ports.clock.now_ms
+        governor = CpuGovernor(self.config)
+        if self._stored is not None:  # through bytes, as from a disk
             stored = json.loads(self._stored)
             governor = CpuGovernor.restore(self.config, stored, now_ms=now_ms)
         self.loop = self._new_loop(governor)
 
     def _new_loop(self, governor: CpuGovernor) -> CpuLoop:
-        def keep(state: dict[str, Any]) -> None:
-            self._stored = canonical(state)
+        def keep(state: GovernorState) -> None:
+            self._stored = msgspec.json.encode(state)
 
-        loop = CpuLoop(
-            governor,
-            sensor=SimSensor(self._context),
-            actuator=SimActuator(self._context, self._written),
-            recorder=self._recorder,
-            keep=keep,
-        )
-        loop.heal(self._context.clock.now_ms)
+        ports = self._ports
+        loop = CpuLoop(governor, sensor=ports, actuator=ports, recorder=ports, keep=keep)
+        loop.heal(self._ports.clock.now_ms)
         return loop

@@ -1,7 +1,5 @@
-"""Invariants checked at every step of a run. A broken one ends it, with the seed and the time.
-
-The checkers take nothing from the governor on trust: limits are read from the simulated kernel,
-bounds from the scenario, and each decision is replayed from its recorded bytes.
+"""Invariants checked at every step of a run. Nothing is taken from the governor on trust: limits
+are read from the simulated kernel, bounds from the scenario, decisions from their recorded bytes.
 """
 
 from collections.abc import Callable, Mapping
@@ -83,9 +81,11 @@ def reasons_given(decision: SimDecision) -> str | None:
 
 
 def replays(decision: SimDecision) -> str | None:
-    """The recorded input, decided again from its bytes, gives the recorded bytes."""
+    """The recorded counters, and the snapshot that they lead to, decided again from their bytes,
+    give the recorded bytes."""
     again = canonical(KINDS["cpu.allocate"].run(decision.input).result)
-    return None if again == decision.result else "a replay of the decision differs from the record"
+    same = decision.same and again == decision.result
+    return None if same else "a replay of the decision differs from the record"
 
 
 STATE_CHECKS: Mapping[str, Callable[[NodeState], str | None]] = {

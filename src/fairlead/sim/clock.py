@@ -22,12 +22,10 @@ class Turn(IntEnum):
     """The period that ends now is accounted before it is read."""
     SCENARIO = 1
     """Pods come and go, acts begin."""
-    WRITE = 2
-    """Limits that were on their way arrive."""
-    SAMPLE = 3
-    CLEAR = 4
+    SAMPLE = 2
+    CLEAR = 3
     """After the sample of the same instant, as in the agent's own loop."""
-    FRAME = 5
+    FRAME = 4
     """Last: the picture of a second shows what the second led to."""
 
 
@@ -75,8 +73,7 @@ class Stream:
     """An endless sequence of draws. Integers only."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._blocks = 0
+        self._key, self._blocks = key, 0
         self._words: list[int] = []
 
     def word(self) -> int:

@@ -1,15 +1,10 @@
 """A simulated node: pods that want CPU, and a kernel that gives it to them as CFS bandwidth does.
 
-One tick is one bandwidth period of 100 ms. In it a pod
-
-- wants `arriving` work plus what waits in its queue, on at most `threads` CPUs at once;
-- may use its quota (limit * period), after which all its runnable threads stand throttled until
-  the period ends: `nr_throttled` counts the period once, `throttled_usec` the time of every thread;
-- shares the node by weight with the others where their claims together pass the node.
-
-Work arrives evenly over a period, so a pod that wants d of a quota q < d runs dry after q/d of it.
-Held time is per *thread*: a single thread that is 10 % short waits, and is counted, as one whole
-CPU from then on. So used + held is the true want for threads that spin, and more for all others.
+One tick is one bandwidth period of 100 ms. In it a pod wants what arrives and what waits in its
+queue, on at most `threads` CPUs at once. It may use its quota, after which all its runnable threads
+stand throttled until the period ends: `nr_throttled` counts the period once, `throttled_usec` the
+time of every thread. Work arrives evenly, so a pod that wants d of a quota q < d runs dry after q/d
+of the period. Where the claims pass the node, it is shared by weight.
 
 What a pod wants follows from the traces of its scenario: functions from virtual milliseconds to
 millicores, in integers throughout, so that every platform draws the same curve.
@@ -61,14 +56,11 @@ def _peak(part: documents.Trace) -> int:
 
 
 def _windowed(part: documents.Trace, stream: Stream) -> Want:
-    level = _level(part, stream)
-    start_ms = part.from_s * 1000
-    end_ms = None if part.until_s is None else part.until_s * 1000
+    level, start_s, end_s = _level(part, stream), part.from_s, part.until_s
 
     def inside(time_ms: int) -> int:
-        if time_ms < start_ms or (end_ms is not None and time_ms >= end_ms):
-            return 0
-        return level(time_ms)
+        ended = end_s is not None and time_ms >= end_s * 1000
+        return 0 if time_ms < start_s * 1000 or ended else level(time_ms)
 
     return inside
 

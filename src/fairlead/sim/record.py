@@ -4,30 +4,31 @@ The digest is SHA-256 over the canonical JSON of all decisions and observations,
 with the same digest saw the same and decided the same.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, Policy, allocate
+from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, PodSighting, Policy
 from fairlead.core.reasons import CpuReason
-from fairlead.ports.cpu import PodSighting
-from fairlead.schema.border import read_document
-from fairlead.schema.cpu import STYLE, AllocateDocument
+from fairlead.schema.cpu import from_snapshot
 from fairlead.sim.node import SimPod
 
 
 @dataclass(frozen=True, slots=True)
 class SimDecision:
-    """One decision: the recorded bytes, and the values that a reader gets out of them."""
+    """One decision as a reader of the record gets it: from the recorded counters, by following the
+    life, in values and as the documents of `cpu.allocate`."""
 
     time_ms: int
     snapshot: NodeSnapshot
     plan: NodePlan
     input: bytes
     result: bytes
+    same: bool
+    """The record holds what following it gives."""
 
 
 class PodFrame(NamedTuple):
@@ -79,12 +80,18 @@ class RunRecord:
         return self._hash.hexdigest()
 
     def decision(
-        self, time_ms: int, document: dict[str, Any], result: dict[str, Any]
+        self,
+        time_ms: int,
+        snapshot: NodeSnapshot,
+        plan: NodePlan,
+        output: Mapping[str, Any],
+        *,
+        same: bool,
     ) -> SimDecision:
-        """Record a decision before it is applied, as the documents that any reader would get."""
-        recorded = canonical(document)
-        snapshot = STYLE.to_core(NodeSnapshot, read_document(recorded, AllocateDocument))
-        made = SimDecision(time_ms, snapshot, allocate(snapshot), recorded, canonical(result))
+        """Record a decision before it is applied, as documents of `cpu.allocate`."""
+        result = {name: value for name, value in output.items() if name != "digest"}
+        input = canonical(from_snapshot(snapshot))
+        made = SimDecision(time_ms, snapshot, plan, input, canonical(result), same)
         self.decisions.append(made)
         self._digest({"decision": time_ms})
         self._hash.update(made.input + b"\n" + made.result + b"\n")
@@ -165,8 +172,8 @@ def measure_pod(pod: SimPod, frames: Iterable[Frame]) -> PodFigures:
         granted_core_s=None if granted is None else _core_s(granted),
         used_core_s=_core_s(meter.used_us),
         unserved_core_s=_core_s(meter.unserved_us),
-        throttled_ratio=_share(meter.throttled_periods, meter.periods),
-        slack=None if granted is None else _share(max(0, granted - meter.used_us), granted),
+        throttled_ratio=round(meter.throttled_periods / max(1, meter.periods), 4),
+        slack=None if granted is None else round(max(0, granted - meter.used_us) / granted, 4),
         reversals_per_minute=round(count_reversals(limits) / minutes, 3) if minutes else 0.0,
     )
 
@@ -209,10 +216,6 @@ def _core_s(microseconds: int) -> float:
     return round(microseconds / 1_000_000, 3)
 
 
-def _share(part: int, whole: int) -> float:
-    return round(part / whole, 4) if whole else 0.0
-
-
 LINES_MAX = 3
 """Per decision: enough to follow, few enough to read."""
 
@@ -238,17 +241,23 @@ def _cores(millicores: int) -> str:
 
 def describe_changes(before: SimDecision | None, now: SimDecision) -> list[tuple[str, str]]:
     """(kind, sentence) of what this decision changed: mode, lost signals, largest moves."""
-    lines = [*_mode(before.plan if before else None, now)]
-    lines += _lost_signals(before.plan if before else None, now.plan)
+    earlier = before.plan if before else None
+    lines = [*_mode(earlier, now), *_lost_signals(earlier, now.plan)]
     moves = _moves(now)
     falls = [move for move in moves if move[0] < 0]
     rises = [move for move in reversed(moves) if move[0] > 0]
     scarce = now.plan.mode is not CpuMode.UNCONGESTED
     if falls and (scarce or not rises):
-        lines.append(("shrinks" if scarce else "returns", _fall(falls[0][1], now)))
-    if rises:
-        lines.append(("grows", _rise(rises[0][1], now.plan, rises[0][0])))
+        lines.append(("shrinks" if scarce else "returns", _fall(*falls[0], now.plan)))
+    for change, uid in rises[:1]:
+        grant = now.plan.allocations[uid]
+        text = f"{uid} grows {_cores(grant - change)} → {_cores(grant)}: {_why(uid, now.plan)}"
+        lines.append(("grows", text))
     return lines[:LINES_MAX]
+
+
+def _why(uid: str, plan: NodePlan) -> str:
+    return "; ".join(_REASONS[reason] for reason in plan.reasons[uid])
 
 
 def _mode(before: NodePlan | None, now: SimDecision) -> Iterator[tuple[str, str]]:
@@ -286,19 +295,12 @@ def _moves(now: SimDecision) -> list[tuple[int, str]]:
     return sorted(moves)
 
 
-def _fall(uid: str, now: SimDecision) -> str:
-    plan = now.plan
-    current = next(p.current_millicores for p in now.snapshot.pods if p.uid == uid) or 0
-    text = f"{uid} shrinks {_cores(current)} → {_cores(plan.allocations[uid])}"
+def _fall(change: int, uid: str, plan: NodePlan) -> str:
+    grant = plan.allocations[uid]
+    text = f"{uid} shrinks {_cores(grant - change)} → {_cores(grant)}"
     if plan.mode is CpuMode.OVERLOADED:
         return f"{text}: its minimum is scaled"
     cut = plan.reduction_ratio[uid]
     if cut > 0:
         return f"{text}: needs {_cores(plan.needs[uid])}, {cut:.0%} of its surplus is cut"
-    return f"{text}: {'; '.join(_REASONS[reason] for reason in plan.reasons[uid])}"
-
-
-def _rise(uid: str, plan: NodePlan, change: int) -> str:
-    grant = plan.allocations[uid]
-    why = "; ".join(_REASONS[reason] for reason in plan.reasons[uid])
-    return f"{uid} grows {_cores(grant - change)} → {_cores(grant)}: {why}"
+    return f"{text}: {_why(uid, plan)}"

@@ -1,8 +1,7 @@
 """Reports of simulations: report.json, report.md, tables and plots in one folder.
 
-Everything is written into a temporary folder beside the target, which is then renamed: an
-interrupted run leaves the old report or none, never half of one. No clock, no host, no path goes
-in, so the same seed writes the same bytes.
+A report appears whole, by a rename. No clock, no host, no path goes in, so the same seed writes the
+same bytes.
 """
 
 import csv
@@ -140,21 +139,19 @@ def picture_lines(pictures: Iterable[str]) -> list[str]:
 
 def write_report(played: ScenarioResult, target: Path, *, plots: bool) -> list[str]:
     made = [decision for run in played.runs for decision in run.decisions]
+    inputs = b"".join(decision.input + b"\n" for decision in made)
+    results = b"".join(decision.result + b"\n" for decision in made)
     return write_folder(
         target,
         as_document(played),
         page=lambda pictures: write_markdown(played, pictures),
         parts={
-            "decisions.jsonl": _lines_writer(decision.input for decision in made),
-            "results.jsonl": _lines_writer(decision.result for decision in made),
+            "decisions.jsonl": lambda path: path.write_bytes(inputs),
+            "results.jsonl": lambda path: path.write_bytes(results),
             "timeline.csv": lambda path: write_csv(path, COLUMNS, _timeline(played)),
         },
         draw=(lambda folder: draw_plots(played, folder)) if plots else None,
     )
-
-
-def _lines_writer(lines: Iterable[bytes]) -> Write:
-    return lambda path: path.write_bytes(b"".join(line + b"\n" for line in lines))
 
 
 def as_document(played: ScenarioResult) -> dict[str, Any]:

@@ -1,11 +1,7 @@
 """One scenario under one seed: a simulated node, its pods, the real governor, faults, checkers.
 
-    simulation = Simulation(scenario, seed=7, policy=Policy.NASH)
-    simulation.advance(1000)         # one virtual second, again and again
-    simulation.record.digest
-
 Everything that happens is an event on the virtual clock. `play` runs a scenario to its end, once
-per policy.
+per policy; `Simulation.advance` a step at a time.
 """
 
 from collections.abc import Callable
@@ -15,10 +11,10 @@ from functools import partial
 from fairlead.core.canonical import digest
 from fairlead.core.cpu import Policy, pod_bounds
 from fairlead.core.invariant import InvariantBroken
-from fairlead.engine.cpu import CpuConfig
+from fairlead.schema.cpu import cpu_config
 from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
 from fairlead.sim import record as records
-from fairlead.sim.agent import Faults, SimAgent, SimContext
+from fairlead.sim.agent import Faults, SimAgent, SimPorts
 from fairlead.sim.checkers import DECISION_CHECKS, STATE_CHECKS, Broken, NodeState
 from fairlead.sim.clock import Entropy, Turn, VirtualClock
 from fairlead.sim.node import PERIOD_MS, NodeMeter, SimNode, SimPod
@@ -42,10 +38,8 @@ class Simulation:
         self._entropy = Entropy(seed)
         self.faults = Faults(scenario.faults, self._entropy)
         self.agent = SimAgent(
-            CpuConfig.of(
-                scenario.governor, scenario.node.millicores, policy or scenario.policies[0]
-            ),
-            SimContext(self.node, self.clock, self.faults, self.record),
+            cpu_config(scenario.governor, scenario.node.millicores, policy or scenario.policies[0]),
+            SimPorts(self.node, self.clock, self.faults, self.record),
             check=self.check,
             on_decision=self._on_decision,
         )
@@ -64,10 +58,6 @@ class Simulation:
         except InvariantBroken as error:
             seconds = self.clock.now_ms / 1000
             raise InvariantBroken(f"{error} (seed {self.seed}, at {seconds:g} s)") from error
-
-    def all_pods(self) -> list[SimPod]:
-        pods = {**self.gone, **self.node.pods}
-        return [pods[name] for name in sorted(pods)]
 
     # --- the schedule
 
@@ -145,19 +135,19 @@ class Simulation:
     def _frame(self) -> None:
         if not self.clock.now_ms:
             return
-        decisions = self.record.decisions
+        decisions, config = self.record.decisions, self.agent.config
         plan = decisions[-1].plan if decisions else None
-        agent = self.agent
-        frame = records.Frame(
-            time_ms=self.clock.now_ms,
-            policy=agent.config.policy,
-            mode=plan.mode if plan else None,
-            shadow_price=plan.shadow_price if plan else None,
-            capacity=plan.capacity_millicores if plan else agent.config.capacity_millicores,
-            limits_total=self._limits_total(),
-            pods=tuple(self._pod_frame(pod) for pod in self.node.present()),
+        self.record.frames.append(
+            records.Frame(
+                time_ms=self.clock.now_ms,
+                policy=config.policy,
+                mode=plan.mode if plan else None,
+                shadow_price=plan.shadow_price if plan else None,
+                capacity=plan.capacity_millicores if plan else config.capacity_millicores,
+                limits_total=self._limits_total(),
+                pods=tuple(self._pod_frame(pod) for pod in self.node.present()),
+            )
         )
-        self.record.frames.append(frame)
 
     def _limits_total(self) -> int:
         return sum(self.node.pods[name].limit_millicores or 0 for name in self.agent.adopted)
@@ -246,7 +236,8 @@ def _run(simulation: Simulation, policy: Policy, progress: Progress | None) -> P
     except Broken as error:
         broken = error
     record = simulation.record
-    pods = tuple(records.measure_pod(pod, record.frames) for pod in simulation.all_pods())
+    seen = {**simulation.gone, **simulation.node.pods}
+    pods = tuple(records.measure_pod(seen[name], record.frames) for name in sorted(seen))
     seconds = simulation.clock.now_ms / 1000
     return PolicyRun(
         policy=policy,

@@ -1,8 +1,5 @@
 """What if: every recorded CPU snapshot of many nodes, decided under another policy.
 
-    result = what_if([Path("node-a/record"), Path("node-b/record")], Policy.MARKET)
-    result.pods[0].change_millicores, result.nodes[0].whatif.unmet_core_s
-
 Each snapshot is decided by itself. The other policy would have changed what pods use, and so every
 later snapshot; that effect is not in the answer. Guardrails are dropped unless asked for: their
 bounds follow the recorded limits and would hold the answer close to them.
@@ -18,17 +15,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairlead.core import cpu
-from fairlead.core.cpu import CpuMode, NodeSnapshot, Policy, Snapshot
+from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, Plan, Policy, Snapshot
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.recorder import RecordEntry
 from fairlead.recorder import CorruptRecord, read
 from fairlead.recorder.reader import segments
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.cpu import STYLE, AllocateDocument, ClearDocument
+from fairlead.schema.cpu_govern import CpuGovernDocument, CpuLife, follow
 
 BATCH = 2_000
 GAP_MS_MAX = 60_000
 """A snapshot counts until the next one, but not longer: the agent was not running in between."""
+_READ = (("cpu.govern", 1), ("cpu.allocate", 1), ("cpu.clear", 1))
 LAST_MS = 5_000
 """For how long a record's only snapshot counts: the usual time between two."""
 
@@ -50,14 +49,6 @@ class Sample(NamedTuple):
     allocations: Mapping[str, int]
 
 
-class Decided(NamedTuple):
-    """What a policy gives the pods of a snapshot."""
-
-    mode: CpuMode
-    needs: Mapping[str, int]
-    allocations: Mapping[str, int]
-
-
 @dataclass(slots=True)
 class Side:
     """Totals under one policy; unmet need in millicore-milliseconds."""
@@ -66,7 +57,7 @@ class Side:
     below_ms: int = 0
     unmet: int = 0
 
-    def add(self, *, need: int, allocation: int, duration_ms: int) -> None:
+    def add(self, need: int, allocation: int, duration_ms: int) -> None:
         self.granted += allocation * duration_ms
         if allocation < need:
             self.below_ms += duration_ms
@@ -128,7 +119,7 @@ class NodeChange:
     recorded: Side = field(default_factory=Side)
     whatif: Side = field(default_factory=Side)
 
-    def add(self, sample: Sample, decided: Decided) -> None:
+    def add(self, sample: Sample, decided: Plan | NodePlan) -> None:
         self.snapshots += 1
         self.time_ms += sample.duration_ms
         self.policies.add(sample.snapshot.policy.value)
@@ -137,13 +128,12 @@ class NodeChange:
             pod = self.pods.setdefault(uid, PodChange(self.node, uid))
             pod.time_ms += sample.duration_ms
             pod.needed += need * sample.duration_ms
-            for name, part in (("recorded", sample), ("whatif", decided)):
-                for side in (getattr(self, name), getattr(pod, name)):
-                    side.add(
-                        need=part.needs[uid],
-                        allocation=part.allocations[uid],
-                        duration_ms=sample.duration_ms,
-                    )
+            for sides, part in (
+                ((self.recorded, pod.recorded), sample),
+                ((self.whatif, pod.whatif), decided),
+            ):
+                for side in sides:
+                    side.add(part.needs[uid], part.allocations[uid], sample.duration_ms)
 
     @property
     def scarce_share(self) -> float:
@@ -180,13 +170,13 @@ class WhatIf:
     def pods(self) -> list[PodChange]:
         return [node.pods[uid] for node in self.nodes for uid in sorted(node.pods)]
 
-    def winners(self, count: int) -> list[PodChange]:
-        gains = [pod for pod in self.pods if pod.change_millicores > 0]
-        return sorted(gains, key=lambda pod: -pod.change_millicores)[:count]
+    def winners(self, count: int, sign: int = 1) -> list[PodChange]:
+        """Pods that gain, the largest gain first; those that lose with a sign of -1."""
+        ranked = sorted(self.pods, key=lambda pod: -sign * pod.change_millicores)
+        return [pod for pod in ranked[:count] if sign * pod.change_millicores > 0]
 
     def losers(self, count: int) -> list[PodChange]:
-        losses = [pod for pod in self.pods if pod.change_millicores < 0]
-        return sorted(losses, key=lambda pod: pod.change_millicores)[:count]
+        return self.winners(count, -1)
 
 
 def what_if(
@@ -233,8 +223,9 @@ def read_samples(path: Path, *, guardrails: bool) -> Iterator[Sample]:
     previous: Sample | None = None
     duration_ms, others = LAST_MS, set()
     try:
+        reader = _Reader(path, guardrails=guardrails)
         for entry in read(folder):
-            sample = _sample(path, entry, guardrails=guardrails)
+            sample = reader.sample(entry)
             if sample is None:
                 others.add(entry.kind)
                 continue
@@ -250,53 +241,65 @@ def read_samples(path: Path, *, guardrails: bool) -> Iterator[Sample]:
     yield previous._replace(duration_ms=duration_ms)
 
 
-def _sample(path: Path, entry: RecordEntry, *, guardrails: bool) -> Sample | None:
-    if (entry.kind, entry.version) not in (("cpu.allocate", 1), ("cpu.clear", 1)):
-        return None
-    try:
-        snapshot = _snapshot(entry, guardrails=guardrails)
-    except BadInput as error:
-        raise NoDecisions(f"{path}: entry {entry.seq} is not a CPU snapshot: {error}") from error
-    needs, allocations = entry.output["needs"], entry.output["allocations"]
-    uids = {pod.uid for pod in snapshot.pods}
-    if not uids == needs.keys() == allocations.keys():
-        raise NoDecisions(f"{path}: entry {entry.seq} decided for other pods than it was given")
-    return Sample(entry.time_ms, 0, snapshot, needs, allocations)
+class _Reader:
+    """Turns the entries of one record into samples; follows the life of `cpu.govern` through it."""
 
+    def __init__(self, path: Path, *, guardrails: bool) -> None:
+        self._path, self._guardrails = path, guardrails
+        self._life: CpuLife | None = None
 
-def _snapshot(entry: RecordEntry, *, guardrails: bool) -> Snapshot | NodeSnapshot:
-    if entry.kind == "cpu.allocate":
-        node = STYLE.to_core(NodeSnapshot, check_shape(dict(entry.input), AllocateDocument))
-        misses = {uid: pod["headroom_misses"] for uid, pod in entry.output["memory"].items()}
-        return node if guardrails else node.claims(misses)
-    # Records of earlier releases: the guardrails are bounds in the snapshot already.
-    snapshot = STYLE.to_core(Snapshot, check_shape(dict(entry.input), ClearDocument))
-    if guardrails:
-        return snapshot
-    pods = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]
-    return replace(snapshot, pods=tuple(pods))
+    def sample(self, entry: RecordEntry) -> Sample | None:
+        if (entry.kind, entry.version) not in _READ:
+            return None
+        try:
+            snapshot = self._snapshot(entry)
+        except BadInput as error:
+            refused = f"{self._path}: entry {entry.seq} is not a CPU snapshot: {error}"
+            raise NoDecisions(refused) from error
+        needs, allocations = entry.output["needs"], entry.output["allocations"]
+        uids = {pod.uid for pod in snapshot.pods}
+        if not uids == needs.keys() == allocations.keys():
+            raise NoDecisions(
+                f"{self._path}: entry {entry.seq} decided for other pods than it was given"
+            )
+        return Sample(entry.time_ms, 0, snapshot, needs, allocations)
+
+    def _snapshot(self, entry: RecordEntry) -> Snapshot | NodeSnapshot:
+        if entry.kind == "cpu.clear":  # an earlier release: guardrails are bounds already
+            snapshot = STYLE.to_core(Snapshot, check_shape(dict(entry.input), ClearDocument))
+            free = [
+                replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods
+            ]
+            return snapshot if self._guardrails else replace(snapshot, pods=tuple(free))
+        misses = {uid: cpu.Misses(**pod) for uid, pod in entry.output["memory"].items()}
+        if entry.kind == "cpu.allocate":
+            node = STYLE.to_core(NodeSnapshot, check_shape(dict(entry.input), AllocateDocument))
+        else:
+            followed = follow(check_shape(dict(entry.input), CpuGovernDocument), self._life)
+            if misses.keys() != followed.memory.pods.keys():
+                raise BadInput("memory", "must be of the pods that were seen")
+            self._life = followed.settle(CpuMode(entry.output["mode"]), misses)
+            node = followed.snapshot
+        return node if self._guardrails else node.claims(misses)
 
 
 # --- deciding
 
+Clear = Callable[[Sequence[Snapshot]], list[Plan]]
+
 
 def _decide(
-    snapshots: Sequence[Snapshot | NodeSnapshot],
-    clear_all: Callable[[Sequence[Snapshot]], list[Decided]],
-) -> list[Decided]:
+    snapshots: Sequence[Snapshot | NodeSnapshot], clear_all: Clear
+) -> list[Plan | NodePlan]:
     """With guardrails one by one, since their bounds depend on the policy; without, all at once."""
     cleared = iter(clear_all([free for free in snapshots if isinstance(free, Snapshot)]))
     return [
-        next(cleared) if isinstance(snapshot, Snapshot) else _decided(cpu.allocate(snapshot))
+        next(cleared) if isinstance(snapshot, Snapshot) else cpu.allocate(snapshot)
         for snapshot in snapshots
     ]
 
 
-def _decided(plan: cpu.Plan | cpu.NodePlan) -> Decided:
-    return Decided(plan.mode, plan.needs, plan.allocations)
-
-
-def decider() -> Callable[[Sequence[Snapshot]], list[Decided]]:
+def decider() -> Clear:
     """The fleet path where numpy is installed, the scalar core otherwise."""
     try:
         import fairlead.fleet  # noqa: F401, PLC0415 - an optional extra, and slow to import
@@ -305,20 +308,12 @@ def decider() -> Callable[[Sequence[Snapshot]], list[Decided]]:
     return decide_fleet
 
 
-def decide_one_by_one(snapshots: Sequence[Snapshot]) -> list[Decided]:
-    return [_decided(cpu.clear(snapshot)) for snapshot in snapshots]
+def decide_one_by_one(snapshots: Sequence[Snapshot]) -> list[Plan]:
+    return [cpu.clear(snapshot) for snapshot in snapshots]
 
 
-def decide_fleet(snapshots: Sequence[Snapshot]) -> list[Decided]:
+def decide_fleet(snapshots: Sequence[Snapshot]) -> list[Plan]:
     """All in one call; equal to `decide_one_by_one`."""
     from fairlead.fleet import FleetSnapshot, clear_fleet  # noqa: PLC0415 - an optional extra
 
-    plan = clear_fleet(FleetSnapshot.from_snapshots(snapshots))
-    modes, needs, allocations = tuple(CpuMode), plan.needs.tolist(), plan.allocations.tolist()
-    decided = []
-    for index, mode in enumerate(plan.mode.tolist()):
-        span = plan.roster.span(index)
-        uids = plan.roster.uids[span]
-        grants = dict(zip(uids, allocations[span], strict=True))
-        decided.append(Decided(modes[mode], dict(zip(uids, needs[span], strict=True)), grants))
-    return decided
+    return clear_fleet(FleetSnapshot.from_snapshots(snapshots)).to_plans()

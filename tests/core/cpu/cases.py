@@ -5,9 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from fairlead.core.cpu import (
-    Container,
     CpuMode,
-    GovernedPod,
     Guardrails,
     Headroom,
     NodeSnapshot,
@@ -16,8 +14,9 @@ from fairlead.core.cpu import (
     Policy,
     Snapshot,
     clear,
-    estimate_need,
 )
+from fairlead.core.cpu.allocate import Container, GovernedPod
+from fairlead.core.cpu.need import estimate_need
 
 SIZES = (0, 1, 9, 10, 11, 50, 100, 101, 250, 999, 1000, 4000, 64_000, 10**9, 10**12)
 DEMANDS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 5e-324, 1 - 2**-53)

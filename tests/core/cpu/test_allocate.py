@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.cpu import (
-    Bound,
-    Container,
     CpuMode,
-    GovernedPod,
     Guardrails,
     LimitWrite,
     Misses,
@@ -22,6 +19,7 @@ from fairlead.core.cpu import (
     allocate,
     clear,
 )
+from fairlead.core.cpu.allocate import Bound, Container, GovernedPod
 from fairlead.core.reasons import BoundReason
 from fairlead.core.units import OutOfRange
 from fairlead.schema.border import BadInput

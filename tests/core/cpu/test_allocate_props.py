@@ -6,16 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.cpu import (
-    GovernedPod,
-    NodePlan,
-    NodeSnapshot,
-    Policy,
-    WritePhase,
-    allocate,
-    bounded,
-    clear,
-)
+from fairlead.core.cpu import NodePlan, NodeSnapshot, Policy, WritePhase, allocate, clear
+from fairlead.core.cpu.allocate import GovernedPod, bounded
 from tests.core.cpu import cases
 
 nodes = st.builds(
@@ -46,8 +38,7 @@ def in_force(snapshot: NodeSnapshot, plan: NodePlan) -> NodeSnapshot:
 def test_the_grants_fit_the_capacity_inside_the_bounds(snapshot: NodeSnapshot) -> None:
     """Every promise of a clearing holds for the bounded one, whatever the guardrails are."""
     plan = allocate(snapshot)
-    misses = {uid: memory.headroom_misses for uid, memory in plan.memory.items()}
-    claims = snapshot.claims(misses)
+    claims = snapshot.claims(plan.memory)
     inside = bounded(claims, plan.bounds)
     guarded = clear(inside)
     cases.judge(inside, guarded)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.cpu import CpuReading, pod_reading, split_grant
+from fairlead.core.cpu.allocate import split_grant
+from fairlead.core.cpu.signal import CpuReading, pod_reading
 
 
 def test_pod_reading_adds_up() -> None:

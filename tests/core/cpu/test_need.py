@@ -2,7 +2,8 @@
 
 import pytest
 
-from fairlead.core.cpu import Headroom, Pod, count_misses, estimate_need, pod_bounds, pod_weight
+from fairlead.core.cpu import Headroom, Pod, pod_bounds
+from fairlead.core.cpu.need import count_misses, estimate_need, pod_weight
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fairlead.core.cpu import Counters, CpuReading, Smoothing, hold_peak, read_signal, smooth
+from fairlead.core.cpu import Counters, Smoothing
+from fairlead.core.cpu.signal import CpuReading, hold_peak, read_signal, smooth
 
 START = Counters(time_us=0, usage_us=0, periods=0, throttled_periods=0, throttled_us=0)
 

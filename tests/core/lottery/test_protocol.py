@@ -20,7 +20,6 @@ from fairlead.core.lottery import (
     derive_seed,
     entropy_hash,
     lp,
-    preimage,
     reveal,
 )
 
@@ -211,4 +210,4 @@ def test_parts_of_another_length_are_a_bug(change: dict[str, Any]) -> None:
         "nonces": {},
     }
     with pytest.raises(InvariantBroken):
-        preimage(**{**given, **change})
+        derive_seed(**{**given, **change})

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.core.traffic.limits import share
 from fairlead.core.traffic.state import AdmissionMode
-from fairlead.dataplane.ebpf import Capacity, EbpfDataplane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.ebpf.layout import BACKENDS_MAX, spread
 from fairlead.ports.dataplane import Proto
 from fairlead.ports.faults import PermanentFault
@@ -195,5 +195,5 @@ def test_a_flip_under_load_takes_bound_and_slots_together(
 
 def test_more_backends_than_a_slot_can_name_are_refused(place: Place) -> None:
     with pytest.raises(PermanentFault, match=f"capacity.backends: must be at most {BACKENDS_MAX}"):
-        place.plane(capacity=Capacity(backends=BACKENDS_MAX + 1))
+        place.plane(capacity={"backends": BACKENDS_MAX + 1})
     assert not place.pins.exists()

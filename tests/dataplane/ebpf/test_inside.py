@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.dataplane.ebpf import Capacity, EbpfDataplane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from tests.dataplane.ebpf.counting import VIP, VIP6, Counts, counts_of, wait, web
 from tests.dataplane.ebpf.places import Place, Talker, group, own_cgroup
 from tests.dataplane.tables import table
@@ -150,7 +150,7 @@ def test_without_a_place_to_remember_it_a_connection_does_not_count(
     place: Place, client: Talker
 ) -> None:
     """Nobody would see its end. One place, so only the first counts."""
-    plane = place.plane(capacity=Capacity(connections=1))
+    plane = place.plane(capacity={"connections": 1})
     plane.configure([web(place)])
     counts = counts_of(place, plane)
     assert "EAGAIN" not in client.do("hold", host=VIP, port=80, count=5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.traffic.state import AdmissionMode
-from fairlead.dataplane.ebpf import Capacity, EbpfDataplane, uninstall
+from fairlead.dataplane.ebpf import EbpfDataplane, uninstall
 from fairlead.dataplane.ebpf.installation import AGENT, HOOKS, MAPS
 from fairlead.dataplane.ebpf.kernel import BpfMap, facts, pinned
 from fairlead.ports.dataplane import SCHEMA_VERSION
@@ -231,7 +231,7 @@ def test_a_place_is_clean_for_the_next_one(
 
 
 def test_what_does_not_fit_is_refused_before_anything_changes(place: Place, client: Talker) -> None:
-    plane = place.plane(capacity=Capacity(groups=2, backends=3, replies=16))
+    plane = place.plane(capacity={"groups": 2, "backends": 3, "replies": 16})
     to = {"b0": place.ports[0], "b1": place.ports[1]}
     plane.configure([group("a", VIP, 80, to)])
     with pytest.raises(PermanentFault, match=r"groups: 3 places are needed, .* with 2"):

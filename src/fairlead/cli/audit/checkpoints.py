@@ -36,6 +36,7 @@ from fairlead.ledger.keys import signature_holds
 from fairlead.ledger.statements import LedgerIdentity
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
+from fairlead.schema.audit import read_head
 
 FILE = "heads.json"
 HEADERS = ("Fairlead-Head", "Fairlead-Ledger", "Fairlead-Signature")
@@ -89,61 +90,56 @@ def all_seen() -> dict[str, Seen]:
         ) from error
 
 
-class Checkpoints:
-    """The checkpoints of one server."""
+def check_reply(server: str, signed: SignedHead | None, prover: Prover) -> None:
+    """Check a reply's checkpoint against the one kept, keep the newer; or `LedgerChanged`."""
+    seen = all_seen()
+    kept = seen.get(server)
+    if signed is None and kept is None:
+        raise PermanentFault(f"{server} does not answer like a Fairlead control plane")
+    if signed is None:
+        raise _alarm(server, "its reply carries no checkpoint", kept, None)
+    head = signed.head
+    if kept is None:
+        keys = follow_keys(signed, prover.own_entries(head.size))
+    elif kept.ledger != head.ledger:
+        keys = "it is not the ledger that was seen before"
+    elif kept.epoch != head.epoch:
+        keys = "the ledger was restored from a backup"
+    elif (kept.size, kept.root, kept.signature) == (head.size, head.root, signed.signature):
+        return
+    else:
+        keys = _known_keys(kept, signed, prover)
+        if isinstance(keys, dict) and not _same_log(kept, head, prover):
+            keys = f"the log of {head.size} entries does not continue the one of {kept.size}"
+    if isinstance(keys, str):
+        raise _alarm(server, keys, kept, signed)
+    if kept is not None and head.size < kept.size:
+        return  # another command has already kept a newer one
+    document = {**signed.as_document(), "keys": keys}
+    _write({**seen, server: msgspec.convert(document, Seen)})
 
-    def __init__(self, server: str) -> None:
-        self._server = server
 
-    def see(self, signed: SignedHead | None, prover: Prover) -> None:
-        """Check a reply's checkpoint against the one kept, keep the newer; or `LedgerChanged`."""
-        seen = all_seen()
-        kept = seen.get(self._server)
-        if signed is None and kept is None:
-            raise PermanentFault(f"{self._server} does not answer like a Fairlead control plane")
-        if signed is None:
-            raise self._alarm("its reply carries no checkpoint", kept, None)
-        head = signed.head
-        if kept is None:
-            keys = follow_keys(signed, prover.own_entries(head.size))
-        elif kept.ledger != head.ledger:
-            keys = "it is not the ledger that was seen before"
-        elif kept.epoch != head.epoch:
-            keys = "the ledger was restored from a backup"
-        elif (kept.size, kept.root, kept.signature) == (head.size, head.root, signed.signature):
-            return
-        else:
-            keys = _known_keys(kept, signed, prover)
-            if isinstance(keys, dict) and not _same_log(kept, head, prover):
-                keys = f"the log of {head.size} entries does not continue the one of {kept.size}"
-        if isinstance(keys, str):
-            raise self._alarm(keys, kept, signed)
-        if kept is not None and head.size < kept.size:
-            return  # another command has already kept a newer one
-        document = {**signed.as_document(), "keys": keys}
-        _write({**seen, self._server: msgspec.convert(document, Seen)})
-
-    def _alarm(self, what: str, kept: Seen | None, now: SignedHead | None) -> LedgerChanged:
-        """A warning that is hard to overlook; both checkpoints are kept as evidence."""
-        lines = [f"THE LEDGER OF {self._server} CANNOT BE TRUSTED: {what}"]
-        if kept is not None:
-            lines.append(f"  seen before: {kept.size} entries, root {kept.root}, key {kept.key_id}")
-        if now is not None:
-            head = now.head
-            lines.append(f"  now:         {head.size} entries, root {head.root}, key {head.key_id}")
-        if kept is not None and now is not None:
-            path = heads_file().with_name(f"evidence-{kept.size}-{now.head.size}.json")
-            both = {"before": msgspec.to_builtins(kept), "now": now.as_document()}
-            document = {"server": self._server, "problem": what, **both}
-            with contextlib.suppress(OSError):
-                path.write_text(json.dumps(document, indent=2) + "\n")
-                told = "ask the operator what happened"
-                lines.append(f"  both checkpoints are kept in {path}; {told}")
-        lines.append(
-            "  if the change is intended (a new installation, a restored backup):\n"
-            f"    fairlead heads forget {self._server}"
-        )
-        return LedgerChanged("\n".join(lines))
+def _alarm(server: str, what: str, kept: Seen | None, now: SignedHead | None) -> LedgerChanged:
+    """A warning that is hard to overlook; both checkpoints are kept as evidence."""
+    lines = [f"THE LEDGER OF {server} CANNOT BE TRUSTED: {what}"]
+    if kept is not None:
+        lines.append(f"  seen before: {kept.size} entries, root {kept.root}, key {kept.key_id}")
+    if now is not None:
+        head = now.head
+        lines.append(f"  now:         {head.size} entries, root {head.root}, key {head.key_id}")
+    if kept is not None and now is not None:
+        path = heads_file().with_name(f"evidence-{kept.size}-{now.head.size}.json")
+        both = {"before": msgspec.to_builtins(kept), "now": now.as_document()}
+        document = {"server": server, "problem": what, **both}
+        with contextlib.suppress(OSError):
+            path.write_text(json.dumps(document, indent=2) + "\n")
+            told = "ask the operator what happened"
+            lines.append(f"  both checkpoints are kept in {path}; {told}")
+    lines.append(
+        "  if the change is intended (a new installation, a restored backup):\n"
+        f"    fairlead heads forget {server}"
+    )
+    return LedgerChanged("\n".join(lines))
 
 
 def _write(seen: dict[str, Seen]) -> None:
@@ -249,8 +245,6 @@ def includes(head: Head, seq: int, data: bytes, proof: Proof) -> bool:
 
 def held_head(path: Path) -> SignedHead:
     """A checkpoint from a file that a user names."""
-    from fairlead.schema.audit import read_head  # most commands read none
-
     with reading(path):
         return read_head(path.read_bytes())
 

@@ -1,6 +1,7 @@
 """`apply`, `submit`, `get`, `describe`, `delete`, and verbs such as `cancel` and `drain`."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -193,21 +194,11 @@ def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -
       fairlead delete run/train-7 budget/team-a
       fairlead delete node/gpu-1 --dry-run
     """
-
-    def delete_one(kind: str, name: str) -> dict[str, Any]:
-        with client.about(kind, name) as path:
-            return dict(client.change("DELETE", f"/v1/objects/{path}"))
-
-    deleted = (delete_one(kind, name) for kind, name in which)
+    deleted = (client.change_object("DELETE", kind, name) for kind, name in which)
     out.each(deleted, lambda one: out.done(one, f"{object_name(one['object'])} deleted"))
 
 
 # --- verbs on runs and nodes
-
-
-def act(client: Client, kind: str, name: str, verb: str, **query: Any) -> dict[str, Any]:
-    with client.about(kind, name) as path:
-        return dict(client.change("POST", f"/v1/objects/{path}/actions/{verb}", **query))
 
 
 def _act_on_all(
@@ -220,7 +211,8 @@ def _act_on_all(
     done: str,
     **query: Any,
 ) -> None:
-    changes = (act(client, kind, name, verb, **query) for name in names)
+    act = partial(client.change_object, "POST", kind, action=f"/actions/{verb}", **query)
+    changes = (act(name=name) for name in names)
     out.each(changes, lambda change: _print_change(out, done, change))
 
 

@@ -7,7 +7,6 @@ import click
 
 from fairlead.cli.client import Client, ServerError, changes_api
 from fairlead.cli.completion import BUDGET, RUN, Completed, query
-from fairlead.cli.gpu.objects import act
 from fairlead.cli.gpu.render import forecast_of, print_forecast, print_outcome, print_preview
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.main import EXIT_REFUSED
@@ -163,7 +162,7 @@ def _show_steps(client: Client, out: Output, reply: dict[str, Any], budget: str)
 
 
 def _for_run(client: Client, out: Output, run: str) -> None:
-    change = act(client, "Run", run, "resolve")
+    change = client.change_object("POST", "Run", run, "/actions/resolve")
     if not out.is_table:
         show(change, out.format)
     elif out.dry_run:

@@ -61,22 +61,27 @@ def assets(*, check: bool, **sets: bool) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the cluster here and continue it next time.",
 )
-def dev(*, nodes: int, gpus: int, real_node: bool, directory: Path | None) -> None:
-    """Run a Kubernetes cluster on loopback until Ctrl-C.
+@click.option(
+    "--no-controller", "bare", is_flag=True, help="Without Fairlead's kinds and controller."
+)
+def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path | None) -> None:
+    """Run a Kubernetes cluster with Fairlead on loopback until Ctrl-C.
 
-    A real API server, etcd, controllers and scheduler; nodes and pods are simulated by KWOK. The
-    programs are built first where they are missing. Prints the kubeconfig, which only you can read.
-    Without --dir the cluster is removed when it stops. Fairlead's controller is not part of it yet.
+    A real API server, etcd, controllers and scheduler; nodes and pods are simulated by KWOK.
+    Fairlead's kinds are installed and its controller runs, with preemption. The programs are built
+    first where they are missing. Prints the kubeconfig, which only you can read. Without --dir the
+    cluster is removed when it stops.
 
     \b
       fairlead kube dev --nodes 16
       export KUBECONFIG=~/.local/state/fairlead/kube/kubeconfig    # as it prints
-      kubectl get nodes
+      kubectl apply -f deploy/kube/example.yaml && kubectl get runs -A -w
     """
     from fairlead.host.paths import user_state_directory
     from fairlead.kube.assets import ensure
     from fairlead.kube.cluster import Cluster
     from fairlead.kube.components import ClusterOptions
+    from fairlead.kube.kinds import crds as crds_of
     from fairlead.kube.pins import AssetSet
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -85,6 +90,9 @@ def dev(*, nodes: int, gpus: int, real_node: bool, directory: Path | None) -> No
     where = directory or user_state_directory() / "kube"
     options = ClusterOptions(nodes=nodes, gpus=gpus, real_node=real_node)
     with Cluster(programs, where, options, keep=directory is not None, report=_note) as cluster:
+        if not bare:
+            cluster.apply(crds_of())
+            cluster.run("fairlead-controller", _controller(cluster.directory, cluster.kubeconfig))
         click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
         click.echo(f"export PATH={programs.directory}:$PATH")
         kept = "stays" if directory else "is removed"
@@ -95,6 +103,13 @@ def dev(*, nodes: int, gpus: int, real_node: bool, directory: Path | None) -> No
                 cluster.check()
         except KeyboardInterrupt:
             _note("stopping")
+
+
+def _controller(directory: Path, kubeconfig: Path) -> list[str]:
+    """Its ledger is with the cluster, and as long-lived."""
+    command = [sys.executable, "-m", "fairlead", "kube", "controller", "--qps", "0"]
+    command += ["--resolver", "enforce", "--image", "busybox"]
+    return [*command, "--kubeconfig", str(kubeconfig), "--data", str(directory / "ledger")]
 
 
 def _note(line: str) -> None:

@@ -8,9 +8,12 @@ import click
 
 from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
 from fairlead.cli.main import EXIT_FAULT
+from fairlead.cli.node.status import explain_pod, print_status
 from fairlead.cli.options import FILE, flag, option
 from fairlead.cli.table import Output
 from fairlead.host.paths import default_state_directory
+from fairlead.node.state import STATE, fields
+from fairlead.node.supervisor import end_with_supervisor
 
 if TYPE_CHECKING:
     from fairlead.engine.cpu import CpuTurn
@@ -64,9 +67,7 @@ _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 @flag("--dry-run", "Explain only; write no limit, state or record.")
 @option("--clears", click.IntRange(1), "Stop after this many clearings.")
 def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
-    """Run the agent in the foreground."""
     from fairlead.compose.node import node_agent
-    from fairlead.node.supervisor import end_with_supervisor
 
     end_with_supervisor()
     document = node_document(config_file, flags)
@@ -106,8 +107,6 @@ def status(document: dict[str, Any], out: Output) -> None:
       fairlead node status
       fairlead node status -o json | jq '.pods[].reasons'
     """
-    from fairlead.cli.node.status import print_status
-
     out.text(document, lambda: print_status(document, wide=out.format == "wide"))
 
 
@@ -120,8 +119,6 @@ def explain(document: dict[str, Any], out: Output, *, pod: str) -> None:
     \b
       fairlead node explain web
     """
-    from fairlead.cli.node.status import explain_pod
-
     entry = find(document["pods"], "pod", pod, "; governed pods", most=8)
     out.text(entry, lambda: explain_pod(entry, document))
 
@@ -140,7 +137,6 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     """
     from fairlead.compose.node import node_directory, node_files
     from fairlead.node.limits import Originals
-    from fairlead.node.state import STATE
 
     document = node_document(config_file, {"root": root, "state_dir": state_dir})
     directory = agent_commands.directory(node_directory(document))
@@ -190,13 +186,11 @@ class NodeLog:
         self._mode: str | None = None
 
     def started(self, agent: "Agent", document: "NodeAgentDocument", port: int | None) -> None:
-        cpu = agent.cpu
         self._log.info(
             "agent started",
-            root=document.root,
-            pattern=document.pattern,
-            policy=cpu.policy.value,
-            capacity_millicores=cpu.capacity_millicores,
+            **fields(document, "root", "pattern"),
+            policy=agent.cpu.policy.value,
+            capacity_millicores=agent.cpu.capacity_millicores,
             dry_run=agent.dry_run,
             metrics_port=port,
             pods_known=len(agent.loop.governor.pods),
@@ -207,13 +201,8 @@ class NodeLog:
         plan = turn.plan
         if plan.mode.value != self._mode:
             self._mode = plan.mode.value
-            self._log.info(
-                "mode",
-                mode=self._mode,
-                total_need=plan.total_need,
-                capacity_millicores=plan.capacity_millicores,
-                shadow_price=plan.shadow_price,
-            )
+            figures = fields(plan, "total_need", "capacity_millicores", "shadow_price")
+            self._log.info("mode", mode=self._mode, **figures)
         writes = plan.writes if turn.observed_only else turn.written
         event = "would limit" if turn.observed_only else "limited"
         for write in writes:
@@ -241,9 +230,5 @@ class NodeLog:
         self._log.warning("fault", reason=str(fault), retry_after_ms=fault.retry_after_ms)
 
     def stopped(self, agent: "Agent") -> None:
-        self._log.info(
-            "agent stopped",
-            limits="stay as last applied",
-            missed_samples=agent.missed_samples,
-            faults=agent.faults,
-        )
+        figures = fields(agent, "missed_samples", "faults")
+        self._log.info("agent stopped", limits="stay as last applied", **figures)

@@ -47,7 +47,7 @@ _PODS = columns(
     wide=[
         _figure("MIN", "min"),
         _figure("MAX", "max"),
-        "DEMAND=demand",
+        "demand",
         _figure("ORIGINAL", "original_limit"),
     ],
 )

@@ -10,13 +10,15 @@ from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, setti
 from fairlead.cli.main import LazyGroup
 from fairlead.cli.options import FILE, NEW_FILE, Decorator, option, output_option
 from fairlead.cli.table import Output
+from fairlead.cli.traffic.status import explain_backend, explain_group, print_status
 from fairlead.host.paths import state_directory
+from fairlead.node.state import STATUS, StateDirectory, fields
+from fairlead.node.supervisor import end_with_supervisor
+from fairlead.node.traffic.commands import BackendCommand, change_command
 
 if TYPE_CHECKING:
     from fairlead.engine.traffic import TickRound
-    from fairlead.node.state import StateDirectory
     from fairlead.node.traffic.agent import TrafficAgent
-    from fairlead.node.traffic.commands import BackendCommand
     from fairlead.schema.traffic_agent import TrafficDocument
 
 RUN_HELP = """Run the traffic agent for the route groups of FILE.
@@ -58,7 +60,7 @@ def command() -> None:
 _file = click.argument("file", type=FILE)
 agent_commands = AgentCommands("traffic", state_directory)
 _setting, _state_dir = agent_commands.setting, agent_commands.state_dir
-_wait: Decorator = option(
+_wait = option(
     "--wait wait_s",
     click.FloatRange(0),
     "Wait this many seconds for the agent to act.",
@@ -79,9 +81,7 @@ def _plane(*kinds: str) -> Decorator:
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
 @option("--ticks", click.IntRange(1), "Stop after this many ticks.")
 def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
-    """Run the agent in the foreground."""
     from fairlead.compose import traffic as composed
-    from fairlead.node.supervisor import end_with_supervisor
 
     end_with_supervisor()
     document = traffic_document(file, flags)
@@ -155,8 +155,6 @@ def status(document: dict[str, Any], out: Output, *, group: str | None) -> None:
       fairlead traffic status
       fairlead traffic status web -o json | jq '.groups[].reasons'
     """
-    from fairlead.cli.traffic.status import print_status
-
     if group is not None:
         document["groups"] = [_group(document, group)]
     out.text(document, lambda: print_status(document, wide=out.format == "wide"))
@@ -173,8 +171,6 @@ def explain(document: dict[str, Any], out: Output, *, group: str, backend: str |
       fairlead traffic explain web
       fairlead traffic explain web b1
     """
-    from fairlead.cli.traffic.status import explain_backend, explain_group
-
     status = _group(document, group)
     if backend is None:
         out.text(status, lambda: explain_group(status, document))
@@ -186,7 +182,7 @@ def explain(document: dict[str, Any], out: Output, *, group: str, backend: str |
 # --- operator orders
 
 
-def _order(order: "BackendCommand | None", name: str, text: str) -> None:
+def _order(order: BackendCommand | None, name: str, text: str) -> None:
     """A command that gives an order for one backend, and waits until the agent follows it."""
 
     @command.command(name, help=text)
@@ -195,9 +191,6 @@ def _order(order: "BackendCommand | None", name: str, text: str) -> None:
     @_state_dir
     @_wait
     def give(*, group: str, backend: str, state_dir: Path | None, wait_s: float) -> None:
-        from fairlead.node.state import STATUS
-        from fairlead.node.traffic.commands import change_command
-
         directory = agent_commands.directory(state_dir)
         if directory.read(STATUS) is not None:  # only an agent that ran knows the names
             _backend(_group(agent_commands.read_status(directory), group), backend)
@@ -215,10 +208,7 @@ def _order(order: "BackendCommand | None", name: str, text: str) -> None:
 
 
 def _followed(
-    directory: "StateDirectory",
-    about: tuple[str, str],
-    order: "BackendCommand | None",
-    wait_s: float,
+    directory: StateDirectory, about: tuple[str, str], order: BackendCommand | None, wait_s: float
 ) -> bool:
     deadline = time.monotonic() + wait_s
     while True:
@@ -332,15 +322,10 @@ class TrafficLog:
         """Log one tick: transitions, and problems that are new."""
         for change in round.transitions:
             log = self._log.info if change.after in (None, "normal") else self._log.warning
-            log(
-                _EVENTS[change.what],
-                group=change.group,
-                backend=change.backend,
-                before=change.before,
-                after=change.after,
-                reasons=list(change.reasons),
-                sequence=None if change.record is None else change.record.seq,
-            )
+            about = fields(change, "group", "backend", "before", "after")
+            sequence = None if change.record is None else change.record.seq
+            event = _EVENTS[change.what]
+            log(event, **about, reasons=list(change.reasons), sequence=sequence)
         problems = {f"{name}: {g.fault}" for name, g in round.groups.items() if g.fault}
         current = frozenset(problems | set(round.faults))
         for problem in sorted(current - self._problems):
@@ -353,10 +338,5 @@ class TrafficLog:
         self._log.warning("notice", reason=text)
 
     def stopped(self, agent: "TrafficAgent") -> None:
-        self._log.info(
-            "agent stopped",
-            connections="continue by the last table",
-            ticks=agent.ticks,
-            missed_ticks=agent.missed_ticks,
-            faults=agent.faults,
-        )
+        figures = fields(agent, "ticks", "missed_ticks", "faults")
+        self._log.info("agent stopped", connections="continue by the last table", **figures)

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.input import can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import flag, option, output_format
-from fairlead.cli.sim import no_plots_option, out_option, print_result, seed_option
+from fairlead.cli.sim import (
+    can_plot,
+    load_scenario,
+    no_plots_option,
+    out_option,
+    print_result,
+    report_target,
+    seed_option,
+)
 from fairlead.schema.traffic_scenario import read_traffic_scenario, traffic_scenario_schema
 from fairlead.sim import traffic
 from fairlead.sim.traffic import PromiseCheck, TrafficResult
@@ -62,7 +69,6 @@ def command(
     output: str,
     no_plots: bool,
 ) -> None:
-    """Play a scenario and report on it."""
     if listing or schema:
         click.echo(_listing() if listing else json.dumps(traffic_scenario_schema(), indent=2))
         return
@@ -70,18 +76,16 @@ def command(
         raise click.UsageError("name a scenario; --list shows the bundled ones")
     if real_time != (plane != "memory"):
         raise click.UsageError("--real-time and --plane haproxy, envoy or ebpf belong together")
-    document = load_scenario(
-        scenario, traffic.bundled_names(), traffic.read_bundled, read_traffic_scenario
-    )
+    document = load_scenario(scenario, read_traffic_scenario, traffic.__name__)
     target = report_target(out, document.name)
     plots = not no_plots and can_plot()
     with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
         record = Path(spare) / "record"
         if real_time:
-            from fairlead.sim.traffic.real import play_real
+            from fairlead.sim.traffic.real import RealRun
 
             place = {"kind": plane, "cgroup": cgroup, "pins": pins}
-            played = play_real(document, place, seed=seed, record=record, folder=Path(spare))
+            played = RealRun(document, place, seed, Path(spare)).run(record)
         else:
             played = traffic.play(document, seed=seed, record=record)
         checks = traffic.check_promises(played)

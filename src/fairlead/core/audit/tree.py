@@ -132,15 +132,7 @@ Proof = tuple[bytes, ...]
 def inclusion_proof(index: int, size: int, stored: Stored) -> Proof:
     """The hashes that lead from leaf `index` (from 0) to the root of the first `size` leaves."""
     require(0 <= index < size, "an inclusion proof is about a leaf of the tree")
-    spans, start, end = [], 0, size
-    while end - start > 1:
-        middle = start + _split(end - start)
-        if index < middle:
-            spans.append(Span(middle, end))
-            end = middle
-        else:
-            spans.append(Span(start, middle))
-            start = middle
+    spans, _ = _descend(index + 1, size, to_leaf=True)
     return _hashes(spans[::-1], stored)
 
 
@@ -149,17 +141,9 @@ def consistency_proof(old_size: int, new_size: int, stored: Stored) -> Proof:
     require(0 <= old_size <= new_size, "a consistency proof leads from a tree to a later one")
     if old_size == 0:
         return ()  # every tree begins with the empty one
-    spans, start, end = [], 0, new_size
-    while old_size < end:
-        middle = start + _split(end - start)
-        if old_size <= middle:
-            spans.append(Span(middle, end))
-            end = middle
-        else:
-            spans.append(Span(start, middle))
-            start = middle
-    if start:  # else the old tree is itself a subtree of the new one, and its root is known
-        spans.append(Span(start, end))
+    spans, last = _descend(old_size, new_size, to_leaf=False)
+    if last.start:  # else the old tree is itself a subtree of the new one, and its root is known
+        spans.append(last)
     return _hashes(spans[::-1], stored)
 
 
@@ -167,20 +151,11 @@ def check_inclusion(
     *, leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
 ) -> bool:
     """Whether `proof` leads from the hash of leaf `index` to `root`."""
-    if not 0 <= index < size:
-        return False
-    place, last, result = index, size - 1, leaf
-    for sibling in proof:
-        if last == 0:
-            return False
-        if place & 1 or place == last:
-            result = node_hash(sibling, result)
-            while place and not place & 1:  # a right edge that has no sibling on these levels
-                place, last = place >> 1, last >> 1
-        else:
-            result = node_hash(result, sibling)
-        place, last = place >> 1, last >> 1
-    return last == 0 and result == root
+    steps = _climb(index, size - 1, proof) if 0 <= index < size else None
+    result = leaf
+    for sibling, left in steps or ():
+        result = node_hash(sibling, result) if left else node_hash(result, sibling)
+    return steps is not None and result == root
 
 
 def check_consistency(
@@ -198,19 +173,40 @@ def check_consistency(
     if not path:
         return False
     shift = _trailing_ones(old_size - 1)
-    place, last = (old_size - 1) >> shift, (new_size - 1) >> shift
+    steps = _climb((old_size - 1) >> shift, (new_size - 1) >> shift, path[1:])
     old = new = path[0]
-    for sibling in path[1:]:
-        if last == 0:
-            return False
-        if place & 1 or place == last:
+    for sibling, left in steps or ():
+        if left:
             old, new = node_hash(sibling, old), node_hash(sibling, new)
-            while place and not place & 1:
-                place, last = place >> 1, last >> 1
         else:
             new = node_hash(new, sibling)
+    return steps is not None and old == old_root and new == new_root
+
+
+def _descend(count: int, size: int, *, to_leaf: bool) -> tuple[list[Span], Span]:
+    """The spans beside the way from the root to the subtree that ends with `count` leaves."""
+    beside, here = list[Span](), Span(0, size)
+    while here.end - here.start > 1 if to_leaf else here.end > count:
+        middle = here.start + _split(here.end - here.start)
+        left, right = Span(here.start, middle), Span(middle, here.end)
+        here, other = (left, right) if count <= middle else (right, left)
+        beside.append(other)
+    return beside, here
+
+
+def _climb(place: int, last: int, proof: Sequence[bytes]) -> list[tuple[bytes, bool]] | None:
+    """Each hash of a proof, and whether it is a left sibling; None where it has not as many as the
+    way from this place up to the root."""
+    steps = []
+    for sibling in proof:
+        if last == 0:
+            return None
+        left = bool(place & 1) or place == last
+        steps.append((sibling, left))
+        while left and place and not place & 1:  # a right edge without a sibling on these levels
+            place, last = place >> 1, last >> 1
         place, last = place >> 1, last >> 1
-    return last == 0 and old == old_root and new == new_root
+    return steps if last == 0 else None
 
 
 def _split(length: int) -> int:

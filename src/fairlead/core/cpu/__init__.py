@@ -8,9 +8,6 @@
 See README.md beside this file for the terms and the flow.
 """
 
-from fairlead.core.cpu.allocate import Bound as Bound
-from fairlead.core.cpu.allocate import Container as Container
-from fairlead.core.cpu.allocate import GovernedPod as GovernedPod
 from fairlead.core.cpu.allocate import Guardrails as Guardrails
 from fairlead.core.cpu.allocate import LimitWrite as LimitWrite
 from fairlead.core.cpu.allocate import Misses as Misses
@@ -18,8 +15,6 @@ from fairlead.core.cpu.allocate import NodePlan as NodePlan
 from fairlead.core.cpu.allocate import NodeSnapshot as NodeSnapshot
 from fairlead.core.cpu.allocate import WritePhase as WritePhase
 from fairlead.core.cpu.allocate import allocate as allocate
-from fairlead.core.cpu.allocate import bounded as bounded
-from fairlead.core.cpu.allocate import split_grant as split_grant
 from fairlead.core.cpu.market import clear as clear
 from fairlead.core.cpu.model import CpuMode as CpuMode
 from fairlead.core.cpu.model import Headroom as Headroom
@@ -27,15 +22,17 @@ from fairlead.core.cpu.model import Plan as Plan
 from fairlead.core.cpu.model import Pod as Pod
 from fairlead.core.cpu.model import Policy as Policy
 from fairlead.core.cpu.model import Snapshot as Snapshot
-from fairlead.core.cpu.need import count_misses as count_misses
-from fairlead.core.cpu.need import estimate_need as estimate_need
 from fairlead.core.cpu.need import pod_bounds as pod_bounds
-from fairlead.core.cpu.need import pod_weight as pod_weight
+from fairlead.core.cpu.observe import ContainerSighting as ContainerSighting
+from fairlead.core.cpu.observe import CpuConfig as CpuConfig
+from fairlead.core.cpu.observe import CpuMemory as CpuMemory
+from fairlead.core.cpu.observe import NodeSample as NodeSample
+from fairlead.core.cpu.observe import PodMemory as PodMemory
+from fairlead.core.cpu.observe import PodSighting as PodSighting
+from fairlead.core.cpu.observe import WrittenLimit as WrittenLimit
+from fairlead.core.cpu.observe import applied as applied
+from fairlead.core.cpu.observe import node_snapshot as node_snapshot
+from fairlead.core.cpu.observe import observe as observe
+from fairlead.core.cpu.observe import settle as settle
 from fairlead.core.cpu.signal import Counters as Counters
-from fairlead.core.cpu.signal import CpuReading as CpuReading
-from fairlead.core.cpu.signal import Peaks as Peaks
 from fairlead.core.cpu.signal import Smoothing as Smoothing
-from fairlead.core.cpu.signal import hold_peak as hold_peak
-from fairlead.core.cpu.signal import pod_reading as pod_reading
-from fairlead.core.cpu.signal import read_signal as read_signal
-from fairlead.core.cpu.signal import smooth as smooth

@@ -145,10 +145,10 @@ class NodeSnapshot:
         units.check(self)
         check_distinct("pods", "uid", [pod.uid for pod in self.pods])
 
-    def claims(self, headroom_misses: Mapping[str, int]) -> Snapshot:
+    def claims(self, memory: "Mapping[str, Misses]") -> Snapshot:
         return Snapshot(
             self.capacity_millicores,
-            tuple(pod.claimant(headroom_misses[pod.uid]) for pod in self.pods),
+            tuple(pod.claimant(memory[pod.uid].headroom_misses) for pod in self.pods),
             self.policy,
             self.previous_mode,
             self.hysteresis_band,
@@ -220,7 +220,7 @@ def allocate(snapshot: NodeSnapshot) -> NodePlan:
     """Decide one turn: count misses, clear freely, bound, clear inside the bounds, split, order."""
     pods = sorted(snapshot.pods, key=attrgetter("uid"))
     memory = {pod.uid: _misses(pod, snapshot) for pod in pods}
-    claims = snapshot.claims({uid: misses.headroom_misses for uid, misses in memory.items()})
+    claims = snapshot.claims(memory)
     free = clear(claims)
     bounds = _bounds(pods, snapshot, free)
     plan = clear(bounded(claims, bounds))
@@ -246,15 +246,11 @@ def allocate(snapshot: NodeSnapshot) -> NodePlan:
 
 
 def bounded(claims: Snapshot, bounds: Mapping[str, Bound]) -> Snapshot:
-    pods = [
-        replace(
-            pod,
-            lower_millicores=bounds[pod.uid].lower_millicores,
-            upper_millicores=bounds[pod.uid].upper_millicores,
-        )
-        for pod in claims.pods
-    ]
-    return replace(claims, pods=tuple(pods))
+    def inside(pod: Pod) -> Pod:
+        lower, upper = bounds[pod.uid].lower_millicores, bounds[pod.uid].upper_millicores
+        return replace(pod, lower_millicores=lower, upper_millicores=upper)
+
+    return replace(claims, pods=tuple(inside(pod) for pod in claims.pods))
 
 
 def _misses(pod: GovernedPod, snapshot: NodeSnapshot) -> Misses:
@@ -347,15 +343,13 @@ def split_grant(
     """
     if not needs:
         return {}
-    names = sorted(needs)
-    tops = [(caps or {}).get(name) for name in names]
-    highs = [grant_millicores if top is None else min(top, grant_millicores) for top in tops]
+    names, claims = sorted(needs), []
     survival = min(SURVIVAL_MILLICORES, grant_millicores // len(names))
-    # A pod whose containers all need nothing is split equally.
-    rates = [max(needs[name], 1) for name in names]
-    claims = [
-        Claim(0, rate, min(survival, high), high) for rate, high in zip(rates, highs, strict=True)
-    ]
+    for name in names:
+        top = (caps or {}).get(name)
+        high = grant_millicores if top is None else min(top, grant_millicores)
+        # At least 1: a pod whose containers all need nothing is split equally.
+        claims.append(Claim(0, max(needs[name], 1), min(survival, high), high))
     return dict(zip(names, water_fill(grant_millicores, claims).grants, strict=True))
 
 

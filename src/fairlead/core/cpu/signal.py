@@ -15,6 +15,7 @@ raised makes limits oscillate.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairlead.core.cpu.model import Pause, Ratio
 
@@ -23,8 +24,7 @@ CORES_MAX = 100_000
 NEGLIGIBLE = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(NamedTuple):
     """One reading of a container's cgroup; all counters grow."""
 
     time_us: int
@@ -34,8 +34,7 @@ class Counters:
     throttled_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class CpuReading:
+class CpuReading(NamedTuple):
     """What two successive counters say about a container."""
 
     usage_millicores: int
@@ -56,9 +55,8 @@ class Smoothing:
 
     A rise counts at once, a fall is believed when it has lasted. With 0.3 up, 0.1 down and nothing
     held, a service that idles for seconds between its peaks was throttled in 17 % of its periods at
-    60 % load. A slow fall alone (0.03) let limits sink between the bursts of a pod and jump at the
-    next one: 2.8 reversals per pod-minute on a bursty mix, as many as the rule it should improve
-    on. The peak of a minute sees the next burst coming (`python -m bench.cpu`).
+    60 % load; a slow fall alone (0.03) made 2.8 reversals per pod-minute on a bursty mix. The peak
+    of a minute sees the next burst coming (`python -m bench.cpu`).
     """
 
     up: Ratio = 1.0
@@ -101,6 +99,8 @@ def pod_reading(readings: Sequence[CpuReading]) -> CpuReading:
     asking where they lie between the pod's minimum and maximum is that mean, and stays right where
     a container has no limit to weigh by.
     """
+    if len(readings) == 1:
+        return readings[0]
     used = sum(reading.usage_millicores for reading in readings)
     want = sum(reading.want_millicores for reading in readings)
     return CpuReading(
@@ -130,6 +130,9 @@ Peaks = tuple[tuple[int, float], ...]
 
 def hold_peak(peaks: Peaks, now_ms: int, value: float, hold_ms: int) -> Peaks:
     """What can still be the highest value of the last `hold_ms`; the first of them is."""
-    since = now_ms - hold_ms
-    kept = tuple(peak for peak in peaks if peak[0] > since and peak[1] > value)
-    return (*kept, (now_ms, value))
+    first, end = 0, len(peaks)
+    while first < end and peaks[first][0] <= now_ms - hold_ms:
+        first += 1
+    while first < end and peaks[end - 1][1] <= value:
+        end -= 1
+    return (*peaks[first:end], (now_ms, value))

@@ -77,7 +77,7 @@ class Families:
         """Every owner that could cover a request of `owner`, each in the first tier it is in."""
         parents = self._parents.get(owner, set())
         siblings = self._children_of(parents)
-        uncles = self.parents_circle(owner)
+        uncles = self.parents_generation(owner)
         related: dict[str, Kin] = {owner: OWN}
         for kin, owners in (
             (SIBLING, siblings),
@@ -89,7 +89,7 @@ class Families:
                 related.setdefault(other, kin)
         return related
 
-    def parents_circle(self, owner: str) -> set[str]:
+    def parents_generation(self, owner: str) -> set[str]:
         """The parents' siblings and those parents among them: who makes cousins."""
         return self._children_of(
             grand

@@ -23,4 +23,3 @@ from fairlead.core.lottery.pseudonym import Pseudonyms as Pseudonyms
 from fairlead.core.lottery.seed import derive_seed as derive_seed
 from fairlead.core.lottery.seed import entropy_hash as entropy_hash
 from fairlead.core.lottery.seed import lp as lp
-from fairlead.core.lottery.seed import preimage as preimage

@@ -24,23 +24,6 @@ def entropy_hash(entropy: bytes) -> str:
     return sha256(entropy).hexdigest()
 
 
-def preimage(
-    *,
-    conflict_digest: str,
-    sequence: int,
-    entropy: bytes,
-    beacon: bytes,
-    nonces: Mapping[str, bytes],
-) -> bytes:
-    require(len(entropy) == ENTROPY_BYTES, "entropy has 32 bytes")
-    conflict = bytes.fromhex(conflict_digest)
-    require(len(conflict) == 32, "a conflict digest has 32 bytes")
-    parts = [_TAG, conflict, sequence.to_bytes(8, "big"), entropy, beacon]
-    for owner in sorted(nonces):
-        parts += [owner.encode(), nonces[owner]]
-    return b"".join(map(lp, parts))
-
-
 def derive_seed(
     *,
     conflict_digest: str,
@@ -50,12 +33,10 @@ def derive_seed(
     nonces: Mapping[str, bytes],
 ) -> bytes:
     """The 32 bytes from which an outcome is drawn; `beacon` is empty where none was committed."""
-    return sha256(
-        preimage(
-            conflict_digest=conflict_digest,
-            sequence=sequence,
-            entropy=entropy,
-            beacon=beacon,
-            nonces=nonces,
-        )
-    ).digest()
+    require(len(entropy) == ENTROPY_BYTES, "entropy has 32 bytes")
+    conflict = bytes.fromhex(conflict_digest)
+    require(len(conflict) == 32, "a conflict digest has 32 bytes")
+    parts = [_TAG, conflict, sequence.to_bytes(8, "big"), entropy, beacon]
+    for owner in sorted(nonces):
+        parts += [owner.encode(), nonces[owner]]
+    return sha256(b"".join(map(lp, parts))).digest()

@@ -1,11 +1,11 @@
 """Every parameter of a tick with its default and its range; each can be overridden by name.
 
-The defaults are starting points (section 15 of the equations), not truth. Which equation uses
-which, and in what unit, is in `docs/reference/equations.md`.
+The defaults are starting points (section 15 of the equations), not truth; units and equations are
+in `docs/reference/equations.md`.
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated
 
 from fairlead.core import units
 from fairlead.core.units import OutOfRange, Range
@@ -18,15 +18,18 @@ SLOTS_MAX = 1_000_000
 SAMPLES_MAX = 1_000
 LAYER_WEIGHTS = ("w_rtt", "w_retx", "w_jit", "w_psi", "w_fd", "w_ct", "w_io", "w_debt")
 
-LatencyMs = float
+Measure = Annotated[float, Range(0, units.FLOAT_MAX)]
+LatencyMs = Measure
 """Measured milliseconds, fractions included. Times of decisions are whole milliseconds."""
+TimeMs = Annotated[int, Range(0, units.INTEGER_MAX, "milliseconds")]
+AgeMs = Annotated[int, Range(0, units.SIZE_MAX, "milliseconds")]
 Share = Annotated[float, Range(0, 1)]
 Part = Annotated[float, Range(POSITIVE_MIN, 1)]
 Number = Annotated[float, Range(0, NUMBER_MAX)]
 Positive = Annotated[float, Range(POSITIVE_MIN, NUMBER_MAX)]
 Factor = Annotated[float, Range(1, NUMBER_MAX)]
-PauseMs = Annotated[int, Range(0, DAY_MS)]
-WindowMs = Annotated[int, Range(1, DAY_MS)]
+PauseMs = Annotated[int, Range(0, DAY_MS, "milliseconds")]
+WindowMs = Annotated[int, Range(1, DAY_MS, "milliseconds")]
 Requests = Annotated[int, Range(0, units.SIZE_MAX)]
 SomeRequests = Annotated[int, Range(1, units.SIZE_MAX)]
 
@@ -45,9 +48,7 @@ class Theta:
     io_full: Number = 0.10
 
     def __post_init__(self) -> None:
-        for name in ("cpu_some", "mem_some", "mem_full", "io_full"):
-            value = _number(getattr(self, name), f"theta.{name}", 0.0, NUMBER_MAX)
-            object.__setattr__(self, name, value)
+        units.check(self, "theta.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,20 +128,7 @@ class Config:
     debt_max: Number = 10.0
 
     def __post_init__(self) -> None:
-        for name, (low, high) in INTEGER_RANGES.items():
-            value = getattr(self, name)
-            if value is None and name in OPTIONAL:
-                continue
-            if type(value) is not int or not low <= value <= high:
-                raise OutOfRange(
-                    name, f"must be an integer between {low} and {high}, got {value!r}"
-                )
-        for name, (least, most) in NUMBER_RANGES.items():
-            number = getattr(self, name)
-            if type(number) is float and least <= number <= most:
-                continue
-            if number is not None or name not in OPTIONAL:
-                object.__setattr__(self, name, _number(number, name, least, most))
+        units.check(self)
         if self.t_hard_s >= self.t_safe_s:
             raise OutOfRange("t_hard_s", f"must be below t_safe_s, got {self.t_hard_s!r}")
         if self.retry_hard < self.retry_soft:
@@ -157,24 +145,11 @@ class Config:
         return max(1.0, self.s_total / 64) if self.delta_max is None else self.delta_max
 
 
-def _number(value: float, field_name: str, low: float, high: float) -> float:
-    if type(value) not in (int, float) or not low <= value <= high:
-        raise OutOfRange(field_name, f"must be between {low:g} and {high:g}, got {value!r}")
-    return float(value)
-
-
-def _ranges(kind: type) -> dict[str, tuple[Any, Any]]:
-    """The ranges that the fields of a type state, by name."""
-    ranges = {}
-    for name, hint in get_type_hints(Config, include_extras=True).items():
-        marked = get_args(hint)[0] if name in OPTIONAL else hint
-        if name != "theta" and get_args(marked)[0] is kind:
-            ranges[name] = (get_args(marked)[1].low, get_args(marked)[1].high)
-    return ranges
-
-
-OPTIONAL = frozenset({"delta_max", "inside_max"})
+OPTIONAL = frozenset(rule.field for rule in units.rules(Config) if rule.optional)
 """Parameters that may be None."""
-INTEGER_RANGES, NUMBER_RANGES = _ranges(int), _ranges(float)
+INTEGER_RANGES, NUMBER_RANGES = (
+    {rule.field: (rule.low, rule.high) for rule in units.rules(Config) if rule.kind is kind}
+    for kind in (int, float)
+)
 DEFAULT_CONFIG = Config()
 NAMES = tuple(parameter.name for parameter in fields(Config))

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from typing import Annotated
 
 from fairlead.core import units
-from fairlead.core.traffic.config import SLOTS_MAX
-from fairlead.core.units import INTEGER_MAX, OutOfRange
+from fairlead.core.traffic.config import SLOTS_MAX, Measure, Share, TimeMs
+from fairlead.core.units import OutOfRange, PositiveCount, Range, Series, Written
+
+Slots = Annotated[int, Range(0, SLOTS_MAX)]
 
 
 class AdmissionMode(StrEnum):
@@ -62,168 +65,144 @@ _REGIMES = {
 
 @dataclass(frozen=True, slots=True)
 class BackendMemory:
-    """Slots in force, the last weight, and the last error rate that counted, with its time."""
+    """Slots, weight and the last error rate that counted."""
 
     id: str
-    slots: int = 0
-    weight: float = 0.0
-    error_rate: float | None = None
-    error_ms: int | None = None
-
-    def fits(self, s_total: int, clock_ms: int) -> bool:
-        """Could a tick have left this behind?"""
-        rate, at = self.error_rate, self.error_ms
-        known = rate is not None and at is not None
-        return (
-            type(self.slots) is int
-            and 0 <= self.slots <= s_total
-            and type(self.weight) in (float, int)
-            and 0 <= self.weight <= 1
-            and (known or (rate is None and at is None))
-            and (rate is None or (type(rate) in (float, int) and 0 <= rate <= 1))
-            and (at is None or (type(at) is int and 0 <= at <= clock_ms))
-        )
+    slots: Slots = 0
+    weight: Share = 0.0
+    error_rate: Share | None = None
+    error_ms: TimeMs | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """The smoothed use of a resource: now, and at the times of the last window."""
+    """A resource's smoothed use. `history` is by clock: a tick adds one member and drops one."""
 
     name: str
-    ewma: float
-    history: tuple[tuple[int, float], ...]
+    ewma: Measure
+    history: Annotated[tuple[tuple[int, float], ...], Series()]
     """(clock, ewma), ascending; the first may lie outside the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """Which of the last samples stalled, by their ordinals, and the trails of the resources."""
+    """Ordinals of stalled samples, and trails."""
 
     id: str
-    stalled: tuple[int, ...] = ()
+    stalled: tuple[PositiveCount, ...] = ()
     trails: tuple[Trail, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepGate:
-    """Hysteresis of the group: since when the slots are off, and whether they may move."""
+    """Hysteresis."""
 
-    since_ms: int | None = None
+    since_ms: TimeMs | None = None
+    """Since when the slots are off."""
     stepping: bool = False
+    """Whether they may move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """How often Δmax is halved, and since when it was quiet."""
+    """The monotonic guard."""
 
-    halvings: int = 0
-    since_ms: int = 0
+    halvings: Annotated[int, Range(0, HALVINGS_MAX)] = 0
+    """How often Δmax is halved."""
+    since_ms: TimeMs = 0
+    """Since when it was quiet."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionState:
-    """Admission: since when the current level is calm (None: it is triggered), and the rate that
-    recovery grows from.
-    """
+    """Admission."""
 
     mode: AdmissionMode = AdmissionMode.NORMAL
     regime: Regime = Regime.LAMINAR
-    calm_since_ms: int | None = None
-    rate_base: float | None = None
+    calm_since_ms: TimeMs | None = None
+    """Since when the current level is calm; None: it is triggered."""
+    rate_base: Measure | None = None
+    """What recovery grows from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that a tick remembers."""
+    """The `state` of an output of `traffic.tick`."""
 
-    now_ms: int
+    now_ms: TimeMs
     """Of the last tick, as it was given."""
-    clock_ms: int
-    samples: int
+    clock_ms: TimeMs
+    samples: PositiveCount
     """How many distinct samples were taken; their ordinals start at 1."""
-    s_total: int
+    s_total: Annotated[int, Range(1, SLOTS_MAX)]
     parked: bool
     """No backend was routable."""
     backends: tuple[BackendMemory, ...] = ()
     nodes: tuple[NodeMemory, ...] = ()
     gate: StepGate = StepGate()
     guard: Guard = Guard()
-    admission: AdmissionState = AdmissionState()
+    admission: Annotated[AdmissionState, Written("door")] = AdmissionState()  # recorded format
 
     def __post_init__(self) -> None:
-        _whole(self.now_ms, "now_ms", 0, INTEGER_MAX)
-        _whole(self.clock_ms, "clock_ms", 0, INTEGER_MAX)
-        _whole(self.samples, "samples", 1, INTEGER_MAX)
-        _whole(self.s_total, "s_total", 1, SLOTS_MAX)
+        units.check(self)
+        for part in ("gate", "guard", "admission"):
+            units.check(getattr(self, part), f"{part}.")
         self._check_backends()
         _ascending([node.id for node in self.nodes], "nodes", "id")
         for index, node in enumerate(self.nodes):
             self._check_node(node, f"nodes[{index}]")
-        self._check_times()
+        _within(self.gate.since_ms, "gate.since_ms", self.clock_ms)
+        if self.gate.stepping and self.gate.since_ms is None:
+            raise OutOfRange("gate.since_ms", "must be known while slots are stepping")
+        _within(self.guard.since_ms, "guard.since_ms", self.clock_ms)
         self._check_admission()
 
     def _check_backends(self) -> None:
         _ascending([backend.id for backend in self.backends], "backends", "id")
-        for index, memory in enumerate(self.backends):
-            # The values first, their names only for a culprit: this is checked in every tick.
-            if not memory.fits(self.s_total, self.clock_ms):
-                self._name_culprit(memory, f"backends[{index}]")
+        index = 0
+        try:  # in every tick: a path is made only for what is refused
+            for index, memory in enumerate(self.backends):  # noqa: B007 - used by the handler
+                units.check(memory)
+                if (memory.error_ms is None) is not (memory.error_rate is None):
+                    raise OutOfRange("error_ms", "must be given together with error_rate")
+                _within(memory.error_ms, "error_ms", self.clock_ms)
+        except OutOfRange as fault:
+            raise OutOfRange(f"backends[{index}].{fault.field}", fault.message) from None
         slots = sum(backend.slots for backend in self.backends)
         if slots != (self.s_total if self.backends else 0):
             raise OutOfRange("backends", f"must hold s_total slots together, got {slots}")
         if not self.backends and not self.parked:
             raise OutOfRange("parked", "must be true where there is no backend")
 
-    def _name_culprit(self, memory: BackendMemory, path: str) -> None:
-        _whole(memory.slots, f"{path}.slots", 0, self.s_total)
-        units.ratio(memory.weight, f"{path}.weight")
-        if memory.error_rate is not None:
-            units.ratio(memory.error_rate, f"{path}.error_rate")
-        if memory.error_ms is None or memory.error_rate is None:
-            raise OutOfRange(f"{path}.error_ms", "must be given together with error_rate")
-        _whole(memory.error_ms, f"{path}.error_ms", 0, self.clock_ms)
-
     def _check_node(self, node: NodeMemory, path: str) -> None:
         _ascending(node.stalled, f"{path}.stalled")
         for place, ordinal in enumerate(node.stalled):
-            _whole(ordinal, f"{path}.stalled[{place}]", 1, self.samples)
+            _within(ordinal, f"{path}.stalled[{place}]", self.samples, low=1)
         _ascending([trail.name for trail in node.trails], f"{path}.trails", "name")
         for place, trail in enumerate(node.trails):
-            here = f"{path}.trails[{place}]"
-            units.weight(trail.ewma, f"{here}.ewma")
+            here = f"{path}.trails[{place}]."
+            units.check(trail, here)
             if not trail.history:
-                raise OutOfRange(f"{here}.history", "must not be empty")
-            _ascending([at for at, _ in trail.history], f"{here}.history")
+                raise OutOfRange(f"{here}history", "must not be empty")
+            _ascending([at for at, _ in trail.history], f"{here}history")
             for at, value in trail.history:
-                _whole(at, f"{here}.history.{at}", 0, self.clock_ms)
-                units.weight(value, f"{here}.history.{at}")
-
-    def _check_times(self) -> None:
-        if self.gate.since_ms is not None:
-            _whole(self.gate.since_ms, "gate.since_ms", 0, self.clock_ms)
-        elif self.gate.stepping:
-            raise OutOfRange("gate.since_ms", "must be known while slots are stepping")
-        _whole(self.guard.halvings, "guard.halvings", 0, HALVINGS_MAX)
-        _whole(self.guard.since_ms, "guard.since_ms", 0, self.clock_ms)
+                _within(at, f"{here}history.{at}", self.clock_ms)
+                units.weight(value, f"{here}history.{at}")
 
     def _check_admission(self) -> None:
         admission = self.admission
         if admission.regime not in _REGIMES[admission.mode]:
-            raise OutOfRange(
-                "admission.regime", f"must fit the mode {admission.mode}, got {admission.regime!r}"
-            )
-        if admission.calm_since_ms is not None:
-            if admission.mode is AdmissionMode.NORMAL:
-                raise OutOfRange("admission.calm_since_ms", "must be null in normal")
-            _whole(admission.calm_since_ms, "admission.calm_since_ms", 0, self.clock_ms)
+            message = f"must fit the mode {admission.mode}, got {admission.regime!r}"
+            raise OutOfRange("admission.regime", message)
+        if admission.calm_since_ms is not None and admission.mode is AdmissionMode.NORMAL:
+            raise OutOfRange("admission.calm_since_ms", "must be null in normal")
+        _within(admission.calm_since_ms, "admission.calm_since_ms", self.clock_ms)
         if (admission.regime is Regime.RECOVERY) is not (admission.rate_base is not None):
             raise OutOfRange("admission.rate_base", "must be given in recovery, and only there")
-        if admission.rate_base is not None:
-            units.weight(admission.rate_base, "admission.rate_base")
 
 
-def _whole(value: int, field: str, low: int, high: int) -> None:
-    if type(value) is not int or not low <= value <= high:
+def _within(value: int | None, field: str, high: int, *, low: int = 0) -> None:
+    if value is not None and (type(value) is not int or not low <= value <= high):
         raise OutOfRange(field, f"must be an integer between {low} and {high}, got {value!r}")
 
 

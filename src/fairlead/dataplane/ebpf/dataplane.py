@@ -1,7 +1,4 @@
-"""`EbpfDataplane`: the port on top of the kernel's programs.
-
-    dataplane = EbpfDataplane(Path("/sys/fs/cgroup/app.slice"))
-    dataplane.configure(groups)
+"""The port on top of the kernel's programs.
 
 Opening it takes over what an earlier agent left pinned, with its tables and counters, or installs
 it. From then on every process in the cgroup that connects to a group's address reaches one of its
@@ -25,8 +22,6 @@ from fairlead.dataplane.ebpf.toolchain import DEFAULT_PINS, missing, object_file
 from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Stale, Table
 from fairlead.ports.faults import PermanentFault
 
-_NS_PER_MS = 1_000_000
-
 
 class EbpfDataplane:
     """Moves connections in the kernel, before their first packet."""
@@ -44,7 +39,7 @@ class EbpfDataplane:
         cgroup: Path,
         pins: Path = DEFAULT_PINS,
         *,
-        capacity: layout.Capacity = layout.Capacity(),  # noqa: B008 - frozen
+        capacity: Mapping[str, int] = layout.CAPACITY,
         soft_errno: int = errno.EAGAIN,
         program: Path | None = None,
     ) -> None:
@@ -56,7 +51,7 @@ class EbpfDataplane:
         self._opened: tuple[Maps, Registry] | None = None
         self._groups: dict[str, RouteGroup] = {}
         try:
-            self._installation.attach(cgroup, program, capacity, soft_errno)
+            self._installation.attach(cgroup, program, layout.CAPACITY | dict(capacity), soft_errno)
             if self.schema_version() == SCHEMA_VERSION:
                 with as_faults(f"{pins}: cannot be opened"):
                     maps = Maps(self._installation.live)
@@ -66,7 +61,7 @@ class EbpfDataplane:
             raise
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        tables.check_groups(groups, dataplane=self.name, protos=tuple(Proto))
+        tables.check_groups(groups)
         for index, group in enumerate(groups):
             _check_group(group, f"groups[{index}]")
         _, registry = self._open()
@@ -83,7 +78,11 @@ class EbpfDataplane:
         """Flip a group to a table: one compare-and-swap, judged by the kernel."""
         _, registry = self._open()
         tables.check_table(table, self._groups)
-        _check_sizes(table)
+        if not 0 < table.epoch <= layout.EPOCH_MAX:
+            problem = f"must be between 1 and {layout.EPOCH_MAX}, got {table.epoch}"
+            raise PermanentFault(f"epoch: {problem}")
+        if (total := sum(table.slots.values())) > layout.SLOTS_MAX:
+            raise PermanentFault(f"slots: at most {layout.SLOTS_MAX} in all, got {total}")
         with as_faults(f"group {table.group!r} cannot be flipped"):
             answer = registry.flip(table, decision)
         if answer == layout.HookAnswer.HELD:
@@ -106,7 +105,7 @@ class EbpfDataplane:
         maps, _ = self._open()
         with as_faults("the heartbeat cannot be read"):
             _, age_ns = maps.command(layout.Command.LOOK)
-        return liveness(age_ns // _NS_PER_MS)
+        return liveness(age_ns // 1_000_000)
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """The kernel cannot ask a connection to end: kept ones move when they reconnect."""
@@ -123,18 +122,12 @@ class EbpfDataplane:
             sent = list(maps.backend_counts.sums(backends))
             healths = maps.healths.first(backends)
             loads = maps.loads.first(backends)
-        return {
-            name: tables.group_seen(
-                placed.active,
-                alive,
-                counts[placed.index],
-                {
-                    id: _seen(placed, sent[at], healths[at], loads[at])
-                    for id, at in placed.at.items()
-                },
-            )
-            for name, placed in registry.placed.items()
-        }
+        seen = {}
+        for name, placed in registry.placed.items():
+            at = placed.at.items()
+            members = {id: _seen(placed, sent[n], healths[n], loads[n]) for id, n in at}
+            seen[name] = tables.group_seen(placed.active, alive, counts[placed.index], members)
+        return seen
 
     def detach(self) -> None:
         self._close()
@@ -172,9 +165,8 @@ def _check_group(group: RouteGroup, path: str) -> None:
         here = f"{path}.backends[{index}]"
         named.append((f"{here}.id", backend.id))
         if _family(backend.host, f"{here}.host") != family:
-            raise PermanentFault(
-                f"{here}.host: must be IPv{family} like the group's vip, got {backend.host!r}"
-            )
+            problem = f"must be IPv{family} like the group's vip, got {backend.host!r}"
+            raise PermanentFault(f"{here}.host: {problem}")
     for place, name in named:
         size = len(name.encode())
         if not 0 < size <= layout.NAME_BYTES or "\0" in name:
@@ -186,14 +178,6 @@ def _family(host: str, path: str) -> int:
     if isinstance(address, IPv6Address) and (address.ipv4_mapped or address.scope_id):
         raise PermanentFault(f"{path}: must be a plain address, got {host!r}")
     return address.version
-
-
-def _check_sizes(table: Table) -> None:
-    if not 0 < table.epoch <= layout.EPOCH_MAX:
-        raise PermanentFault(f"epoch: must be between 1 and {layout.EPOCH_MAX}, got {table.epoch}")
-    total = sum(table.slots.values())
-    if total > layout.SLOTS_MAX:
-        raise PermanentFault(f"slots: at most {layout.SLOTS_MAX} in all, got {total}")
 
 
 def _seen(

@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS
@@ -24,23 +24,15 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 # Program to the kernel's number of its hook (enum bpf_attach_type). Those that see the end of a
 # connection come first, so that none begins whose end is not seen.
 HOOKS = {
-    "telemetry": 3,
-    "release": 34,
-    "connect4": 10,
-    "connect6": 11,
-    "sendmsg4": 14,
-    "sendmsg6": 15,
-    "recvmsg4": 19,
-    "recvmsg6": 20,
-    "getpeername4": 29,
-    "getpeername6": 30,
+    **{"telemetry": 3, "release": 34},
+    **{"connect4": 10, "connect6": 11, "sendmsg4": 14, "sendmsg6": 15},
+    **{"recvmsg4": 19, "recvmsg6": 20, "getpeername4": 29, "getpeername6": 30},
 }
 AGENT = "agent"
 _GROUP_MAPS = ("vips", "groups", "buckets", "group_counts", "insides")
 _BACKEND_MAPS = ("backends", "healths", "backend_counts", "loads")
 _SINGLE_MAPS = ("schema", "heartbeat", "tables", "replies", "origins", "barrier")
 MAPS = (*_SINGLE_MAPS, *_GROUP_MAPS, *_BACKEND_MAPS)
-_MS = 1_000_000
 _TEMPORARY = {errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
 
 
@@ -68,7 +60,7 @@ class Installation:
             raise PermanentFault(f"{pins}: another agent has this dataplane open")
 
     def attach(
-        self, cgroup: Path, program: Path, capacity: layout.Capacity, soft_errno: int
+        self, cgroup: Path, program: Path, capacity: Mapping[str, int], soft_errno: int
     ) -> None:
         """Take over what is installed, or install it; afterwards it is attached to `cgroup`."""
         with as_faults(f"the eBPF dataplane in {self.pins} on {cgroup}"):
@@ -94,28 +86,24 @@ class Installation:
             return int(_schema(descriptor)[0].value)
 
     def _install(
-        self, directory: int, program: Path, capacity: layout.Capacity, soft_errno: int
+        self, directory: int, program: Path, capacity: Mapping[str, int], soft_errno: int
     ) -> None:
         fresh = self.pins / "new"
         _clear(fresh)
         fresh.mkdir(mode=0o700)
-        library = kernel.libbpf()
-        handle = library.call(
-            "bpf_object__open_file", os.fsencode(program), None, what=str(program)
-        )
+        library, path = kernel.libbpf(), str(program)
+        handle = library.call("bpf_object__open_file", os.fsencode(path), None, what=path)
         try:
             _prepare(handle, capacity, soft_errno)
-            library.call("bpf_object__load", handle, what=str(program))
+            library.call("bpf_object__load", handle, what=path)
             for name in MAPS:
                 descriptor = library.call("bpf_map__fd", _map(handle, name))
                 if name == "schema":
                     _schema(descriptor)[0] = ctypes.c_uint32(SCHEMA_VERSION)
                 kernel.pin(descriptor, fresh / f"map_{name}")
             for name in (*HOOKS, AGENT):
-                program_handle = library.call(
-                    "bpf_object__find_program_by_name", handle, name.encode()
-                )
-                descriptor = library.call("bpf_program__fd", program_handle)
+                found = library.call("bpf_object__find_program_by_name", handle, name.encode())
+                descriptor = library.call("bpf_program__fd", found)
                 kernel.pin(descriptor, fresh / f"prog_{name}")
                 if name == AGENT:  # the installing agent is alive
                     library.run(descriptor, layout.STRUCTURES["order"](kind=layout.Command.BEAT))
@@ -127,33 +115,31 @@ class Installation:
     def _attach_hooks(self, folder: Path, directory: int) -> None:
         """Tie every program to the cgroup, unless it is: a cgroup that was removed and made again
         is another one, and its links are dead."""
-        wanted = os.fstat(directory).st_ino  # which is the cgroup's id
-        loose = [name for name in HOOKS if _cgroup_of(folder / f"link_{name}") != wanted]
-        for name in loose:
-            _cut(folder / f"link_{name}")
+        wanted = str(os.fstat(directory).st_ino)  # which is the cgroup's id
+        loose = []
+        for name in HOOKS:
+            link = folder / f"link_{name}"
+            if not link.exists() or _facts(link).get("cgroup_id") != wanted:
+                loose.append(name)
+                _cut(link)
         if loose and folder == self.live:
             self._forget()
         for name in loose:
             with kernel.opened(folder / f"prog_{name}") as program:
-                hook = HOOKS[name]
-                link = kernel.libbpf().call(
-                    "bpf_link_create", program, directory, hook, None, what=name
-                )
+                arguments = (program, directory, HOOKS[name], None)
+                tied = kernel.libbpf().call("bpf_link_create", *arguments, what=name)
             try:
-                kernel.pin(link, folder / f"link_{name}")
+                kernel.pin(tied, folder / f"link_{name}")
             finally:
-                os.close(link)
+                os.close(tied)
 
     def _forget(self) -> None:
         """Connections that live where no program is attached now end unseen: forget them."""
-        maps = kernel.Maps(self.live)
-        try:
+        with contextlib.closing(kernel.Maps(self.live)) as maps:
             maps.barrier()
             for place, backend in enumerate(maps.backends.first(maps.backends.entries)):
                 if backend.group:
                     maps.forget(place)
-        finally:
-            maps.close()
 
     def close(self) -> None:
         if self._lock is not None:
@@ -177,48 +163,41 @@ def _map(handle: int, name: str) -> int:
     return kernel.libbpf().call("bpf_object__find_map_by_name", handle, name.encode(), what=name)
 
 
-def _prepare(handle: int, capacity: layout.Capacity, soft_errno: int) -> None:
-    if capacity.backends > layout.BACKENDS_MAX:
-        raise PermanentFault(
-            f"capacity.backends: must be at most {layout.BACKENDS_MAX}, got {capacity.backends}"
-        )
+def _prepare(handle: int, capacity: Mapping[str, int], soft_errno: int) -> None:
+    groups, backends = capacity["groups"], capacity["backends"]
+    if backends > layout.BACKENDS_MAX:
+        problem = f"must be at most {layout.BACKENDS_MAX}, got {backends}"
+        raise PermanentFault(f"capacity.backends: {problem}")
     library = kernel.libbpf()
-    connections = 1 << (capacity.connections - 1).bit_length()
+    connections = 1 << (capacity["connections"] - 1).bit_length()
     sizes = {
-        **dict.fromkeys(_GROUP_MAPS, capacity.groups),
-        **dict.fromkeys(_BACKEND_MAPS, capacity.backends),
-        "tables": 2 * capacity.groups,
+        **dict.fromkeys(_GROUP_MAPS, groups),
+        **dict.fromkeys(_BACKEND_MAPS, backends),
+        "tables": 2 * groups,
         "origins": connections,
-        "replies": capacity.replies,
+        "replies": capacity["replies"],
     }
     for name, entries in sizes.items():
         library.call("bpf_map__set_max_entries", _map(handle, name), entries)
     settings = layout.STRUCTURES["settings"](
-        hold_after_ns=HOLD_AFTER_MS * _MS,
-        fallback_after_ns=FALLBACK_AFTER_MS * _MS,
+        hold_after_ns=HOLD_AFTER_MS * 1_000_000,
+        fallback_after_ns=FALLBACK_AFTER_MS * 1_000_000,
         errno_soft=soft_errno,
         errno_hard=errno.ECONNREFUSED,
         has_retval=library.has_helper(*kernel.SET_RETVAL),
         origins_mask=connections - 1,
     )
-    library.call(
-        "bpf_map__set_initial_value",
-        _map(handle, ".rodata"),
-        ctypes.byref(settings),
-        ctypes.sizeof(settings),
-    )
+    value = ctypes.byref(settings), ctypes.sizeof(settings)
+    library.call("bpf_map__set_initial_value", _map(handle, ".rodata"), *value)
 
 
 def _schema(descriptor: int) -> kernel.BpfMap:
     return kernel.BpfMap("schema", descriptor, ctypes.c_uint32)
 
 
-def _cgroup_of(link: Path) -> int | None:
-    """The cgroup a pinned link holds on to: None without a link, 0 when its cgroup is gone."""
-    if not link.exists():
-        return None
+def _facts(link: Path) -> dict[str, str]:
     with kernel.opened(link) as descriptor:
-        return int(kernel.facts(descriptor).get("cgroup_id", "0"))
+        return kernel.facts(descriptor)
 
 
 def _cut(link: Path) -> None:

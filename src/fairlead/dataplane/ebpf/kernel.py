@@ -269,17 +269,13 @@ class Maps:
         return layout.HookAnswer(answer), block.word
 
     def forget(self, backend: int) -> None:
-        """From now on the connections of the backend in this place count no more.
-
-        The kernel does it, because it counts meanwhile. Nothing may lead to the place any more.
-        """
+        """From now on the connections of the backend in this place count no more; nothing may lead
+        to it. The kernel does it, because it counts meanwhile."""
         self.command(layout.Command.FORGET, word=backend)
 
     def barrier(self) -> None:
-        """Wait until every program that is running now has ended.
-
-        Replacing a map inside a map does that, by which other map does not matter.
-        """
+        """Wait until every program that runs now has ended: replacing a map inside a map does that,
+        by which other map does not matter."""
         self._barrier[0] = c_uint32(self.heartbeat.descriptor)
 
     def close(self) -> None:

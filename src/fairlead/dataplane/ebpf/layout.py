@@ -12,7 +12,6 @@ import socket
 import struct
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
@@ -71,18 +70,13 @@ class HookAnswer(IntEnum):
     DONE, HELD, OUTDATED, LOST = range(4)
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """How much the maps hold. Kernel memory, taken at once: 25 KB for a group with its two tables,
-    200 bytes for a backend and 32 more on each CPU, 64 for a connection, 120 for a reply."""
-
-    groups: int = NUMBERS["GROUPS_MAX"]
-    backends: int = NUMBERS["BACKENDS_MAX"]  # at most `BACKENDS_MAX`
-    connections: int = NUMBERS["CONNECTIONS_MAX"]
-    """That are seen to live and end, rounded up to a power of two; those that find no place are
-    routed all the same. From half of it on some will find none."""
-    replies: int = NUMBERS["REPLIES_MAX"]
-    """Answers that unconnected UDP sockets wait for; the oldest is forgotten first."""
+_SIZES = ("groups", "backends", "connections", "replies")
+CAPACITY = {name: NUMBERS[f"{name.upper()}_MAX"] for name in _SIZES}
+"""How much the maps hold unless told otherwise. Kernel memory, taken at once: 25 KB for a group
+with its two tables, 200 bytes for a backend (at most `BACKENDS_MAX`) and 32 more on each CPU, 64
+for a connection, 120 for an answer that an unconnected UDP socket waits for, of which the oldest is
+forgotten first. Connections are rounded up to a power of two; from half of it on some find no
+place: they are routed, but not seen to live and end."""
 
 
 def endpoint(host: str, port: int, proto: Proto) -> ctypes.Structure:
@@ -109,10 +103,8 @@ def stamp_of(word: int) -> int:
 
 
 def spread(slots: Mapping[str, int]) -> list[str]:
-    """Every slot's backend, each backend's slots as evenly apart as they can be.
-
-    One after the other would send a run of connections to the same backend.
-    """
+    """Every slot's backend, each backend's slots as evenly apart as they can be: otherwise a run of
+    connections would go to the same backend."""
     places: list[tuple[float, str]] = []
     for id, count in slots.items():
         places += [((2 * number + 1) / count, id) for number in range(count)]
@@ -122,10 +114,7 @@ def spread(slots: Mapping[str, int]) -> list[str]:
 @lru_cache(maxsize=4096)
 def rendezvous_buckets(members: tuple[str, ...]) -> tuple[str, ...]:
     """The member that gets each bucket of flows: the one with the highest random weight there.
-
-    A weight depends on the member and the bucket alone, so only the buckets of a member that leaves
-    move.
-    """
+    Weights depend on member and bucket alone: only the buckets of a member that leaves move."""
     columns = [zip(_weights(id), (id,) * BUCKETS, strict=True) for id in members]
     return tuple(max(weights)[1] for weights in zip(*columns, strict=True))
 

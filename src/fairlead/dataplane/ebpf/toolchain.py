@@ -1,10 +1,7 @@
-"""Compiles the eBPF programs, and shows what this machine lacks to run them.
+"""Compiles the eBPF programs (`fairlead traffic build-ebpf`), and shows what this machine lacks.
 
-`build()` is `fairlead traffic build-ebpf`. The object's name holds a digest of its sources, so that
-a new release never loads an old object. Compiled once on a machine, or elsewhere: the object is the
-same for every kernel, because it uses nothing but the kernel's stable interface.
-
-`missing()` is for `fairlead doctor` and for opening a dataplane. It leaves no trace.
+The object's name holds a digest of its sources, so that a new release never loads an old object. It
+is the same for every kernel, because it uses nothing but the kernel's stable interface.
 """
 
 import ctypes
@@ -58,38 +55,35 @@ def build(target: Path | None = None) -> Path:
     if missing:
         raise PermanentFault("the eBPF programs cannot be compiled: " + "; ".join(missing))
     target = target or object_file()
+    # Debian keeps asm/types.h in a folder that clang looks into for no target but the host's.
+    machine = Path("/usr/include") / f"{platform.machine()}-linux-gnu"
+    command = ["clang", *_OPTIONS, f"-I{machine}", "-c", str(SOURCES / MAIN), "-o"]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as place:
-            fresh = Path(place) / target.name
-            _compile(fresh)
+            fresh = str(Path(place) / target.name)
+            done = subprocess.run(
+                [*command, fresh],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_CLANG_SECONDS_MAX,
+            )
+            if done.returncode != 0:
+                raise PermanentFault(f"clang failed:\n{done.stderr.strip()}")
             os.replace(fresh, target)
+    except subprocess.TimeoutExpired as error:
+        raise PermanentFault(f"clang took longer than {_CLANG_SECONDS_MAX} s") from error
     except OSError as error:
         raise PermanentFault(f"{target}: cannot be written ({error.strerror})") from error
     return target
-
-
-def _compile(target: Path) -> None:
-    # Debian keeps asm/types.h in a folder that clang looks into for no target but the host's.
-    machine = Path("/usr/include") / f"{platform.machine()}-linux-gnu"
-    command = ["clang", *_OPTIONS, f"-I{machine}", "-c", str(SOURCES / MAIN), "-o", str(target)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_CLANG_SECONDS_MAX
-        )
-    except subprocess.TimeoutExpired as error:
-        raise PermanentFault(f"clang took longer than {_CLANG_SECONDS_MAX} s") from error
-    if done.returncode != 0:
-        raise PermanentFault(f"clang failed:\n{done.stderr.strip()}")
 
 
 def missing(
     cgroup: Path | None = None, pins: Path = DEFAULT_PINS, program: Path | None = None
 ) -> list[str]:
     """What has to be put right before a dataplane can be opened there; empty when nothing has to.
-
-    Without a cgroup any cgroup2 mount will do.
-    """
+    Without a cgroup any cgroup2 mount will do. Leaves no trace."""
     lacks = _kernel()
     if not (pins / "live").exists() and not (program or object_file()).is_file():
         lacks += tools_missing()
@@ -115,11 +109,8 @@ def default_cgroup() -> Path | None:
         return None
     points = [fields[1] for fields in map(str.split, mounts) if fields[2:3] == ["cgroup2"]]
     # The kernel writes a space in a path as \040.
-    return (
-        Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), points[0]))
-        if points
-        else None
-    )
+    unescaped = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), p) for p in points)
+    return next(map(Path, unescaped), None)
 
 
 def _kernel() -> list[str]:
@@ -135,16 +126,14 @@ def _kernel() -> list[str]:
 def _permission() -> list[str]:
     """Whether bpf(2) is there and lets us, found out with a map of four bytes."""
     try:
-        library = libbpf()
-    except (OSError, AttributeError) as error:  # not there, or of before 1.0
-        return [f"{LIBRARY} cannot be loaded: {error} (apt-get install libbpf1)"]
-    try:
-        library.may_make_maps()
+        libbpf().may_make_maps()
     except BpfError as error:
         return [
             f"the kernel refused a map: {error.strerror} "
             "(run as root, or with CAP_BPF and CAP_NET_ADMIN; seccomp must allow bpf(2))"
         ]
+    except (OSError, AttributeError) as error:  # not there, or of before 1.0
+        return [f"{LIBRARY} cannot be loaded: {error} (apt-get install libbpf1)"]
     return []
 
 

@@ -1,7 +1,6 @@
 """Envoy itself: its process, its admin interface over a socket in our folder, and its access log.
 
-Requests per host come from `/clusters`, refusals and totals from `/stats`. The process is in a
-session of its own, so that it outlives its agent.
+The process is in a session of its own, so that it outlives its agent.
 """
 
 import importlib
@@ -69,10 +68,8 @@ def stats(path: Path, pattern: str) -> dict[str, str]:
 
 
 def take_up(path: Path, versions: Mapping[str, str]) -> None:
-    """Wait until Envoy has taken up what was written; scopes of its stats to versions.
-
-    A document that it rejects stays rejected, so that is a fault for good, and the old one stays.
-    """
+    """Wait until Envoy has taken up what was written; scopes of its stats to versions. A document
+    that it rejects stays rejected, so that is a fault for good, and the old one stays."""
     pattern = "^(" + "|".join(scope.replace(".", r"\.") for scope in sorted(versions)) + ")"
     pattern += r"\.(version_text|update_rejected)$"
     before = stats(path, pattern)
@@ -145,16 +142,11 @@ class EnvoyProcess:
         self._files.admin.unlink(missing_ok=True)
         log = self._files.log
         log.unlink(missing_ok=True)
-        options = {
-            "-c": self._files.bootstrap,
-            "--concurrency": workers,
-            "--file-flush-interval-msec": 100,  # half a tick: the next one sees the latencies
-            "--drain-time-s": 5,  # listeners that go finish what they have
-            "--log-level": "warning",
-            "--log-path": log,
-        }
-        named = [str(part) for option in options.items() for part in option]
-        child = spawn([envoy_program(self._binary), "--disable-hot-restart", *named])
+        options = ["-c", self._files.bootstrap, "--concurrency", workers, "--disable-hot-restart"]
+        options += ["--file-flush-interval-msec", 100]  # half a tick: the next one sees latencies
+        options += ["--drain-time-s", 5]  # listeners that go finish what they have
+        options += ["--log-level", "warning", "--log-path", log]
+        child = spawn([envoy_program(self._binary), *map(str, options)])
         self._child = child
         ready = wait_until(
             lambda: child.poll() is not None or self.answers("/ready", b"LIVE"),
@@ -188,10 +180,8 @@ def envoy_program(binary: str | None) -> str:
 
 
 class EnvoyLog(proxy.RequestLog):
-    """Follows the access log, which has a line per request, and empties it when it has grown.
-
-    Lines that arrive between the last look and the emptying are lost: samples, not counts.
-    """
+    """Follows the access log, which has a line per request, and empties it when it has grown. Lines
+    that arrive between the last look and the emptying are lost: samples, not counts."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -3,11 +3,11 @@
 A table with the weights of the one before stays on its side: what is inside goes on being seen.
 """
 
-import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -49,9 +49,7 @@ class EnvoyDataplane(proxy.ProxyDataplane):
 
     def schema_version(self) -> int:
         """Of the documents that are installed; ours when there are none."""
-        path = self._files.schema
-        text = path.read_text() if path.exists() else ""
-        return int(text) if text.isdigit() else SCHEMA_VERSION
+        return proxy.load(self._files.schema, int) or SCHEMA_VERSION
 
     @proxy.as_fault
     def apply(self, table: Table, *, decision: int | None) -> None:
@@ -75,7 +73,7 @@ class EnvoyDataplane(proxy.ProxyDataplane):
     def _host(self, backend: Backend) -> str:
         return proxy.address(backend.host, backend.port)
 
-    def _look(self) -> proxy.Look:
+    def _look(self) -> proxy.ProxyView:
         names = [proxy.escape(name) for name in self._groups]
         counted = admin.read_counts(self._files.admin, names)
         groups = self._groups.items()
@@ -100,14 +98,13 @@ class EnvoyDataplane(proxy.ProxyDataplane):
 
     def _running(self) -> bool:
         """Whether our Envoy runs as we would start it; one that does not is stopped."""
-        text = json.dumps(documents.bootstrap(self._files, self._workers), sort_keys=True)
-        path = self._files.bootstrap
-        same = path.exists() and path.read_text() == text
+        wanted, path = documents.bootstrap(self._files, self._workers), self._files.bootstrap
+        same = proxy.load(path, dict[str, Any]) == wanted
         running = self._process.answers()
         if running and not same:
             self._process.stop()
-        proxy.replace_text(path, text)
-        proxy.replace_text(self._files.schema, str(SCHEMA_VERSION))
+        proxy.save(path, wanted)
+        proxy.save(self._files.schema, SCHEMA_VERSION)
         return running and same
 
     def _change(self, groups: Sequence[RouteGroup]) -> None:
@@ -136,14 +133,13 @@ class EnvoyDataplane(proxy.ProxyDataplane):
 
     def _flip(self, group: RouteGroup, now: Active) -> None:
         """`now` has the side that serves."""
-        version = documents.version()
         if not self._laid(group, now):  # else only admission or the bound changes
             now = replace(now, side=proxy.other_side(now.side))
-            self._lay_weights(group, now, version)
+            self._lay_weights(group, now)
         with files.holding(self._files.folder / deadman.LOCK):
             if self._liveness() is not Liveness.NORMAL:
                 raise Stale(f"the heartbeat is old: {self._liveness()}")
-            self._lay_routes(group, now, version)
+            version = self._lay_routes(group, now)
         name = proxy.escape(group.name)
         admin.take_up(self._files.admin, {f"http.{name}.rds.{name}": version})
 
@@ -182,9 +178,8 @@ class EnvoyDataplane(proxy.ProxyDataplane):
         return {(place["address"], place["port_value"]) for place in places}
 
     def _lay(self, group: RouteGroup, now: Active) -> None:
-        version = documents.version()
-        self._lay_endpoints(group, now.table, COPIES, version)
-        self._lay_routes(group, replace(now, side=SIDES[0]), version)
+        self._lay_endpoints(group, now.table, COPIES)
+        self._lay_routes(group, replace(now, side=SIDES[0]))
 
     def _lay_shape(self, groups: Sequence[RouteGroup]) -> None:
         """Everything but tables, for an Envoy that does not run yet."""
@@ -194,43 +189,47 @@ class EnvoyDataplane(proxy.ProxyDataplane):
             if now is not None and now.table.limits.concurrency is not None:
                 names = [cluster_name(group.name, side) for side in SIDES]
                 biases |= dict.fromkeys(names, now.table.limits.concurrency.request_bias)
-        self._write(self._files.runtime, documents.runtime(biases))
-        self._write(self._files.clusters, documents.clusters(groups, self._files))
-        self._write(self._files.listeners, documents.listeners(groups, self._files))
+        documents.write(self._files.runtime, documents.runtime(biases))
+        documents.write(self._files.clusters, documents.clusters(groups, self._files))
+        documents.write(self._files.listeners, documents.listeners(groups, self._files))
 
     def _laid(self, group: RouteGroup, now: Active) -> bool:
         return all(
             documents.resources(self._files.endpoints(cluster_name(group.name, side)))
-            == documents.endpoints(group, side, now.table, "")["resources"]
+            == documents.endpoints(group, side, now.table)
             for side in (now.side, HASHED)
         )
 
-    def _lay_weights(self, group: RouteGroup, now: Active, version: str) -> None:
+    def _lay_weights(self, group: RouteGroup, now: Active) -> None:
         """Lay a table out on a side that rests, and wait until Envoy has it."""
         name, bound = cluster_name(group.name, now.side), now.table.limits.concurrency
         # First the bias: the new weights make Envoy ask for it.
         biases = documents.read_biases(self._files.runtime)
         biases.pop(name, None)
         self._bias(biases if bound is None else biases | {name: bound.request_bias})
-        sides = (now.side, HASHED)
-        self._lay_endpoints(group, now.table, sides, version)
-        clusters = [cluster_name(group.name, side) for side in sides]
-        admin.take_up(self._files.admin, {f"cluster.{name}": version for name in clusters})
+        versions = self._lay_endpoints(group, now.table, (now.side, HASHED))
+        admin.take_up(self._files.admin, versions)
 
-    def _lay_routes(self, group: RouteGroup, now: Active, version: str) -> None:
+    def _lay_routes(self, group: RouteGroup, now: Active) -> str:
         """What is needed when the agent dies comes first, what flips comes last."""
-        for kind, alone in ((deadman.ROUTE_ALONE, True), (deadman.ROUTE_ACTIVE, False)):
-            route = documents.route(group, now, version, self._workers, alone=alone)
-            documents.write(self._files.route(group.name, kind), route)
-        path = self._files.route(group.name, deadman.ROUTE_ACTIVE)
+        alone, path = (
+            self._files.route(group.name, kind)
+            for kind in (deadman.ROUTE_ALONE, deadman.ROUTE_ACTIVE)
+        )
+        documents.write(alone, documents.route(group, now, self._workers, alone=True))
+        version = documents.write(path, documents.route(group, now, self._workers, alone=False))
         deadman.place(str(path), self._files.route(group.name).name)
+        return version
 
     def _lay_endpoints(
-        self, group: RouteGroup, table: Table, sides: Sequence[str], version: str
-    ) -> None:
+        self, group: RouteGroup, table: Table, sides: Sequence[str]
+    ) -> dict[str, str]:
+        """Returns the versions of what was written, by Envoy's name for it."""
+        versions = {}
         for side in sides:
-            path = self._files.endpoints(cluster_name(group.name, side))
-            documents.write(path, documents.endpoints(group, side, table, version))
+            name, listed = cluster_name(group.name, side), documents.endpoints(group, side, table)
+            versions[f"cluster.{name}"] = documents.write(self._files.endpoints(name), listed)
+        return versions
 
     def _sweep(self, known: Collection[str]) -> None:
         gone = [path for path in self._files.routes.iterdir() if path.stem not in known]
@@ -246,12 +245,7 @@ class EnvoyDataplane(proxy.ProxyDataplane):
     def _shape(self, scope: str, path: Path, resources: list[Document]) -> None:
         """Replace a document, if it differs, and wait until Envoy has it."""
         if documents.resources(path) != resources:
-            admin.take_up(self._files.admin, {scope: self._write(path, resources)})
-
-    def _write(self, path: Path, resources: list[Document]) -> str:
-        version = documents.version()
-        documents.write(path, documents.response(version, resources))
-        return version
+            admin.take_up(self._files.admin, {scope: documents.write(path, resources)})
 
 
 def _guard(folder: Path) -> None:

@@ -78,22 +78,18 @@ def check_watches(groups: int) -> None:
         )
 
 
-def version() -> str:
-    return f"{time.monotonic_ns():x}"
-
-
-def write(path: Path, document: Document) -> None:
-    proxy.replace_text(path, json.dumps(document, sort_keys=True))
+def write(path: Path, resources: Sequence[Document]) -> str:
+    """Replace a document; returns its version, by which Envoy says that it has taken it up."""
+    version = f"{time.monotonic_ns():x}"
+    proxy.save(path, {"version_info": version, "resources": resources})
+    return version
 
 
 def resources(path: Path) -> list[Document]:
     """Those of a document; none when it is not there. Documents are not flushed to disk when they
     are written, so the machine's sudden end may leave an empty one: that is not there either."""
-    try:
-        document = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return []
-    return list(document.get("resources") or ()) if isinstance(document, dict) else []
+    document = proxy.load(path, dict[str, Any])
+    return list(document.get("resources") or ()) if document else []
 
 
 _templates = cache(lambda: yaml.safe_load(_TEMPLATES.read_text()))
@@ -113,10 +109,6 @@ def filled(template: str, /, **values: Any) -> Document:
 
 def cluster_name(group: str, side: str) -> str:
     return f"{proxy.escape(group)}_{side}"
-
-
-def response(version: str, resources: Sequence[Document]) -> Document:
-    return {"version_info": version, "resources": list(resources)}
 
 
 def bootstrap(files: EnvoyFiles, workers: int) -> Document:
@@ -179,7 +171,7 @@ def _seconds(duration_ms: int) -> str:
     return f"{duration_ms / 1000}s"
 
 
-def endpoints(group: RouteGroup, side: str, table: Table, version: str) -> Document:
+def endpoints(group: RouteGroup, side: str, table: Table) -> list[Document]:
     """The backends with their slots as weights. One without slots stays listed, as draining: a host
     that leaves the list would lose its counters."""
     name = cluster_name(group.name, side)
@@ -197,7 +189,7 @@ def endpoints(group: RouteGroup, side: str, table: Table, version: str) -> Docum
         )
         for backend in sorted(group.backends, key=lambda backend: backend.id)
     ]
-    return response(version, [filled("endpoints", name=name, listed=listed)])
+    return [filled("endpoints", name=name, listed=listed)]
 
 
 def _weights(slots: Mapping[str, int], *, biased: bool) -> dict[str, int]:
@@ -245,7 +237,7 @@ def refusal_headers(mode: str, retry_after_s: int) -> list[Document]:
     return [{"header": {"key": key, "value": value}} for key, value in headers.items()]
 
 
-def route(group: RouteGroup, now: Active, version: str, workers: int, *, alone: bool) -> Document:
+def route(group: RouteGroup, now: Active, workers: int, *, alone: bool) -> list[Document]:
     """The route of the active table, or that for the time without an agent: nothing is bounded."""
     limits, fallback = now.table.limits, now.table.limits.fallback
     if alone:
@@ -271,8 +263,7 @@ def route(group: RouteGroup, now: Active, version: str, workers: int, *, alone: 
         )
         for mode, status in proxy.REFUSED_STATUS.items()
     ]
-    routes = filled("routes", name=proxy.escape(group.name), routes=[*refusals, route])
-    return response(version, [routes])
+    return [filled("routes", name=proxy.escape(group.name), routes=[*refusals, route])]
 
 
 def _target(group: RouteGroup, served: str, bound: Concurrency | None) -> Document:
@@ -290,12 +281,8 @@ def _admission(admission: Admission, retry_after_s: int, workers: int) -> Docume
     """What `admission.lua` reads: each worker has a bucket, and a share of the numbers."""
     if admission.mode == AdmissionMode.NORMAL:
         return {"mode": admission.mode.value}
-    rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
+    rate, burst = (admission.rate_per_s or 0.0) / workers, admission.burst or 0.0
     # A bucket below one token would never admit anything, however long it fills.
-    share = max(burst / workers, min(burst, 1.0))
-    return {
-        "mode": admission.mode.value,
-        "rate": rate / workers,
-        "burst": share,
-        "retry_after_s": retry_after_s,
-    }
+    burst = max(burst / workers, min(burst, 1.0))
+    numbers = {"rate": rate, "burst": burst, "retry_after_s": retry_after_s}
+    return {"mode": admission.mode.value, **numbers}

@@ -2,23 +2,18 @@
 
 Per group one frontend at the virtual address and five backends: `_a` and `_b` hold the active and
 the next table as weights, `_f` hashes flows when the agent is dead, `_soft` and `_hard` refuse. The
-frontend reads the group's state, asks whether the heartbeat is still in its stick table, takes a
-token if the mode has a bucket, and picks one of the five.
-
-The state of a group is all that a flip changes, in one value of one HAProxy map:
+state of a group is all that a flip changes, in one value of one HAProxy map:
 
     7:a:60:41|a:hard:1000:1000000:1|f:soft:100000:100000000:1
 
 The epoch, the side its table is laid out on, how many requests may be inside (0: no bound) and the
 recorded decision; admission while the agent lives; admission without it. An admission is the side
-that serves (`a` or `b`, `f` for the hashed one, `hard` when no backend may be sent anything), the
-mode, and for modes with a bucket the refill in thousandths of a token per second, the size in
-millionths of a token, and the seconds of Retry-After. A request reads the state once, so it sees
-one table or the other, whole.
+that serves (`hard` when no backend may be sent anything), the mode, and for modes with a bucket the
+refill in thousandths of a token per second, the size in millionths, and the Retry-After.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 
@@ -29,6 +24,7 @@ from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane import proxy
 from fairlead.dataplane.tables import Active
+from fairlead.host.clock import now_ms
 from fairlead.ports.dataplane import SCHEMA_VERSION, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
@@ -44,24 +40,18 @@ _RING_WEIGHT = 16  # 256 points of each server on the ring: shares even to some 
 _NUMBERS = 2**19  # times the 4096 points that a server can have it stays below 2^32
 _FOLDER_BYTES_MAX = 80  # a socket's path has 107, of which HAProxy needs some for a while
 _FIXED = {
-    "agent": AGENT,
-    "beat": BEAT,
-    "born": BORN,
-    "requests": REQUESTS,
-    "token": TOKEN,
+    **{"agent": AGENT, "beat": BEAT, "born": BORN, "requests": REQUESTS, "token": TOKEN},
     "hour_us": 3_600_000_000,
     "connect_timeout_ms": proxy.CONNECT_TIMEOUT_MS,
     "idle_timeout_ms": proxy.IDLE_TIMEOUT_MS,
     "fallback_after_ms": FALLBACK_AFTER_MS,
     "alive_ms_max": FALLBACK_AFTER_MS - 1,
     "full_retry_after_s": FULL_RETRY_AFTER_S,
-    "soft_status": proxy.REFUSED_STATUS["soft"],
-    "hard_status": proxy.REFUSED_STATUS["hard"],
+    **{f"{mode}_status": status for mode, status in proxy.REFUSED_STATUS.items()},
 }
 """What the templates name and nothing changes."""
 Held = Mapping[str, Mapping[str, int]]
 """HAProxy backend to its servers, and how many requests are in each now."""
-Room = dict[str, int]  # `backend/server` to how many requests it may hold; 0: any number
 
 
 class HaproxyFiles(proxy.ProxyFiles):
@@ -78,11 +68,8 @@ class HaproxyFiles(proxy.ProxyFiles):
         self.log = folder / "haproxy.log"  # what HAProxy printed when it was last run
 
     def counted(self, generation: str) -> Path:
-        """What workers had counted before one of this generation began.
-
-        One file per generation: an agent that dies between writing it and the reload leaves the
-        running worker's own file as it was.
-        """
+        """What workers had counted before one of this generation began. One file for each: an agent
+        that dies before the reload leaves the running worker's own file as it was."""
         return self.folder / f"counted-{generation.rpartition('/')[2]}.json"
 
     def laid(self, group: str, side: str) -> Path:
@@ -103,28 +90,16 @@ def generation(groups: Sequence[RouteGroup], worker: Mapping[str, object]) -> st
 
 
 def render(
-    groups: Sequence[RouteGroup],
-    active: Mapping[str, Active],
-    files: HaproxyFiles,
-    worker: Mapping[str, object],
-    *,
-    born_ms: int,
+    groups: Sequence[RouteGroup], active: Mapping[str, Active], values: Mapping[str, object]
 ) -> tuple[str, str]:
     """The whole configuration, with tables laid out on both sides, and the first map of states."""
-    description = generation(groups, worker)
-    paths = {"socket": files.socket, "states": files.states}
-    values = {**worker, **paths, "description": description}
-    sections, states = [_filled("global.cfg", values)], [f"{BORN} {born_ms}"]
+    sections, states = [_filled("global.cfg", values)], [f"{BORN} {now_ms()}"]
     for index, group in enumerate(sorted(groups, key=lambda group: group.name)):
         name, now = proxy.escape(group.name), active[group.name]
-        of_group = {
-            "name": name,
-            "address": proxy.address(group.vip, group.port),
-            "tokens": f"proc.tokens{index}",
-            "at": f"proc.at{index}",
-            "backends": "\n".join(_backends(group, now.table)),
-        }
-        sections.append(_filled("group.cfg", values | of_group))
+        of_group = {"tokens": f"proc.tokens{index}", "at": f"proc.at{index}", "name": name}
+        of_group["address"] = proxy.address(group.vip, group.port)
+        of_group["backends"] = "\n".join(_backends(group, now.table))
+        sections.append(_filled("group.cfg", {**values, **of_group}))
         states.append(f"{name} {write_state(now)}")
     return "\n".join(sections), "\n".join(states) + "\n"
 
@@ -192,39 +167,18 @@ def lay_out(name: str, side: str, table: Table) -> list[str]:
     return commands
 
 
-def room_of_servers(name: str, room: Mapping[str, int], ids: Collection[str], held: Held) -> Room:
-    """What each server may hold, 0 for any number.
-
-    A backend has a server on each side: what is still in the one leaves less for the other.
-    """
-    servers = {}
-    for side in proxy.SIDES:
-        elsewhere = held.get(f"{name}_{proxy.other_side(side)}", {})
-        for id in ids:
-            server = proxy.escape(id)
-            # HAProxy takes 0 for no limit.
-            most = max(1, room[id] - elsewhere.get(server, 0)) if id in room else 0
-            servers[f"{name}_{side}/{server}"] = most
-    return servers
-
-
 def write_state(now: Active) -> str:
     """A group's state, for a table that was laid out on its side."""
-    table, limits = now.table, now.table.limits
-    served = now.side if any(table.slots.values()) else NONE
-    hashed = proxy.HASHED if limits.fallback.members else NONE
+    table, limits, fallback = now.table, now.table.limits, now.table.limits.fallback
     inside_max = limits.concurrency.inside_max if limits.concurrency else 0
     decision = "" if now.decision is None else now.decision
-    fallback = limits.fallback
+    served = now.side if any(table.slots.values()) else NONE
+    hashed = proxy.HASHED if fallback.members else NONE
     # The side stands at the front too: the next table must go to the other one even when this one
     # serves nothing.
-    return "|".join(
-        (
-            f"{table.epoch}:{now.side}:{inside_max}:{decision}",
-            _write_admission(served, limits.admission, limits.retry_after_s),
-            _write_admission(hashed, fallback.admission, fallback.retry_after_s),
-        )
-    )
+    head = f"{table.epoch}:{now.side}:{inside_max}:{decision}"
+    alive = _write_admission(served, limits.admission, limits.retry_after_s)
+    return f"{head}|{alive}|{_write_admission(hashed, fallback.admission, fallback.retry_after_s)}"
 
 
 def read_head(state: str) -> tuple[int, str]:

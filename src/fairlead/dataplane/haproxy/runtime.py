@@ -1,15 +1,13 @@
 """HAProxy itself: its runtime socket, its process, its counters, and the log in its memory.
 
-On the runtime socket a line of commands goes in and their answers come out. HAProxy ends the answer
-to every command with an empty line. One that does not end so was cut off by its death, and must not
-be taken for a list without entries, or for "done".
-
-The process is a master with a worker, in a session of its own, so that it outlives its agent.
+HAProxy ends the answer to every command with an empty line. One that does not end so was cut off by
+its death, and must not be taken for a list without entries, or for "done". The process is a master
+with a worker, in a session of its own, so that it outlives its agent.
 """
 
-import contextlib
 import shutil
 import socket
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from fairlead.dataplane import proxy
 from fairlead.dataplane.haproxy.config import REQUESTS, HaproxyFiles, Held
 from fairlead.dataplane.proxy import BackendCount, GroupCount
 from fairlead.host.clock import wait_until
+from fairlead.host.http import HttpEndpoint
 from fairlead.host.process import run_detached
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -67,14 +66,7 @@ def execute(path: Path, commands: Sequence[str]) -> None:
 
 
 def connect(path: Path) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(_TIMEOUT_S)
-        connection.connect(str(path))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    return HttpEndpoint(unix=str(path)).connect(time.monotonic() + _TIMEOUT_S)
 
 
 class HaproxyProcess:
@@ -95,20 +87,22 @@ class HaproxyProcess:
     def alive(self) -> bool:
         return self.running() is not None
 
-    def check(self) -> None:
+    def serve(self, description: str, *, reload: bool) -> None:
+        """Start with the configuration, or go over to it."""
         if problem := self._run("-c"):
             raise PermanentFault(f"HAProxy does not accept its configuration: {problem}")
-
-    def start(self, description: str) -> None:
-        for path in (self._files.socket, self._files.master):
-            path.unlink(missing_ok=True)
-        if problem := self._run("-W", "-D", "-S", f"{self._files.master},mode,600"):
-            raise PermanentFault(f"HAProxy did not start: {problem}")
-        self._await(description)
-
-    def reload(self, description: str) -> None:
-        ask(self._files.master, "reload", ends=False)  # it goes through exec() instead
-        self._await(description)
+        if reload:
+            ask(self._files.master, "reload", ends=False)  # it goes through exec() instead
+        else:
+            for path in (self._files.socket, self._files.master):
+                path.unlink(missing_ok=True)
+            if problem := self._run("-W", "-D", "-S", f"{self._files.master},mode,600"):
+                raise PermanentFault(f"HAProxy did not start: {problem}")
+        # The master goes through exec() once more after its worker has begun.
+        if not wait_until(
+            lambda: self.running() == description and self._master() is not None, within_s=_START_S
+        ):
+            raise PermanentFault("HAProxy did not take its new configuration; the old one stays")
 
     def stop(self) -> None:
         proxy.stop_process(self._master(), "HAProxy")
@@ -120,13 +114,6 @@ class HaproxyProcess:
             return None
         rows = (line.split() for line in answer.splitlines())
         return next((int(row[0]) for row in rows if row[1:2] == ["master"]), None)
-
-    def _await(self, description: str) -> None:
-        # The master goes through exec() once more after its worker has begun.
-        if not wait_until(
-            lambda: self.running() == description and self._master() is not None, within_s=_START_S
-        ):
-            raise PermanentFault("HAProxy did not take its new configuration; the old one stays")
 
     def _run(self, *options: str) -> str | None:
         """Run it to its end (with -D: until the master has left); what it printed if it failed."""
@@ -140,11 +127,8 @@ class HaproxyProcess:
 
 
 def read_counters(path: Path) -> list[Row]:
-    """The lines of `show stat` with a request, and the columns of interest.
-
-    There are eighty more; those that hold free text, and so might hold a comma, come after ours.
-    A server that was never sent anything, as on the hashed side, is left out.
-    """
+    """The lines of `show stat` with a request, and the columns of interest. Of the eighty others
+    those that hold free text, and so might hold a comma, come after ours."""
     header, *lines = ask(path, SHOW_COUNTERS).splitlines()
     places = {name: header.split(",").index(name) for name in _COUNTERS}
     cut, rows = max(places.values()) + 1, []
@@ -187,11 +171,8 @@ def held(rows: Iterable[Row]) -> Held:
 
 
 class HaproxyLog(proxy.RequestLog):
-    """Follows the ring in HAProxy's memory that has a line per request.
-
-    It holds a connection to the runtime socket on which new lines arrive, and reads what has come
-    when it is asked. A slow reader loses the oldest lines and never slows a request down.
-    """
+    """Follows the ring in HAProxy's memory that has a line per request, over a connection on which
+    new lines arrive. A slow reader loses the oldest lines and never slows a request down."""
 
     whole = "--"
 
@@ -217,8 +198,7 @@ class HaproxyLog(proxy.RequestLog):
 
     def close(self) -> None:
         if self._connection is not None:
-            with contextlib.suppress(OSError):
-                self._connection.close()
+            self._connection.close()
         self._connection = None
         super().close()
 

@@ -6,17 +6,13 @@ ports, so the agent on a machine and the simulated one run this same code.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from fairlead.core.cpu import LimitWrite, NodePlan, NodeSnapshot, WritePhase
 from fairlead.core.invariant import known, require
-from fairlead.engine.cpu.governor import CpuGovernor
+from fairlead.engine.cpu.governor import CpuGovernor, GovernorState
 from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
 from fairlead.ports.faults import Fault
 from fairlead.ports.recorder import Recorder, Status
-from fairlead.schema.cpu import from_plan, from_snapshot
-
-KIND, VERSION = "cpu.allocate", 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class CpuLoop:
         sensor: CpuSensor,
         actuator: CpuActuator | None,
         recorder: Recorder | None,
-        keep: Callable[[dict[str, Any]], None],
+        keep: Callable[[GovernorState], None],
         paused: Callable[[], bool] = lambda: False,
     ) -> None:
         require(actuator is None or recorder is not None, "an actuator comes with a recorder")
@@ -76,22 +72,18 @@ class CpuLoop:
         snapshot, plan = self.governor.decide(now_ms)
         sequence = None
         if self._recorder is not None:
-            sequence = self._recorder.append(
-                KIND,
-                version=VERSION,
-                time_ms=now_ms,
-                input=from_snapshot(snapshot),
-                output=from_plan(plan),
-            )
-        self.governor.settle(plan)
+            sequence = self.governor.record(self._recorder, now_ms, plan)
+        self.governor.settle(now_ms, plan)
         # Kept before the first write: a limit of ours must never be taken for the user's own.
         self._keep(self.governor.export())
         if self._actuator is None or self._paused():
             self._mark(sequence, "voided", now_ms, "observe-only")
             return CpuTurn(sequence, snapshot, plan, observed_only=True)
         decision = known(sequence, "what is applied was recorded")
-        written, failures = self._apply(decision, now_ms, plan, self._actuator)
-        note = _failed(failures) if failures else ""
+        written, failures = self._apply(decision, plan, self._actuator)
+        # The mark of a plan that came into force in part says which limits did not, and why.
+        named = "; ".join(f"{f.write.uid}/{f.write.container}: {f.reason}" for f in failures)
+        note = f"{len(failures)} writes failed: {named}" if failures else ""
         self._mark(sequence, "applied", now_ms, note)
         if written:
             self._keep(self.governor.export())
@@ -102,7 +94,7 @@ class CpuLoop:
             self._recorder.mark(sequence, status, time_ms=now_ms, note=note)
 
     def _apply(
-        self, decision: int, now_ms: int, plan: NodePlan, actuator: CpuActuator
+        self, decision: int, plan: NodePlan, actuator: CpuActuator
     ) -> tuple[list[LimitWrite], list[Failure]]:
         """Write in the plan's order; a decrease that failed keeps every increase waiting."""
         written: list[LimitWrite] = []
@@ -123,14 +115,6 @@ class CpuLoop:
             except Fault as fault:
                 failures.append(Failure(write, str(fault)))
                 continue
-            self.governor.applied(now_ms, write, limit)
+            self.governor.applied(write, limit)
             written.append(write)
         return written, failures
-
-
-def _failed(failures: list[Failure]) -> str:
-    """The mark of a plan that came into force in part: which limits did not, and why."""
-    named = [
-        f"{failure.write.uid}/{failure.write.container}: {failure.reason}" for failure in failures
-    ]
-    return f"{len(failures)} writes failed: {'; '.join(named)}"

@@ -13,9 +13,9 @@ from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang, Node
 from fairlead.core.invariant import known, require
 from fairlead.engine.gpu import entries
-from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
-from fairlead.engine.gpu.leases import Context, open_lease
+from fairlead.engine.gpu.leases import open_lease
 from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
@@ -318,7 +318,7 @@ def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Do
     book = projection.book(now_ms)
     kin = set(book.families.kin(request.owner, request.sponsors))
     documents, usage = [], {}
-    for owner in kin | book.families.parents_circle(request.owner):
+    for owner in kin | book.families.parents_generation(request.owner):
         for budget in book.by_owner.get(owner, ()):
             document = projection.budget_document(budget.name)
             if owner not in kin:  # an uncle makes cousins but pays for nothing

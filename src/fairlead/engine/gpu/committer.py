@@ -13,6 +13,8 @@ Any thread may call.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from fairlead.engine.gpu import checkpoint
 from fairlead.engine.gpu.entries import SYSTEM, Body, NewEntry, encode
@@ -25,6 +27,22 @@ from fairlead.ports.ledger import Archived, Entry, HeadMoved, Ledger
 READ_AT_ONCE = 1_000
 RACES_MAX = 50
 Decide = Callable[[], Sequence[NewEntry]]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known, and when and by whom entries are made of it."""
+
+    projection: Projection
+    now_ms: int
+    author: str = SYSTEM
+
+    def entry(
+        self, body: Body, plan_id: str | None = None, effect: str | None = None, **more: Any
+    ) -> NewEntry:
+        """`more`: other fields of the entry, such as the input of a decision."""
+        by = self.author
+        return NewEntry(body, self.now_ms, author=by, plan_id=plan_id, effect=effect, **more)
 
 
 class Committer:
@@ -79,8 +97,12 @@ class Committer:
             "the ledger is too busy: every attempt lost the race", retry_after_ms=100
         )
 
+    def at(self, author: str = SYSTEM) -> Context:
+        """The present, for entries of an author."""
+        return Context(self.projection, self.now(), author)
+
     def new(self, body: Body, author: str = SYSTEM) -> NewEntry:
-        return NewEntry(body, self.now(), author=author)
+        return self.at(author).entry(body)
 
     def stored(self, kind: str, name: str) -> Stored:
         stored = self.projection.get(kind, name)

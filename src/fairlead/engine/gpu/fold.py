@@ -109,10 +109,6 @@ def _run_grown(known: "Projection", at: Stamp, body: entries.RunGrown) -> None:
         run.shrunk, run.grows_to = False, 0
 
 
-def _run_nominated(known: "Projection", at: Stamp, body: entries.RunNominated) -> None:
-    known.runs[body.run].nominated = body.nominated
-
-
 def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
     run, refusal = known.runs[body.run], body.output.refusal
     result = "funded" if refusal is None else refusal.code
@@ -124,16 +120,6 @@ def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
         if binding.kind in ("acl", "lending"):
             key = (binding.budget or "", binding.name)
             known.denied[key] = known.denied.get(key, 0) + 1
-
-
-def _place(known: "Projection", at: Stamp, body: entries.PlaceDecision) -> None:
-    run = known.runs[body.run]
-    if run.phase is not state.Phase.RUNNING:
-        run.place_seq = at.seq
-
-
-def _queue(known: "Projection", at: Stamp, body: entries.QueueDecision) -> None:
-    known.queue_order = tuple(row.run for row in body.output.order)
 
 
 def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None:
@@ -212,27 +198,41 @@ def _charge_post(known: "Projection", at: Stamp, body: entries.ChargePost) -> No
     )
 
 
-def _lease_unfunded(known: "Projection", at: Stamp, body: entries.LeaseUnfunded) -> None:
-    known.resolver.changed_seq = at.seq
-    known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
-
-
-def _lease_funded(known: "Projection", at: Stamp, body: entries.LeaseFunded) -> None:
-    known.resolver.changed_seq = at.seq
-    known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
+def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
+    """Kinds that set one value."""
+    resolver = known.resolver
+    match body:
+        case entries.RunNominated():
+            known.runs[body.run].nominated = body.nominated
+        case entries.PlaceDecision() if known.runs[body.run].phase is not state.Phase.RUNNING:
+            known.runs[body.run].place_seq = at.seq
+        case entries.QueueDecision():
+            known.queue_order = tuple(row.run for row in body.output.order)
+        case entries.LeaseUnfunded():
+            known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
+            resolver.changed_seq = at.seq
+        case entries.LeaseFunded():
+            known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
+            resolver.changed_seq = at.seq
+        case entries.OwnerPseudonym():
+            resolver.owners[body.owner] = at.seq
+        case entries.ChainOpened():
+            place, by = (body.flavor, body.location, body.capped), body.next_commitment
+            resolver.chains[body.chain] = state.OutcomeChain(body.chain, *place, at.seq, by)
+        case entries.BudgetRequested():
+            steps = [(step.kind, step.name) for step in body.steps]
+            request = state.BudgetRequest(at.seq, at.author, body.budget, steps, body.place)
+            resolver.requests[at.seq] = request
+        case entries.StepSkipped():
+            _next_step(resolver, body.asked)
+        case entries.NonceGiven():
+            resolver.nonces[body.owner] = body.nonce
+        case entries.BeaconValue():
+            # Kept for good: a round that was forgotten could be given another value.
+            resolver.beacons[BeaconRound(body.source, body.round).key] = body.value
 
 
 # -- the resolver ---------------------------------------------------------------------------------
-
-
-def _owner_pseudonym(known: "Projection", at: Stamp, body: entries.OwnerPseudonym) -> None:
-    known.resolver.owners[body.owner] = at.seq
-
-
-def _chain_opened(known: "Projection", at: Stamp, body: entries.ChainOpened) -> None:
-    known.resolver.chains[body.chain] = state.OutcomeChain(
-        body.chain, body.flavor, body.location, body.capped, at.seq, body.next_commitment
-    )
 
 
 def _committed(known: "Projection", at: Stamp, body: entries.OutcomeCommitted) -> None:
@@ -279,17 +279,6 @@ def _case(known: "Projection", at: Stamp, body: entries.OutcomeCase) -> None:
         _next_step(resolver, body.asked)
 
 
-def _requested(known: "Projection", at: Stamp, body: entries.BudgetRequested) -> None:
-    steps = [(step.kind, step.name) for step in body.steps]
-    known.resolver.requests[at.seq] = state.BudgetRequest(
-        at.seq, at.author, body.budget, steps, body.place
-    )
-
-
-def _skipped(known: "Projection", at: Stamp, body: entries.StepSkipped) -> None:
-    _next_step(known.resolver, body.asked)
-
-
 def _next_step(resolver: state.ResolverState, request: int) -> None:
     """A request is one step further; it is over with its last one."""
     resolver.requests[request].steps.pop(0)
@@ -331,15 +320,6 @@ def _applied(known: "Projection", at: Stamp, body: entries.OutcomeApplied) -> No
     _count(known, "applied")
 
 
-def _nonce(known: "Projection", at: Stamp, body: entries.NonceGiven) -> None:
-    known.resolver.nonces[body.owner] = body.nonce
-
-
-def _beacon(known: "Projection", at: Stamp, body: entries.BeaconValue) -> None:
-    # Kept for good: a round that was forgotten could be given another value.
-    known.resolver.beacons[BeaconRound(body.source, body.round).key] = body.value
-
-
 def _reservation(known: "Projection", at: Stamp, body: entries.ReservationState) -> None:
     reservation = known.resolver.reservations[body.reservation]
     if reservation.state != body.state:
@@ -357,33 +337,28 @@ def _count(known: "Projection", what: str) -> None:
     counters[name] = counters.get(name, 0) + 1
 
 
+FACTS = (
+    *(entries.RunNominated, entries.PlaceDecision, entries.QueueDecision),
+    *(entries.LeaseUnfunded, entries.LeaseFunded, entries.OwnerPseudonym, entries.ChainOpened),
+    *(entries.BudgetRequested, entries.StepSkipped, entries.NonceGiven, entries.BeaconValue),
+)
 FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
+    **dict.fromkeys(FACTS, _fact),
     entries.ObjectApplied: _object_applied,
     entries.ObjectDeleted: _object_deleted,
     entries.BudgetCondition: _budget_condition,
     entries.RunPhase: _run_phase,
     entries.RunGrown: _run_grown,
-    entries.RunNominated: _run_nominated,
     entries.RunReclaimed: _run_reclaimed,
     entries.FundDecision: _fund,
-    entries.PlaceDecision: _place,
-    entries.QueueDecision: _queue,
     entries.LeaseOpen: _lease_open,
     entries.LeaseClose: _lease_close,
-    entries.LeaseUnfunded: _lease_unfunded,
-    entries.LeaseFunded: _lease_funded,
     entries.ChargePost: _charge_post,
-    entries.OwnerPseudonym: _owner_pseudonym,
-    entries.ChainOpened: _chain_opened,
     entries.OutcomeCommitted: _committed,
     entries.OutcomeCase: _case,
     entries.OutcomeDrawn: _drawn,
     entries.OutcomeVoided: _drawn,
     entries.OutcomeApplied: _applied,
-    entries.BudgetRequested: _requested,
-    entries.StepSkipped: _skipped,
-    entries.NonceGiven: _nonce,
-    entries.BeaconValue: _beacon,
     entries.ReservationState: _reservation,
 }
 """Kinds that are not here (`charge.hold`, `charge.void`, `gpu.deficit`…) change nothing."""

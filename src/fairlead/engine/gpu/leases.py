@@ -1,37 +1,20 @@
 """The entries by which leases open, close and are swapped. Reads the projection, writes nothing."""
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, structs
 
 from fairlead.core import gpu
 from fairlead.core.gpu.usage import split_hold
 from fairlead.core.invariant import known
 from fairlead.core.reasons import CutKind, ResizeReason
 from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry
-from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase
-from fairlead.ports.executor import Exit
 from fairlead.schema.gpu import STYLE
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What is known, and when and by whom entries are made of it."""
-
-    projection: Projection
-    now_ms: int
-    author: str = SYSTEM
-
-    def entry(
-        self, body: entries.Body, plan_id: str | None = None, effect: str | None = None, **more: Any
-    ) -> NewEntry:
-        """`more`: other fields of the entry, such as the input of a decision."""
-        by = self.author
-        return NewEntry(body, self.now_ms, author=by, plan_id=plan_id, effect=effect, **more)
 
 
 def open_lease(at: Context, body: entries.LeaseOpen, job: str) -> Iterator[NewEntry]:
@@ -80,61 +63,34 @@ def close_lease(
         yield at.entry(void, lease.id, "void")
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a run ends, or waits again."""
-
-    phase: Phase
-    reason: str
-    message: str
-    lease_reason: str
-    _: KW_ONLY
-    exit: Exit | None = None
-    """What the executor said of its process."""
-    observed: bool = False
-    """Whether its end was looked for: then exit code, signal and reason are recorded, even none."""
-    outcome: int | UnsetType | None = UNSET
-
-
-def end_run(at: Context, run: str, ending: Ending, *, end_ms: int) -> list[NewEntry]:
+def end_run(
+    at: Context, body: entries.RunPhase, lease_reason: str, *, end_ms: int
+) -> list[NewEntry]:
     """All leases of a run close, and it is in another phase; ended, or waiting again.
 
     Leases that an outcome reclaims close with its reason and cite it, whatever ends the run.
     """
-    state = at.projection.runs[run]
+    state = at.projection.runs[body.run]
     reclaimed = {} if state.reclaim is None else state.reclaim.leases
     cited = None if state.reclaim is None else state.reclaim.outcome
     made: list[NewEntry] = []
     for lease in sorted(state.leases.values(), key=lambda lease: lease.id):
-        reason = reclaimed.get(lease.id, ending.lease_reason)
+        reason = reclaimed.get(lease.id, lease_reason)
         outcome = cited if lease.id in reclaimed else None
         made += close_lease(at, lease, reason, end_ms=end_ms, outcome=outcome)
-    exit, unknown = ending.exit, None if ending.observed else UNSET
-    body = entries.RunPhase(
-        run=run,
-        phase=ending.phase.value,
-        reason=ending.reason,
-        message=ending.message,
-        ended_ms=end_ms,
-        code=unknown if exit is None else exit.code,
-        signal=unknown if exit is None else exit.signal,
-        exit_reason=unknown if exit is None else exit.reason,
-        outcome=ending.outcome,
-    )
-    made.append(at.entry(body, state.job, None if state.job is None else "end"))
-    return made
+    body = structs.replace(body, ended_ms=end_ms)
+    return [*made, at.entry(body, state.job, None if state.job is None else "end")]
 
 
-def end_preempted(
-    at: Context, run: str, *, end_ms: int, exit: Exit | None = None, observed: bool = False
-) -> list[NewEntry]:
-    """A preempted run gives back everything: it waits again, and cites the outcome."""
+def end_preempted(at: Context, run: str, *, end_ms: int, **exit: Any) -> list[NewEntry]:
+    """A preempted run gives back everything: it waits again, and cites the outcome. `exit`: what
+    is known of its process, as fields of `RunPhase`."""
     reclaim = at.projection.runs[run].reclaim
     outcome = None if reclaim is None else reclaim.outcome
     message = f"preempted by outcome {outcome}; it starts again when there is room"
-    why = ("Preempted", message, CutKind.RANDOM_PREEMPT.value)
-    ending = Ending(Phase.PENDING, *why, exit=exit, observed=observed, outcome=outcome)
-    return end_run(at, run, ending, end_ms=end_ms)
+    why = (Phase.PENDING.value, "Preempted", message)
+    body = entries.RunPhase(run, *why, outcome=outcome, **exit)
+    return end_run(at, body, CutKind.RANDOM_PREEMPT.value, end_ms=end_ms)
 
 
 # -- a run goes on with other devices -------------------------------------------------------------

@@ -4,7 +4,8 @@ Several manifests are checked together, against the objects as all of them would
 their order never matters, and either all of them are applied or none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -221,31 +222,33 @@ class Objects:
 
 
 def _submission(manifest: Document, path: str, expected_version: int | None) -> Submission:
-    try:
+    with _located(path):
         read = read_manifest(manifest)
-    except BadInput as error:
-        raise located(path, error) from None
     if expected_version is None:
         expected_version = read.metadata.resource_version
     return Submission(read, path, expected_version)
 
 
+@contextmanager
+def _located(path: str) -> Iterator[None]:
+    """A refusal in here says where in a batch it is."""
+    try:
+        yield
+    except BadInput as error:
+        inside = "" if error.path == "$" else f".{error.path}"
+        raise (BadInput(f"{path}{inside}", error.message) if path else error) from None
+    except Denied as denied:
+        denied.path = path or None
+        raise
+
+
 # -- what manifests come to -----------------------------------------------------------------------
-
-
-def located(path: str, error: BadInput) -> BadInput:
-    """The same refusal, with where in a batch it is."""
-    if not path:
-        return error
-    inside = "" if error.path == "$" else f".{error.path}"
-    return BadInput(f"{path}{inside}", error.message)
 
 
 def changes_of(
     projection: Projection, submissions: Sequence[Submission], author: Author, now_ms: int
 ) -> list[ManifestChange]:
     """What each manifest of a batch changes; raises for the first that cannot be."""
-    _refuse_repeated(submissions)
     manifests = [submission.manifest for submission in submissions]
     runs = {run.metadata.name: run for run in manifests if isinstance(run, RunManifest)}
     edited = [budget for budget in manifests if isinstance(budget, BudgetManifest)]
@@ -253,18 +256,14 @@ def changes_of(
         **projection.budgets,
         **{item.metadata.name: to_budget(item.metadata.name, item.spec) for item in edited},
     }
+    _refuse_repeated(submissions)
     changes = []
     for submission in submissions:
         before = projection.get(*submission.key)
-        try:
+        with _located(submission.path):
             may_apply(projection, author, submission.manifest, runs)
             _check_version(submission, before)
             _check(projection, submission.manifest, before, budgets)
-        except BadInput as error:
-            raise located(submission.path, error) from None
-        except Denied as denied:
-            denied.path = submission.path or None
-            raise
         body = _body(projection, submission.manifest, before, now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
@@ -357,10 +356,10 @@ def _unfunded(projection: Projection, lost: Demotion) -> Document:
 def _refuse_repeated(submissions: Sequence[Submission]) -> None:
     seen = set()
     for submission in submissions:
-        if submission.key in seen:
-            kind, name = submission.key
-            repeated = BadInput("metadata.name", f"repeats {kind} {name!r}")
-            raise located(submission.path, repeated)
+        kind, name = submission.key
+        with _located(submission.path):
+            if submission.key in seen:
+                raise BadInput("metadata.name", f"repeats {kind} {name!r}")
         seen.add(submission.key)
 
 

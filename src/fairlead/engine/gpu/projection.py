@@ -11,20 +11,9 @@ from typing import Any
 from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.invariant import of_kind, require
+from fairlead.engine.gpu import state
 from fairlead.engine.gpu.entries import Body, Stamp, decode
 from fairlead.engine.gpu.fold import FOLDS
-from fairlead.engine.gpu.state import (
-    Condition,
-    LeaseFact,
-    Outcome,
-    OutcomeStage,
-    Phase,
-    ResolverState,
-    RunState,
-    Stored,
-    job_prefix,
-    parse_slot,
-)
 from fairlead.ports.ledger import Entry
 from fairlead.schema.objects import (
     BudgetSpec,
@@ -47,17 +36,17 @@ class Projection:
     def __init__(self) -> None:
         self.seq = 0
         self.time_ms = 0
-        self.objects: dict[tuple[str, str], Stored] = {}
-        self.runs: dict[str, RunState] = {}
-        self.live: dict[str, RunState] = {}
+        self.objects: dict[tuple[str, str], state.Stored] = {}
+        self.runs: dict[str, state.RunState] = {}
+        self.live: dict[str, state.RunState] = {}
         """Those of them that have not ended: a turn looks at these, and not at history."""
         self.run_owners: dict[str, int] = {}
         """How many runs each owner has."""
-        self.leases: dict[str, LeaseFact] = {}
-        self.closed: deque[LeaseFact] = deque(maxlen=CLOSED_KEPT)
+        self.leases: dict[str, state.LeaseFact] = {}
+        self.closed: deque[state.LeaseFact] = deque(maxlen=CLOSED_KEPT)
         self.accounts = Accounts()
         self.budgets: dict[str, Budget] = {}
-        self.conditions: dict[tuple[str, str], Condition] = {}
+        self.conditions: dict[tuple[str, str], state.Condition] = {}
         self.charges: dict[DayKey, list[int]] = {}
         self.taken: dict[str, dict[int, str]] = {}
         """Leased ordinals of each node, and their leases."""
@@ -69,7 +58,7 @@ class Projection:
         """All GPU-milliseconds ever posted, by payer."""
         self.queue_order: tuple[str, ...] = ()
         """Waiting runs in the order that was last recorded."""
-        self.resolver = ResolverState()
+        self.resolver = state.ResolverState()
         self.reserved: dict[str, str] = {}
         """Runs that have a reservation, and which."""
         self._names: dict[str, set[str]] = {}
@@ -92,10 +81,10 @@ class Projection:
 
     # -- questions ----------------------------------------------------------------------------
 
-    def get(self, kind: str, name: str) -> Stored | None:
+    def get(self, kind: str, name: str) -> state.Stored | None:
         return self.objects.get((kind, name))
 
-    def of_kind(self, kind: str) -> Iterator[Stored]:
+    def of_kind(self, kind: str) -> Iterator[state.Stored]:
         for name in sorted(self._names.get(kind, ())):
             yield self.objects[kind, name]
 
@@ -123,8 +112,8 @@ class Projection:
 
     def is_pending(self, run: str) -> bool:
         """Whether a run is there, and waits to be started as soon as it fits."""
-        state = self.runs.get(run)
-        if state is None or state.phase is not Phase.PENDING or state.stopping:
+        known = self.runs.get(run)
+        if known is None or known.phase is not state.Phase.PENDING or known.stopping:
             return False
         return not self.waits_for_time(run)
 
@@ -149,7 +138,7 @@ class Projection:
         spec = of_kind(self.objects["Budget", name].spec, BudgetSpec, "a Budget has its spec")
         return budget_document(name, spec)
 
-    def owner_of(self, stored: Stored) -> str | None:
+    def owner_of(self, stored: state.Stored) -> str | None:
         """Whose an object is: a reservation is its run's owner's."""
         spec = stored.spec
         if isinstance(spec, ReservationSpec):
@@ -160,12 +149,12 @@ class Projection:
     def next_job(self, name: str) -> str:
         """The plan id of a run's next start; another run of the same name has another uid."""
         uid, attempt = self.objects["Run", name].uid, self.runs[name].attempt
-        return f"{job_prefix(name, uid)}{attempt + 1}"
+        return f"{state.job_prefix(name, uid)}{attempt + 1}"
 
     def is_funded(self, lease_id: str) -> bool:
         return self.accounts.of_lease(lease_id).leases[lease_id].unfunded_ms is None
 
-    def put(self, stored: Stored) -> None:
+    def put(self, stored: state.Stored) -> None:
         key = (stored.kind, stored.name)
         if key not in self.objects and isinstance(stored.spec, RunSpec):
             owner = stored.spec.owner
@@ -192,31 +181,31 @@ class Projection:
             del self.runs[name]
             self.live.pop(name, None)
 
-    def adopt(self, fact: LeaseFact) -> None:
+    def adopt(self, fact: state.LeaseFact) -> None:
         """Index an open lease of a run by its id and its devices."""
         self.devices_moved()
         self.leases[fact.id] = fact
         for slot in fact.slots:
-            node, ordinal = parse_slot(slot)
+            node, ordinal = state.parse_slot(slot)
             taken = self.taken.setdefault(node, {})
             require(ordinal not in taken, "a device is leased once")
             taken[ordinal] = fact.id
 
 
-def hold_of(outcome: Outcome, hold_ms: int) -> FlavorHold:
+def hold_of(outcome: state.Outcome, hold_ms: int) -> FlavorHold:
     """What an open outcome holds back: a drawn one until it is over, another for a while."""
-    drawn = outcome.stage is OutcomeStage.DRAWN
+    drawn = outcome.stage is state.OutcomeStage.DRAWN
     until_ms = None if drawn else outcome.time_ms + hold_ms
     return FlavorHold(outcome.flavor, outcome.seq, until_ms)
 
 
-def node_spec(stored: Stored) -> NodeSpec:
+def node_spec(stored: state.Stored) -> NodeSpec:
     return of_kind(stored.spec, NodeSpec, "a Node has a node's spec")
 
 
-def reservation_spec(stored: Stored) -> ReservationSpec:
+def reservation_spec(stored: state.Stored) -> ReservationSpec:
     return of_kind(stored.spec, ReservationSpec, "a Reservation has a reservation's spec")
 
 
-def starts_ms(stored: Stored) -> int:
+def starts_ms(stored: state.Stored) -> int:
     return parse_time(reservation_spec(stored).earliest_start, "spec.earliestStart")

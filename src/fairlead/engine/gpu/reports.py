@@ -4,9 +4,9 @@ A border: rows are documents, as the API shows them.
 """
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 from fairlead.core.gpu import Envelope, Usage
-from fairlead.core.gpu.usage import Part
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.fold import COUNTED
@@ -130,21 +130,15 @@ class Reports:
     def charges(self) -> Rows:
         """Charges in GPU-milliseconds by UTC day, owner and envelope; open leases up to now."""
         with self._committer.current():
-            return [
-                dict(zip(_CHARGE, (*key, *sums), strict=True))
-                for key, sums in sorted(self._charges().items())
-            ]
+            rows = sorted(self._charges().items())
+            return [dict(zip(_CHARGE, (*key, *sums), strict=True)) for key, sums in rows]
 
     def accruals(self) -> Rows:
         """What each open lease comes to so far, by UTC day; in GPU-milliseconds."""
         with self._committer.current():
             return [
-                {
-                    "lease": lease.id,
-                    "run": lease.run,
-                    **dict(zip(_CHARGE, (*_day_key(lease, part), *_sums(part)), strict=True)),
-                }
-                for lease, part in self._accrued()
+                {"lease": lease.id, "run": lease.run, **dict(zip(_CHARGE, row, strict=True))}
+                for lease, row in self._accrued()
             ]
 
     def explain(self, kind: str, name: str) -> Document:
@@ -157,10 +151,9 @@ class Reports:
             if kind == "Node":
                 return {"object": document, "runs": self._projection.runs_on(name)}
             if kind == "Reservation":
-                run = self._projection.get("Run", document["spec"]["run"])
                 return {
                     "object": document,
-                    "run": None if run is None else self._objects.render(run),
+                    "run": self._objects.get("Run", document["spec"]["run"]),
                 }
             state = self._projection.runs[name]
             mine = [row for row in self.leases() if row["run"] == name]
@@ -239,20 +232,20 @@ class Reports:
 
     def _charges(self) -> dict[DayKey, list[int]]:
         charges = {key: list(sums) for key, sums in self._projection.charges.items()}
-        for lease, part in self._accrued():
-            key = _day_key(lease, part)
-            charges[key] = [
-                total + more
-                for total, more in zip(charges.get(key, (0, 0)), _sums(part), strict=True)
-            ]
+        for _, (*key, used_ms, overdraft_ms) in self._accrued():
+            sums = charges.setdefault(cast(DayKey, tuple(key)), [0, 0])
+            sums[0] += used_ms
+            sums[1] += overdraft_ms
         return charges
 
-    def _accrued(self) -> Iterator[tuple[LeaseFact, Part]]:
+    def _accrued(self) -> Iterator[tuple[LeaseFact, tuple[Any, ...]]]:
+        """Every open lease, and what it comes to so far: a row of `_CHARGE` per UTC day."""
         now_ms = self._committer.now()
         for lease in self._projection.leases.values():
+            payer = (lease.payer, lease.budget, lease.envelope, lease.borrowed)
             account = self._projection.accounts.of_lease(lease.id)
             for part in account.quote(lease.id, max(now_ms, lease.start_ms)).parts:
-                yield lease, part
+                yield lease, (part.day, lease.owner, *payer, part.used_ms, part.overdraft_ms)
 
 
 _HEADROOM = {
@@ -277,14 +270,6 @@ _GAUGES = {
     "budget_gpu_hours_remaining": "free_gpu_hours",
     "budget_lent_gpus": "lent_gpus",
 }
-
-
-def _day_key(lease: LeaseFact, part: Part) -> DayKey:
-    return (part.day, lease.owner, lease.payer, lease.budget, lease.envelope, lease.borrowed)
-
-
-def _sums(part: Part) -> tuple[int, int]:
-    return (part.used_ms, part.overdraft_ms)
 
 
 def _labelled(values: dict[tuple[str, str], int]) -> list[tuple[dict[str, str], float]]:

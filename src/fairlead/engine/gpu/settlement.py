@@ -5,14 +5,24 @@ from dataclasses import asdict
 from functools import partial
 
 from fairlead.core import gpu
-from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
-from fairlead.engine.gpu.entries import LeaseFunded, LeaseUnfunded, NewEntry, RefundDecision
-from fairlead.engine.gpu.leases import Context, Ending, end_preempted, end_run
+from fairlead.engine.gpu.entries import (
+    Document,
+    LeaseFunded,
+    LeaseUnfunded,
+    NewEntry,
+    RefundDecision,
+    RunPhase,
+)
+from fairlead.engine.gpu.leases import end_preempted, end_run
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit
 from fairlead.schema.gpu import STYLE, refund_document
+
+EXIT = {"code": "code", "signal": "signal", "exit_reason": "reason"}
+"""What `RunPhase` records of an exit, also where there was none."""
 
 
 class Settlement:
@@ -53,13 +63,24 @@ class Settlement:
         state = self._projection.runs.get(name)
         if state is None or state.job != job:
             return []
-        ending = Ending(Phase.FAILED, "StartFailed", why, "Cancelled")
-        return end_run(Context(self._projection, now_ms), name, ending, end_ms=now_ms)
+        body = RunPhase(name, Phase.FAILED.value, "StartFailed", why)
+        return end_run(Context(self._projection, now_ms), body, "Cancelled", end_ms=now_ms)
 
-    def settle(self, at_ms: int, now_ms: int) -> None:
-        """Every lease that lost its funding by `at_ms`, or has it again."""
-        budgets = self._projection.budgets
-        self._committer.commit(lambda: refunding(self._projection, budgets, at_ms, now_ms))
+    def settle(self, at_ms: int, now_ms: int, budgets: Iterable[str] | None = None) -> None:
+        """Every lease, or those of some budgets, that lost its funding by `at_ms`, or has it
+        again."""
+        wanted = None if budgets is None else set(budgets)
+
+        def decide() -> Sequence[NewEntry]:
+            known = self._projection.budgets.keys()  # another replica may delete one
+            chosen = known if wanted is None else known & wanted
+            return refunding(self._projection, chosen, at_ms, now_ms)
+
+        self._committer.commit(decide)
+
+    def refund(self, budgets: Iterable[str]) -> None:
+        now_ms = self._committer.now()
+        self.settle(now_ms, now_ms, budgets)
 
     def roll_over(self, until_ms: int, now_ms: int) -> None:
         """After a long absence: what ran out in a period ran out in that one, not in the next."""
@@ -68,16 +89,6 @@ class Settlement:
             self.settle(end_ms - 1, now_ms)
             accounts.advance(end_ms)
             self.settle(end_ms, now_ms)
-
-    def refund(self, budgets: Iterable[str]) -> None:
-        """The same for some budgets, now."""
-        now_ms, wanted = self._committer.now(), set(budgets)
-
-        def decide() -> Sequence[NewEntry]:
-            known = self._projection.budgets.keys() & wanted  # another replica may delete one
-            return refunding(self._projection, known, now_ms, now_ms)
-
-        self._committer.commit(decide)
 
     def _duration_end(self, name: str, state: RunState) -> int | None:
         """When a run without a process is over: at the end of its duration."""
@@ -90,13 +101,9 @@ class Settlement:
     def _end(self, name: str, end_ms: int, now_ms: int, exit: Exit | None) -> None:
         # Leases that ran out of hours before this end are demoted first, at that moment.
         self.roll_over(end_ms, now_ms)
-        at = Context(self._projection, now_ms)
-
-        def refund() -> Sequence[NewEntry]:
-            state = self._projection.runs.get(name)
-            leases = () if state is None else state.leases.values()
-            payers = {lease.budget for lease in leases}
-            return refunding(self._projection, payers, end_ms, now_ms)
+        at, before = Context(self._projection, now_ms), self._projection.runs.get(name)
+        if before is not None and before.leases:
+            self.settle(end_ms, now_ms, [lease.budget for lease in before.leases.values()])
 
         def decide() -> Sequence[NewEntry]:
             state = self._projection.runs.get(name)
@@ -106,11 +113,14 @@ class Settlement:
                 return []  # an earlier start of the same run, settled when it was displaced
             if exit is None and self._effects.has_process(name) and not state.is_ending:
                 return []
+            facts: Document = {key: getattr(exit, field, None) for key, field in EXIT.items()}
             if _was_preempted(state, end_ms):
-                return end_preempted(at, name, end_ms=end_ms, exit=exit, observed=True)
-            return end_run(at, name, _ending(state, exit), end_ms=end_ms)
+                return end_preempted(at, name, end_ms=end_ms, **facts)
+            phase, reason, message = _ending(state, exit)
+            body = RunPhase(name, phase.value, reason, message, **facts)
+            lease_reason = "Cancelled" if state.stopping else "Completed"
+            return end_run(at, body, lease_reason, end_ms=end_ms)
 
-        self._committer.commit(refund)
         self._committer.commit(decide)
 
 
@@ -148,7 +158,8 @@ def _was_preempted(state: RunState, end_ms: int) -> bool:
     return end_ms >= reclaim.since_ms
 
 
-def _ending(state: RunState, exit: Exit | None) -> Ending:
+def _ending(state: RunState, exit: Exit | None) -> tuple[Phase, str, str]:
+    """The phase of a run that has ended, the reason and a sentence."""
     phase, reason = Phase.FAILED, "Exited"
     if state.stopping:
         reason, message = "Cancelled", "cancelled"
@@ -163,5 +174,4 @@ def _ending(state: RunState, exit: Exit | None) -> Ending:
         message = f"the command ended {how}"
     if exit is not None and exit.reason is not None:
         message = f"{message}: {exit.reason}"
-    lease_reason = "Cancelled" if state.stopping else "Completed"
-    return Ending(phase, reason, message, lease_reason, exit=exit, observed=True)
+    return phase, reason, message

@@ -1,31 +1,20 @@
 """What users do to one object: cancel, pause, nominate, shrink, cordon, drain and so on."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 
-from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry, RunNominated, RunPhase, RunReclaimed
-from fairlead.engine.gpu.leases import Context, Ending, end_run, swap
+from fairlead.engine.gpu.leases import end_run, swap
 from fairlead.engine.gpu.objects import Objects, may_touch
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
-from fairlead.engine.gpu.state import Phase, Stored
+from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Applied, Author, Refused
 
-
-@dataclass(frozen=True, slots=True)
-class ObjectCommand:
-    """A verb on an object that is there."""
-
-    object: Stored
-    author: Author
-    at: Context
-    width: int = 0
-    """Of a shrink."""
-
-
-Decide = Callable[[ObjectCommand], list[NewEntry]]
+Decide = Callable[..., list[NewEntry]]
+"""(context, name of the object, and the width of a shrink) to entries."""
 
 
 class Verbs:
@@ -40,18 +29,16 @@ class Verbs:
         self._projection = committer.projection
         self._decide: dict[tuple[str, str], Decide] = {
             ("Run", "cancel"): self._cancel,
-            ("Run", "pause"): lambda command: self._pause(command, paused=True),
-            ("Run", "resume"): lambda command: self._pause(command, paused=False),
-            ("Run", "nominate"): lambda command: self._nominate(command, nominated=True),
-            ("Run", "withdraw"): lambda command: self._nominate(command, nominated=False),
-            ("Run", "shrink"): self._shrink,
-            ("Run", "resolve"): self._may_resolve,
-            ("Node", "cordon"): lambda command: cordon(command.at, command.object, cordoned=True),
-            ("Node", "uncordon"): lambda command: cordon(
-                command.at, command.object, cordoned=False
-            ),
-            ("Node", "drain"): lambda command: self._vacate(command, "Drained"),
-            ("Node", "fail"): lambda command: self._vacate(command, "NodeFailed"),
+            ("Run", "pause"): partial(self._pause, paused=True),
+            ("Run", "resume"): partial(self._pause, paused=False),
+            ("Run", "nominate"): partial(self._nominate, nominated=True),
+            ("Run", "withdraw"): partial(self._nominate, nominated=False),
+            ("Run", "shrink"): partial(shrink, default_grace_ms=committer.config.grace_ms),
+            ("Run", "resolve"): lambda at, run: [],  # the resolver records what there is
+            ("Node", "cordon"): partial(cordon, cordoned=True),
+            ("Node", "uncordon"): partial(cordon, cordoned=False),
+            ("Node", "drain"): partial(self._vacate, reason="Drained"),
+            ("Node", "fail"): partial(self._vacate, reason="NodeFailed"),
         }
 
     def act(
@@ -71,21 +58,22 @@ class Verbs:
         found = self._decide.get((kind, verb))
         if found is None:
             raise Refused("UnknownVerb", self._unknown(kind, verb))
-        committer = self._committer
+        committer, resolves = self._committer, (kind, verb) == ("Run", "resolve")
+        more = {"width": width} if verb == "shrink" else {}
 
         def decide() -> list[NewEntry]:
-            stored = committer.stored(kind, name)
-            may_touch(self._projection, author, stored)
-            at = Context(self._projection, committer.now(), author.user)
-            return found(ObjectCommand(stored, author, at, width))
+            may_touch(self._projection, author, committer.stored(kind, name))
+            if resolves:
+                self._resolver.refuse_unless_allowed(name, author)
+            return found(committer.at(author.user), name, **more)
 
         with committer.current() as projection:
             if dry_run:
                 made, preempted = decide(), self._preempted(kind, name, verb, author)
-                changed = bool(made) or verb == "resolve"
+                changed = bool(made) or resolves
                 return self._applied(kind, name, {**_touched(made), **preempted}, changed=changed)
             before = projection.seq
-            if (kind, verb) == ("Run", "resolve"):
+            if resolves:
                 self._resolver.start_run(committer.stored(kind, name).name, author)
             elif (kind, verb) == ("Node", "drain") and self._resolver.enforced:
                 self._resolver.drain(committer.stored(kind, name), author)
@@ -115,25 +103,12 @@ class Verbs:
             return {"runs": [], "forecast": self._resolver.preview_drain(stored, author)}
         return {}
 
-    # -- runs -------------------------------------------------------------------------------------
-
-    def _may_resolve(self, command: ObjectCommand) -> list[NewEntry]:
-        """Nothing is recorded for it; raises unless the author may."""
-        self._resolver.refuse_unless_allowed(command.object.name, command.author)
-        return []
-
-    def _nominate(self, command: ObjectCommand, *, nominated: bool) -> list[NewEntry]:
-        run = command.object.name
+    def _nominate(self, at: Context, run: str, *, nominated: bool) -> list[NewEntry]:
         if self._projection.runs[run].nominated == nominated:
             return []
-        return [command.at.entry(RunNominated(run, nominated))]
+        return [at.entry(RunNominated(run, nominated))]
 
-    def _shrink(self, command: ObjectCommand) -> list[NewEntry]:
-        run, grace_ms = command.object.name, self._committer.config.grace_ms
-        return shrink(command.at, run, command.width, default_grace_ms=grace_ms)
-
-    def _cancel(self, command: ObjectCommand) -> list[NewEntry]:
-        run, at = command.object.name, command.at
+    def _cancel(self, at: Context, run: str) -> list[NewEntry]:
         state = self._projection.runs[run]
         if state.phase.ended:
             raise Refused("RunEnded", f"run {run!r} has ended")
@@ -141,37 +116,33 @@ class Verbs:
             return []
         if state.phase is Phase.RUNNING and self._effects.has_process(run):
             # Its leases go on until the process is gone: grace is charged like the rest.
-            return [self._flagged(command, "CancelRequested", stopping=True)]
-        ending = Ending(Phase.FAILED, "Cancelled", f"cancelled by {at.author}", "Cancelled")
-        return end_run(at, run, ending, end_ms=at.now_ms)
+            return [self._flagged(at, run, "CancelRequested", stopping=True)]
+        why = ("Cancelled", f"cancelled by {at.author}")
+        return end_run(at, RunPhase(run, "Failed", *why), "Cancelled", end_ms=at.now_ms)
 
-    def _pause(self, command: ObjectCommand, *, paused: bool) -> list[NewEntry]:
-        run = command.object.name
+    def _pause(self, at: Context, run: str, *, paused: bool) -> list[NewEntry]:
         state = self._projection.runs[run]
         if state.phase is not Phase.RUNNING or state.stopping:
             raise Refused("NotRunning", f"run {run!r} is not running")
         if state.paused == paused:
             return []
-        return [self._flagged(command, "Paused" if paused else "Resumed", paused=paused)]
+        return [self._flagged(at, run, "Paused" if paused else "Resumed", paused=paused)]
 
-    def _flagged(self, command: ObjectCommand, reason: str, **changed: bool) -> NewEntry:
+    def _flagged(self, at: Context, run: str, reason: str, **changed: bool) -> NewEntry:
         """A run in the same phase, `paused` or `stopping` from now on."""
-        run = command.object.name
         state = self._projection.runs[run]
         flags: Document = {"paused": state.paused, "stopping": state.stopping, **changed}
-        return command.at.entry(RunPhase(run, state.phase.value, reason, "", **flags))
+        return at.entry(RunPhase(run, state.phase.value, reason, "", **flags))
 
-    # -- nodes ------------------------------------------------------------------------------------
-
-    def _vacate(self, command: ObjectCommand, reason: str) -> list[NewEntry]:
+    def _vacate(self, at: Context, node: str, *, reason: str) -> list[NewEntry]:
         """Cordon a node; a gang with a device there goes on with its spares, or waits again."""
-        node, at = command.object.name, command.at
-        made = cordon(at, command.object, cordoned=True)
-        message = f"node {node} is out of service"
-        ending = Ending(Phase.PENDING, reason, message, "NodeFailed")
+        made = cordon(at, node, cordoned=True)
         for run in self._projection.runs_on(node):
             swapped, entries = swap(at, run, node)
-            made += entries if swapped else [*entries, *end_run(at, run, ending, end_ms=at.now_ms)]
+            made += entries
+            if not swapped:
+                body = RunPhase(run, "Pending", reason, f"node {node} is out of service")
+                made += end_run(at, body, "NodeFailed", end_ms=at.now_ms)
         return made
 
 

@@ -72,11 +72,9 @@ def clock(machine: Machine) -> Finding:
     if source in POOR_CLOCKS or resolution_ns > 1_000_000:
         offered = machine.text(f"{_CLOCK_FOLDER}/available_clocksource") or "tsc"
         better = [name for name in offered.split() if name not in POOR_CLOCKS]
-        cure = (
-            f"echo {better[0]} > {_CLOCK_FOLDER}/current_clocksource"
-            if better
-            else "the kernel offers no better source: ask the operator of the virtual machine"
-        )
+        cure = "the kernel offers no better source: ask the operator of the virtual machine"
+        if better:
+            cure = f"echo {better[0]} > {_CLOCK_FOLDER}/current_clocksource"
         return warn(f"{found}: slow to read", cure)
     return ok(found)
 
@@ -88,12 +86,9 @@ def state_directory(machine: Machine) -> Finding:
     free = shutil.disk_usage(place).free
     found = f"{wanted}: {free / 2**30:.1f} GiB free"
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        return missing(
-            f"{wanted}: {place} is not a directory this user may write to",
-            f"make {place} a writable directory"
-            if os.geteuid() == 0
-            else "export XDG_STATE_HOME=DIRECTORY with a directory of your own",
-        )
+        own = "export XDG_STATE_HOME=DIRECTORY with a directory of your own"
+        cure = f"make {place} a writable directory" if os.geteuid() == 0 else own
+        return missing(f"{wanted}: {place} is not a directory this user may write to", cure)
     if free < FREE_WARN_BYTES:
         status = CheckStatus.MISSING if free < FREE_MIN_BYTES else CheckStatus.WARN
         return Finding(status, found, f"free some space on the file system of {place}")
@@ -125,10 +120,8 @@ def privileges(machine: Machine) -> Finding:
     who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
     if not lacking:
         return ok(f"{who} with {', '.join(wanted)}")
-    return warn(
-        f"{who} without {', '.join(lacking)}",
-        "run the node and traffic agents as root, or with AmbientCapabilities= in their units",
-    )
+    cure = "run the node and traffic agents as root, or with AmbientCapabilities= in their units"
+    return warn(f"{who} without {', '.join(lacking)}", cure)
 
 
 def systemd(machine: Machine) -> Finding:
@@ -193,11 +186,9 @@ def usage(machine: Machine) -> Finding:
     if host.version == 2:
         return ok("cpu.stat carries usage_usec (cgroup v2)")
     if host.cpuacct_mount is None:
-        return missing(
-            "no v1 hierarchy with cpuacct is mounted",
-            "mkdir -p /sys/fs/cgroup/cpuacct && "
-            "mount -t cgroup -o cpuacct cgroup /sys/fs/cgroup/cpuacct",
-        )
+        place = "/sys/fs/cgroup/cpuacct"
+        cure = f"mkdir -p {place} && mount -t cgroup -o cpuacct cgroup {place}"
+        return missing("no v1 hierarchy with cpuacct is mounted", cure)
     together = "together with cpu" if host.cpuacct_mount == host.cpu_mount else "on its own"
     return ok(f"cpuacct {together} in {host.cpuacct_mount}")
 
@@ -216,10 +207,8 @@ def statistics(machine: Machine) -> Finding:
     for place, stat in _stats(machine):
         if {line.partition(" ")[0] for line in stat.split("\n")} >= _STATISTICS:
             return ok(f"nr_periods and nr_throttled in {place}")
-    return missing(
-        "no cpu.stat with nr_periods was found",
-        "boot a kernel with CONFIG_CFS_BANDWIDTH, or let the quota check pass first",
-    )
+    cure = "boot a kernel with CONFIG_CFS_BANDWIDTH, or let the quota check pass first"
+    return missing("no cpu.stat with nr_periods was found", cure)
 
 
 def _stats(machine: Machine) -> Iterator[tuple[str, str]]:
@@ -259,10 +248,8 @@ def pressure(machine: Machine) -> Finding:
 def cgroup_pressure(machine: Machine) -> Finding:
     host = machine.cgroups
     if host.version == 1:
-        return warn(
-            "a v1 hierarchy has none: need is read from throttling and usage alone",
-            "boot with systemd.unified_cgroup_hierarchy=1 for cgroup v2",
-        )
+        found = "a v1 hierarchy has none: need is read from throttling and usage alone"
+        return warn(found, "boot with systemd.unified_cgroup_hierarchy=1 for cgroup v2")
     if machine.probe.has_pressure or _exist(host.cpu_mount, "cpu.pressure"):
         return ok("cpu.pressure in every cgroup")
     return warn("no cpu.pressure", _PSI_CURE)
@@ -274,22 +261,18 @@ def devices(machine: Machine) -> Finding:
     if not names:
         return missing("no /dev/nvidia*", _DRIVER_CURE)
     found = f"{len(names)} NVIDIA device{'s' if len(names) > 1 else ''} in /dev"
-    locked = [
-        name for name in ("nvidiactl", *names) if not os.access(folder / name, os.R_OK | os.W_OK)
-    ]
+    both = os.R_OK | os.W_OK
+    locked = [name for name in ("nvidiactl", *names) if not os.access(folder / name, both)]
     if locked:
-        return warn(
-            f"{found}; this user may not open {', '.join(locked)}",
-            "add this user to the group that owns /dev/nvidia* (ls -l /dev/nvidia*)",
-        )
+        cure = "add this user to the group that owns /dev/nvidia* (ls -l /dev/nvidia*)"
+        return warn(f"{found}; this user may not open {', '.join(locked)}", cure)
     return ok(found)
 
 
 def driver(machine: Machine) -> Finding:
     version = machine.text("/proc/driver/nvidia/version")
-    if version is None:
-        return missing("the kernel module is not loaded", _DRIVER_CURE)
-    return ok(version.split("\n")[0])
+    gone = missing("the kernel module is not loaded", _DRIVER_CURE)
+    return gone if version is None else ok(version.split("\n")[0])
 
 
 def kernel(machine: Machine) -> Finding:
@@ -301,42 +284,31 @@ def kernel(machine: Machine) -> Finding:
     if number < KERNEL_MIN:
         return missing(f"Linux {release}", "boot Linux 6.1 or later")
     if number < KERNEL_ERRNO:
-        return warn(
-            f"Linux {release}: refused connections read EPERM",
-            "boot Linux 6.1 or later for the right error number",
-        )
+        cure = "boot Linux 6.1 or later for the right error number"
+        return warn(f"Linux {release}: refused connections read EPERM", cure)
     return ok(f"Linux {release}")
 
 
 def bpffs(machine: Machine) -> Finding:
-    mounted = [mount.point for mount in visible(machine.mounts, fstype="bpf")]
-    if mounted:
-        return ok(", ".join(mounted))
-    return missing("not mounted", "mount -t bpf bpf /sys/fs/bpf")
+    mounted = ", ".join(mount.point for mount in visible(machine.mounts, fstype="bpf"))
+    return ok(mounted) if mounted else missing("not mounted", "mount -t bpf bpf /sys/fs/bpf")
 
 
 def attach_point(machine: Machine) -> Finding:
-    mount = unified(machine.mounts)
+    mount, place = unified(machine.mounts), "/sys/fs/cgroup/unified"
     if mount is not None:
         return ok(f"cgroup2 in {mount.point}")
-    return missing(
-        "no cgroup2 is mounted",
-        "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified",
-    )
+    return missing("no cgroup2 is mounted", f"mkdir -p {place} && mount -t cgroup2 cgroup2 {place}")
 
 
 def libbpf(machine: Machine) -> Finding:
     library = _load_libbpf()
     if library is None:
-        return missing(
-            f"{_LIBRARY} cannot be loaded",
-            machine.install("libbpf1 libbpf-dev", elsewhere="libbpf libbpf-devel"),
-        )
+        cure = machine.install("libbpf1 libbpf-dev", elsewhere="libbpf libbpf-devel")
+        return missing(f"{_LIBRARY} cannot be loaded", cure)
     if not machine.path(_HEADER).is_file():
-        return warn(
-            f"{library._name}, without its headers",
-            machine.install("libbpf-dev", elsewhere="libbpf-devel"),
-        )
+        cure = machine.install("libbpf-dev", elsewhere="libbpf-devel")
+        return warn(f"{library._name}, without its headers", cure)
     return ok(f"{library._name} and {_HEADER}")
 
 
@@ -356,16 +328,11 @@ def permission(machine: Machine) -> Finding:
     wanted = () if "CAP_SYS_ADMIN" in held else ("CAP_BPF", "CAP_NET_ADMIN")
     lacking = [name for name in wanted if name not in held]
     if lacking:
-        return missing(
-            f"{' and '.join(lacking)} missing, {setting}",
-            f"run as root, or with AmbientCapabilities={' '.join(lacking)} in the unit",
-        )
-    refused = _refused_map()
-    if refused:
-        return missing(
-            f"the kernel refused a map: {refused}, {setting}",
-            "let the container's seccomp profile and the kernel's lockdown mode allow bpf(2)",
-        )
+        cure = f"run as root, or with AmbientCapabilities={' '.join(lacking)} in the unit"
+        return missing(f"{' and '.join(lacking)} missing, {setting}", cure)
+    if refused := _refused_map():
+        cure = "let the container's seccomp profile and the kernel's lockdown mode allow bpf(2)"
+        return missing(f"the kernel refused a map: {refused}, {setting}", cure)
     return ok(f"allowed, {setting}")
 
 

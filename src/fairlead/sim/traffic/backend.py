@@ -1,9 +1,7 @@
 """Fake backends that speak real HTTP, for scenarios in real time and for `bench.traffic`.
 
-A backend has so many workers; the requests beyond them wait. A request names its work
-(`/work?ms=93&fail=0`), or the backend draws it; a worker sleeps for that long. While a backend
-fails it answers 500 before it asks for a worker. A client that goes away takes its request along.
-`/metrics` serves what an application would count, `/ready` answers at once.
+A backend has so many workers; the requests beyond them wait. While it fails it answers 500 before
+it asks for a worker. A client that goes away takes its request along.
 """
 
 import asyncio
@@ -14,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from itertools import accumulate
 from urllib.parse import parse_qs, urlsplit
 
-from fairlead.core.invariant import known, of_kind
+from fairlead.core.invariant import of_kind
 from fairlead.schema.traffic_scenario import Blind, SimBackendDocument
 from fairlead.sim.clock import Stream
 from fairlead.sim.traffic.load import MEMORY_BYTES, BackendModel, HostLoad
@@ -66,14 +64,13 @@ class _Connection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self._server, self._received = server, b""
         self._task: asyncio.Task[None] | None = None
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = of_kind(transport, asyncio.Transport, "TCP has a stream transport")
         self._server.connections.add(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.connections.discard(known(self._transport, "it was made"))
+        self._server.connections.discard(self._transport)
         if self._task is not None:
             self._task.cancel()
 
@@ -93,8 +90,7 @@ class _Connection(asyncio.Protocol):
         _, target, version = head.split("\r\n", 1)[0].split(" ", 2)
         status, body = await self._server.handler(target, head.lower())
         close = version == "HTTP/1.0" or "connection:close" in head.lower().replace(" ", "")
-        transport = known(self._transport, "a request came over it")
-        transport.write(
+        self._transport.write(
             f"HTTP/1.1 {status} {_STATUS[status]}\r\nX-Backend: {self._server.name}\r\n"
             f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
             f"Connection: {'close' if close else 'keep-alive'}\r\n\r\n".encode()
@@ -102,7 +98,7 @@ class _Connection(asyncio.Protocol):
         )
         self._task = None
         if close:
-            transport.close()
+            self._transport.close()
         else:
             self._next()
 
@@ -140,11 +136,9 @@ class ServiceMetrics:
 
 
 class FakeService:
-    """The service behind all connections of a backend.
-
-    `draw` gives (milliseconds of work, whether it fails) where a request does not say so itself.
-    `arrived` is called for every request that is no probe.
-    """
+    """The service behind all connections of a backend: `/metrics`, `/ready`, and work for anything
+    else, as the request names it (`/work?ms=93&fail=0`) or else as `draw` does, in milliseconds.
+    `arrived` is called for every request that is no probe."""
 
     def __init__(
         self,

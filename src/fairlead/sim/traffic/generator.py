@@ -2,8 +2,7 @@
 
 A request is sent at its intended time whether or not earlier ones were answered, and its latency
 counts from that time, so that a late generator does not flatter the service. Every attempt is a
-connection of its own, because that is what the eBPF dataplane places; the proxies get the same.
-`connect` does not block and its errno decides: EAGAIN is a refusal, EINPROGRESS is none.
+connection of its own, because that is what the eBPF dataplane places.
 """
 
 import errno
@@ -126,9 +125,9 @@ class LoadGenerator:
     def run(self, start_s: float) -> None:
         """From the start, on the monotonic clock, until every request is answered or timed out."""
         self._start_s = start_s
-        while self._sent < len(self._requests) or self._calls or self._again:
-            if self._stopped:
-                break
+        while not self._stopped and (
+            self._sent < len(self._requests) or self._calls or self._again
+        ):
             now_s = self._now_s()
             self._send_due(now_s)
             self._time_out(now_s)
@@ -165,8 +164,7 @@ class LoadGenerator:
         call = _Call(number, retry, due_s, self._now_s() - due_s)
         code = call.socket.connect_ex(self._target)
         if code not in _UNDER_WAY:
-            call.socket.close()
-            self._settle(call, _REFUSALS.get(code, AnswerKind.UNREACHABLE))
+            self._end(call, _REFUSALS.get(code, AnswerKind.UNREACHABLE))
             return
         repeated = "X-Retry: 1\r\n" if retry else ""
         path = self._requests[number].path
@@ -211,16 +209,10 @@ class LoadGenerator:
     def _end(
         self, call: _Call, kind: AnswerKind, status: int | None = None, backend: str = ""
     ) -> None:
-        descriptor = call.socket.fileno()
-        self._poll.unregister(descriptor)
-        del self._calls[descriptor]
+        descriptor, now_s = call.socket.fileno(), self._now_s()
+        if self._calls.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
         call.socket.close()
-        self._settle(call, kind, status, backend)
-
-    def _settle(
-        self, call: _Call, kind: AnswerKind, status: int | None = None, backend: str = ""
-    ) -> None:
-        now_s = self._now_s()
         pause_s = self._client_retries(call.number, call.retry, kind, now_s)
         took_s, final = now_s - call.due_s, pause_s is None
         attempt = (call.number, call.retry, call.due_s, call.lag_s, took_s, kind, status, backend)

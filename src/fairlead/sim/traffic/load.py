@@ -1,8 +1,4 @@
-"""What scenarios in virtual and in real time share, and the simulated clients and backends.
-
-Clients arrive at their own rate whether or not answers come, wait for a limited time, and may
-retry. A backend serves so many requests at once; the others wait in line.
-"""
+"""What scenarios in virtual and in real time share, and the simulated clients and backends."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -13,7 +9,6 @@ from math import exp, log
 from statistics import NormalDist
 from typing import Any
 
-from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.schema.traffic_scenario import (
     EventDocument,
@@ -31,26 +26,28 @@ _NORMAL, _WORDS = NormalDist(), 2**32
 _LOOK_AGAIN_MS = 100
 
 
+def follow(event: EventDocument, target: object, *names: str) -> None:
+    """Set what the event sets, and leave the rest as it is."""
+    for name in names:
+        if (value := getattr(event, name)) is not None:
+            setattr(target, name, value)
+
+
 class BackendModel:
     """How long a backend works on a request and whether it fails, as the events set it."""
 
     def __init__(self, spec: SimBackendDocument, chance: Stream) -> None:
         self.spec, self._chance = spec, chance
-        self._latency_ms, self._factor, self._error_rate = spec.latency_ms, 1.0, 0.0
+        self.latency_ms, self.latency_factor, self.error_rate = spec.latency_ms, 1.0, 0.0
 
     def change(self, event: EventDocument) -> None:
-        if event.latency_ms is not None:
-            self._latency_ms = event.latency_ms
-        if event.latency_factor is not None:
-            self._factor = event.latency_factor
-        if event.error_rate is not None:
-            self._error_rate = event.error_rate
+        follow(event, self, "latency_ms", "latency_factor", "error_rate")
 
     def draw(self) -> tuple[float, bool]:
         """Milliseconds of work, lognormal, and whether the request fails."""
-        fails = self._chance.chance(self._error_rate)
+        fails = self._chance.chance(self.error_rate)
         at = (self._chance.below(_WORDS) + 0.5) / _WORDS
-        median_ms = self._latency_ms * self._factor
+        median_ms = self.latency_ms * self.latency_factor
         return median_ms * exp(self.spec.sigma * _NORMAL.inv_cdf(at)), fails
 
 
@@ -64,10 +61,9 @@ class Retries:
     def pause_ms(self, kind: AnswerKind, retry: int) -> int | None:
         """The pause before the next attempt; None: there is none."""
         load, succeeded = self._load, kind is AnswerKind.OK
-        again = self._chance.chance(self.repeat) if succeeded else retry < load.retries
-        if not again:
-            return None
-        return load.retry_after_ms // 2 + self._chance.below(load.retry_after_ms + 1)
+        if self._chance.chance(self.repeat) if succeeded else retry < load.retries:
+            return load.retry_after_ms // 2 + self._chance.below(load.retry_after_ms + 1)
+        return None
 
 
 def transition_text(what: str, backend: str | None, before: object, after: object) -> str:
@@ -85,24 +81,19 @@ class HostLoad:
 
     def __init__(self, clock_ms: Callable[[], float]) -> None:
         self.stalled_us, self.memory_used = 0, 0.3
-        self._stall, self._memory_per_s = 0.0, 0.0
+        self.stall, self.memory_per_s = 0.0, 0.0
         self._clock_ms, self._at_ms = clock_ms, clock_ms()
 
     def advance(self) -> None:
         now_ms = self._clock_ms()
         elapsed_ms, self._at_ms = now_ms - self._at_ms, now_ms
-        self.stalled_us += round(elapsed_ms * 1000 * self._stall)
-        grown = self.memory_used + self._memory_per_s * elapsed_ms / 1000
+        self.stalled_us += round(elapsed_ms * 1000 * self.stall)
+        grown = self.memory_used + self.memory_per_s * elapsed_ms / 1000
         self.memory_used = min(1.0, max(0.0, grown))
 
     def change(self, event: EventDocument) -> None:
         self.advance()
-        if event.stall is not None:
-            self._stall = event.stall
-        if event.memory_used is not None:
-            self.memory_used = event.memory_used
-        if event.memory_per_s is not None:
-            self._memory_per_s = event.memory_per_s
+        follow(event, self, "stall", "memory_used", "memory_per_s")
 
 
 class ScenarioRun(ABC):
@@ -112,8 +103,9 @@ class ScenarioRun(ABC):
     retries: Retries
     host: HostLoad
 
-    def __init__(self, scenario: TrafficScenarioDocument, seed: int) -> None:
-        self.scenario, self.seed = scenario, seed
+    def __init__(self, scenario: TrafficScenarioDocument, seed: int | None) -> None:
+        self.scenario, self.config = scenario, scenario_config(scenario)
+        self.seed = scenario.seed if seed is None else seed
         self.events: list[SimEvent] = []
         self._deaths: list[tuple[float, float]] = []
 
@@ -155,8 +147,7 @@ class ScenarioRun(ABC):
         for name in self.backends if event.backend is None else [event.backend]:
             self.backends[name].change(event)
             self.change_backend(name, event)
-        if event.repeat is not None:
-            self.retries.repeat = event.repeat
+        follow(event, self.retries, "repeat")
         if event.agent_dead_s is not None:
             dead_ms = round(event.agent_dead_s * 1000)
             self.kill_agent(dead_ms)
@@ -168,8 +159,8 @@ class ScenarioRun(ABC):
         self.events.append(SimEvent(self.elapsed_ms(), "event", text))
 
     def result(self, **found: Any) -> TrafficResult:
-        config = scenario_config(self.scenario)
-        return TrafficResult(self.scenario, self.seed, config=config, deaths=self._deaths, **found)
+        known = (self.scenario, self.seed, self.config)
+        return TrafficResult(*known, deaths=self._deaths, **found)
 
 
 @dataclass(slots=True)
@@ -189,27 +180,23 @@ class SimBackend(BackendModel):
         self.reachable, self.retries = True, 0
         """Retries: requests that were repetitions, as the application counts them."""
         self._clock, self._busy = clock, 0
-        self._line: deque[SimCall] = deque()
+        self.line: deque[SimCall] = deque()  # those that wait
 
     @property
     def now_ms(self) -> int:
         return self._clock.now_ms
 
-    @property
-    def waiting(self) -> int:
-        return len(self._line)
-
     def take(self, call: SimCall) -> None:
         if self._busy < self.spec.concurrency:
             self._serve(call)
         else:
-            self._line.append(call)
+            self.line.append(call)
 
     def give_up(self, call: SimCall) -> None:
         """Its client does not wait any longer; what is being worked on is worked on in vain."""
         call.ended = True
-        if call in self._line:
-            self._line.remove(call)
+        if call in self.line:
+            self.line.remove(call)
 
     def _serve(self, call: SimCall) -> None:
         self._busy += 1
@@ -220,8 +207,8 @@ class SimBackend(BackendModel):
             if not call.ended:
                 call.ended = True
                 call.done(call, AnswerKind.ERROR if failed else AnswerKind.OK)
-            if self._line and self._busy < self.spec.concurrency:
-                self._serve(self._line.popleft())
+            if self.line and self._busy < self.spec.concurrency:
+                self._serve(self.line.popleft())
 
         self._clock.at(self.now_ms + max(1, round(drawn_ms)), Turn.SCENARIO, finish)
 
@@ -243,7 +230,7 @@ class SimClients:
         entropy: Entropy,
     ) -> None:
         self.answers: list[Answer] = []
-        self.factor = 1.0  # of the scenario's load
+        self.load_factor = 1.0
         self.retries = Retries(load, entropy)
         self.members: frozenset[str] = frozenset()  # backends that the group has now
         self._load, self._clock, self._plane, self._backends = load, clock, plane, backends
@@ -258,7 +245,7 @@ class SimClients:
 
     def start(self) -> None:
         """Send the first one after the first gap, and so on for ever."""
-        per_s = self._load.per_s * self.factor
+        per_s = self._load.per_s * self.load_factor
         if per_s <= 0:
             self._next_us = (self._clock.now_ms + _LOOK_AGAIN_MS) * 1000
             self._clock.at(self._next_us // 1000, Turn.SCENARIO, self.start)
@@ -275,8 +262,7 @@ class SimClients:
         began_ms, verdict = self._clock.now_ms, self._plane.route(GROUP)
         name = verdict.backend
         if name is None:
-            outcome = AnswerKind.SOFT if verdict.refused == AdmissionMode.SOFT else AnswerKind.HARD
-            self._answer(began_ms, outcome, None, retry)
+            self._answer(began_ms, AnswerKind(str(verdict.refused)), None, retry)
             return
         backend = self._backends[name]
         backend.retries += retry > 0
@@ -309,7 +295,7 @@ class SimClients:
         """Tell the dataplane what became of a request, unless its backend left meanwhile."""
         if name in self.members:
             what()
-            self._plane.waiting(GROUP, name, self._backends[name].waiting)
+            self._plane.waiting(GROUP, name, len(self._backends[name].line))
 
     def _answer(self, began_ms: int, outcome: AnswerKind, backend: str | None, retry: int) -> None:
         pause_ms, took_ms = self.retries.pause_ms(outcome, retry), self._clock.now_ms - began_ms

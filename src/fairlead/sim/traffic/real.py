@@ -13,12 +13,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairlead.node.state import StateDirectory
 from fairlead.node.traffic.commands import BackendCommand, change_command
@@ -32,67 +32,46 @@ from fairlead.schema.traffic_govern import GovernDocument, Settled, follow
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument
 from fairlead.sim.clock import Entropy
 from fairlead.sim.record import SimEvent
+from fairlead.sim.traffic import result
 from fairlead.sim.traffic.backend import HOST, HostExporter, ScenarioBackend
 from fairlead.sim.traffic.generator import Attempt, LoadGenerator, PlannedRequest, arrivals
 from fairlead.sim.traffic.load import Retries, ScenarioRun, gap_s, transition_text
-from fairlead.sim.traffic.result import (
-    COUNTED,
-    GROUP,
-    Answer,
-    AnswerKind,
-    Tick,
-    TrafficResult,
-    backends_at,
-    percentile,
-)
+from fairlead.sim.traffic.result import COUNTED, GROUP, Answer, AnswerKind, Tick, TrafficResult
 from fairlead.sim.traffic.virtual import replay_problems
-
-
-class LoggedTransition(NamedTuple):
-    """One transition that the agent logged."""
-
-    wall_ms: float
-    sequence: int | None
-    reasons: tuple[str, ...]
-    text: str
-
 
 _LOGGED = ("admission", "isolation", "failsafe", "agent started")
 
 
-def read_transitions(log: Path) -> list[LoggedTransition]:
-    transitions = []
+def read_log(log: Path, began_ms: float) -> tuple[dict[int, tuple[str, ...]], list[SimEvent]]:
+    """The transitions that the agent logged: the reasons of those with a tick, by its number in the
+    record, and all since the beginning as events."""
+    reasons, events = dict[int, tuple[str, ...]](), []
     for line in log.read_text(errors="replace").splitlines():
         try:
             event = json.loads(line)
         except ValueError:
             continue
         if isinstance(event, dict) and event.get("event") in _LOGGED:
-            wall_ms = datetime.fromisoformat(event["timestamp"]).timestamp() * 1000
-            reasons = tuple(event.get("reasons", ()))
+            reasons[event.get("sequence") or 0] = tuple(event.get("reasons", ()))
+            at_ms = datetime.fromisoformat(event["timestamp"]).timestamp() * 1000 - began_ms
             change = (event.get(name) for name in ("backend", "before", "after"))
-            text = transition_text(event["event"], *change)
-            transitions.append(LoggedTransition(wall_ms, event.get("sequence"), reasons, text))
-    return transitions
+            if at_ms >= 0:
+                events.append(SimEvent(at_ms, "agent", transition_text(event["event"], *change)))
+    return reasons, events
 
 
 def read_ticks(
-    record: Path, began_ms: float, duration_ms: float, transitions: Sequence[LoggedTransition]
+    record: Path, began_ms: float, duration_ms: float, logged: Mapping[int, tuple[str, ...]]
 ) -> list[Tick]:
     """The ticks of the run, with the reasons that the agent gave beyond the decision's own."""
-    logged = {t.sequence: t.reasons for t in transitions if t.sequence is not None}
     ticks: dict[int, Tick] = {}
     life: Settled | None = None
     for link in links(segments(record), RecordChain()):
         if isinstance(link, RecordEntry):
             life = follow(check_shape(dict(link.input), GovernDocument), life)
-            ticks[link.seq] = Tick(
-                link.time_ms - began_ms,
-                from_snapshot(life.decision.snapshot),
-                link.output,
-                logged.get(link.seq) or tuple(link.output["reasons"]),
-                applied=True,
-            )
+            at_ms, snapshot = link.time_ms - began_ms, from_snapshot(life.decision.snapshot)
+            reasons = logged.get(link.seq) or tuple(link.output["reasons"])
+            ticks[link.seq] = Tick(at_ms, snapshot, link.output, reasons, applied=True)
         elif isinstance(link, Mark) and link.status == "voided":
             ticks[link.entry_seq] = replace(ticks[link.entry_seq], applied=False)
     return [tick for tick in ticks.values() if 0 <= tick.at_ms < duration_ms]
@@ -109,22 +88,6 @@ SCRAPE = {
     "queue": "inside",
     "latency": "latency_seconds",
 }
-
-
-def play_real(
-    scenario: TrafficScenarioDocument,
-    plane: Mapping[str, str | None],
-    *,
-    seed: int | None,
-    record: Path,
-    folder: Path,
-) -> TrafficResult:
-    """Play on a real dataplane; the flight record goes to `record`.
-
-    `plane` is that of the agent's configuration: its kind, and for eBPF where (None: the default).
-    """
-    used = scenario.seed if seed is None else seed
-    return asyncio.run(RealRun(scenario, plane, used, folder).run(record))
 
 
 def rate_steps(scenario: TrafficScenarioDocument) -> list[tuple[float, float]]:
@@ -154,11 +117,12 @@ class RealRun(ScenarioRun):
         self,
         scenario: TrafficScenarioDocument,
         plane: Mapping[str, str | None],
-        seed: int,
+        seed: int | None,
         folder: Path,
     ) -> None:
+        """`plane` is that of the agent's configuration."""
         super().__init__(scenario, seed)
-        entropy = Entropy(seed)
+        entropy = Entropy(self.seed)
         self._plane = {name: value for name, value in plane.items() if value is not None}
         if self._plane["kind"] == "ebpf":
             self._plane.setdefault("pins", f"/sys/fs/bpf/fairlead-harness-{os.getpid()}")
@@ -183,7 +147,11 @@ class RealRun(ScenarioRun):
             again=self._again,
         )
 
-    async def run(self, record: Path) -> TrafficResult:
+    def run(self, record: Path) -> TrafficResult:
+        """The flight record goes to `record`."""
+        return asyncio.run(self._run(record))
+
+    async def _run(self, record: Path) -> TrafficResult:
         """From the first server to the end of the record."""
         servers = [self.host.server, *(backend.server for backend in self.backends.values())]
         try:
@@ -212,19 +180,11 @@ class RealRun(ScenarioRun):
             return subprocess.Popen([*_FAIRLEAD, "traffic", "run", str(self._file)], stderr=log)
 
     def _config(self) -> dict[str, Any]:
-        present = [spec.name for spec in backends_at(self.scenario, self.elapsed_ms() / 1000)]
-        ports = {name: self.backends[name].server.port for name in present}
-        group: dict[str, Any] = {
-            "name": GROUP,
-            "vip": HOST,
-            "port": self._port,
-            "backends": [
-                {"id": name, "host": HOST, "port": port, "node": "n1"}
-                for name, port in ports.items()
-            ],
-            "config": dict(self.scenario.config),
-            "probe": {"kind": "http"},
-        }
+        present = result.backends_at(self.scenario, self.elapsed_ms() / 1000)
+        ports = {spec.name: self.backends[spec.name].server.port for spec in present}
+        here = [{"id": n, "host": HOST, "port": port, "node": "n1"} for n, port in ports.items()]
+        group: dict[str, Any] = {"name": GROUP, "vip": HOST, "port": self._port, "backends": here}
+        group |= {"config": dict(self.scenario.config), "probe": {"kind": "http"}}
         events, load = self.scenario.events, self.scenario.load
         retried = bool(load.retries) or any(event.repeat for event in events)
         if self._plane["kind"] == "ebpf" or self.scenario.scrape or retried:
@@ -316,21 +276,18 @@ class RealRun(ScenarioRun):
         shutil.copytree(kept, record, ignore=shutil.ignore_patterns("*.lock"))
         status = self._state.read("status.json") or {}
         group: dict[str, Any] = next(iter(status.get("groups", [])), {})
-        logged = read_transitions(self._agent_log)
+        reasons, events = read_log(self._agent_log, began_ms)
         attempts = self._load.attempts
         lags_ms = [attempt.lag_s * 1000 for attempt in attempts if attempt.retry == 0]
-        lag_ms = percentile(lags_ms, 0.99) or 0.0
+        lag_ms = result.percentile(lags_ms, 0.99) or 0.0
         if lag_ms > _LAG_MS_MAX:
             self.log(f"the generator lagged: {lag_ms:.0f} ms at p99; this machine is too busy")
-        for transition in logged:
-            if (at_ms := transition.wall_ms - began_ms) >= 0:
-                self.events.append(SimEvent(at_ms, "agent", transition.text))
         return self.result(
             plane=self._plane["kind"],
-            ticks=read_ticks(record, began_ms, self.scenario.duration_s * 1000, logged),
+            ticks=read_ticks(record, began_ms, self.scenario.duration_s * 1000, reasons),
             answers=sorted(map(self._answer, attempts), key=lambda answer: answer.at_ms),
             counted={name: group.get(name) or 0 for name in COUNTED},
-            events=sorted(self.events),
+            events=sorted(self.events + events),
             digest="",
             real=True,
             sources=status.get("sources", {}),

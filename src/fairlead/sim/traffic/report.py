@@ -5,24 +5,16 @@ goes in, so the same seed writes the same bytes. The picture needs matplotlib (t
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
+from fairlead.sim import report
 from fairlead.sim.plots import INK, colour_of, drawn, strip
-from fairlead.sim.report import (
-    code,
-    event_lines,
-    heading,
-    picture_lines,
-    table,
-    write_csv,
-    write_folder,
-)
 from fairlead.sim.traffic.checks import PromiseCheck
-from fairlead.sim.traffic.result import Second, TrafficFigures, TrafficResult, measure, timeline
+from fairlead.sim.traffic.result import TrafficFigures, TrafficResult, measure, timeline
 
 RECORD = "record"
 _SHARED = (
@@ -37,6 +29,7 @@ ANSWER_COLOURS = (
     ("failed", "failed", "#D55E00"),
     ("refused", "rejected", "#999999"),
 )
+Series = tuple[str, list[int]]  # a colour, and a value per second
 
 
 def write_report(
@@ -49,13 +42,13 @@ def write_report(
 ) -> list[str]:
     """Write the report to `target`, replacing an earlier one; returns the names of its files."""
     ignored = shutil.ignore_patterns("*.lock")
-    return write_folder(
+    return report.write_folder(
         target,
         as_document(played, checks),
         page=lambda pictures: _page(played, checks, pictures),
         parts={
             RECORD: lambda path: shutil.copytree(record, path, ignore=ignored),
-            "timeline.csv": lambda path: write_csv(path, COLUMNS, _rows(played)),
+            "timeline.csv": lambda path: report.write_csv(path, COLUMNS, _rows(played)),
         },
         draw=(lambda folder: draw_plots(played, folder)) if plots else None,
     )
@@ -94,32 +87,28 @@ def _rows(played: TrafficResult) -> Iterator[Sequence[object]]:
 
 
 def _page(played: TrafficResult, checks: Sequence[PromiseCheck], pictures: Sequence[str]) -> str:
-    lines = [*heading(played.scenario.name, played.scenario.about), *_how(played)]
+    lines = [*report.heading(played.scenario.name, played.scenario.about), *_how(played)]
     lines += ["## Promises", "", "| promise | kept |", "|---|---|"]
     for check in checks:
         kept = "yes" if check.kept else f"**no**: {check.problem}"
         lines.append(f"| {check.promise} | {kept} |")
     lines += ["", "## Figures", "", *figure_table(measure(played)), ""]
-    lines += [*picture_lines(pictures), "## What happened", "", *event_lines(played.events)]
+    lines += [*report.picture_lines(pictures), "## What happened", ""]
+    lines += report.event_lines(played.events)
     return "\n".join(lines)
 
 
 def _how(played: TrafficResult) -> list[str]:
     if played.real:
         sources = "; ".join(f"{signal}: {where}" for signal, where in played.sources.items())
-        lines = [
-            f"Played in real time on the {played.plane} dataplane, seed {played.seed}.",
-            f"Its signals: {sources}.",
-            "",
-        ]
+        where = f"Played in real time on the {played.plane} dataplane, seed {played.seed}."
+        lines = [where, f"Its signals: {sources}.", ""]
     else:
-        lines = [
-            f"Seed {played.seed}, digest `{played.digest}`. The same seed gives the same digest:",
-            "",
-            *code(f"fairlead traffic harness {played.scenario.name} --seed {played.seed}"),
-        ]
+        command = f"fairlead traffic harness {played.scenario.name} --seed {played.seed}"
+        seed = f"Seed {played.seed}, digest `{played.digest}`. The same seed gives the same digest:"
+        lines = [seed, "", *report.code(command)]
     replay = "Every tick is in `record/` and is decided again, byte for byte, by"
-    return [*lines, replay, "", *code(f"fairlead replay {RECORD}")]
+    return [*lines, replay, "", *report.code(f"fairlead replay {RECORD}")]
 
 
 def figure_table(figures: TrafficFigures) -> list[str]:
@@ -135,7 +124,7 @@ def figure_table(figures: TrafficFigures) -> list[str]:
         ("isolations", figures.isolations),
         ("slots that changed hands", figures.slots_moved),
     )
-    return table(("figure", ""), rows)
+    return report.table(("figure", ""), rows)
 
 
 def _ms(value: float | None) -> str:
@@ -155,22 +144,23 @@ def draw_plots(played: TrafficResult, folder: Path) -> list[str]:
 
 
 def _panels(figure: Any, played: TrafficResult) -> None:
-    seconds = timeline(played)
+    seconds, shares = timeline(played), dict[str, Series]()
     slots, admission, answers, latency = figure.subplots(
         4, 1, sharex=True, gridspec_kw={"height_ratios": [3, 0.3, 3, 1.6]}
     )
-    names = sorted({name for second in seconds for name in second.slots})
-    colours = [colour_of(place) for place in range(len(names))]
-    series = [[second.slots.get(name, 0) for second in seconds] for name in names]
-    _stack(slots, seconds, series, names, colours, title="slots by backend")
+    for place, name in enumerate(sorted({name for second in seconds for name in second.slots})):
+        shares[name] = colour_of(place), [second.slots.get(name, 0) for second in seconds]
+    _stack(slots, "slots by backend", shares)
     slots.set(ylabel="slots", ylim=(0, played.config.s_total), xlim=(0, len(seconds)))
     for second in seconds:
         admission.axvspan(second.at_s, second.at_s + 1, color=MODE_COLOURS[second.mode], lw=0)
     strip(admission)
     admission.set(ylabel="adm.")
-    fields, labels, shades = zip(*ANSWER_COLOURS, strict=True)
-    series = [[getattr(second, field) for second in seconds] for field in fields]
-    _stack(answers, seconds, series, labels, shades, title="what became of requests")
+    fates = {
+        label: (colour, [getattr(second, field) for second in seconds])
+        for field, label, colour in ANSWER_COLOURS
+    }
+    _stack(answers, "what became of requests", fates)
     answers.set(ylabel="attempts per second")
     times = [second.at_s for second in seconds]
     latency.plot(times, [second.p95_ms for second in seconds], color=INK, lw=1.2)
@@ -183,16 +173,9 @@ def _panels(figure: Any, played: TrafficResult) -> None:
             axes.axvline(event.at_s, color=INK, lw=0.6, ls=":")
 
 
-def _stack(
-    axes: Any,
-    seconds: Sequence[Second],
-    series: Sequence[Sequence[float]],
-    labels: Sequence[str],
-    colours: Sequence[str],
-    *,
-    title: str,
-) -> None:
-    times = [second.at_s for second in seconds]
-    axes.stackplot(times, series, labels=labels, colors=colours, lw=0, step="post")
+def _stack(axes: Any, title: str, series: Mapping[str, Series]) -> None:
+    colours, values = [colour for colour, _ in series.values()], [row for _, row in series.values()]
+    times = range(len(values[0]) if values else 0)
+    axes.stackplot(times, values, labels=list(series), colors=colours, lw=0, step="post")
     axes.set_title(title, loc="left", fontsize=9)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

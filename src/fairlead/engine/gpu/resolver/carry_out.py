@@ -11,9 +11,10 @@ from fairlead.core import gpu
 from fairlead.core.gpu import Action
 from fairlead.core.lottery import Pseudonyms
 from fairlead.core.reasons import CutKind, ResizeReason
+from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import NewEntry, RunReclaimed
-from fairlead.engine.gpu.leases import Context, close_lease, decide_resize, end_preempted
+from fairlead.engine.gpu.leases import close_lease, decide_resize, end_preempted
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase
 from fairlead.engine.gpu.values import Refused

@@ -24,16 +24,10 @@ from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_h
 from fairlead.core.reasons import DeficitReason
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.admission import admission, opens_leases, start_decision
-from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
-from fairlead.engine.gpu.leases import Context
-from fairlead.engine.gpu.resolver.carry_out import (
-    clear_actions,
-    due_closures,
-    name_open_leases,
-    reclaims,
-)
+from fairlead.engine.gpu.resolver import carry_out
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, SecretHashes, needed, pseudonyms
 from fairlead.engine.gpu.resolver.deficit import (
     OBSTACLES,
@@ -206,7 +200,7 @@ class Outcomes:
             # Without enforcement a commitment stays open; it can be drawn later, or voided.
             if self.enforced:
                 commit(partial(self._draw, seq, now_ms))
-        commit(lambda: list(due_closures(self._projection, self._effects, now_ms)))
+        commit(lambda: list(carry_out.due_closures(self._projection, self._effects, now_ms)))
         for seq in sorted(resolver.open_seqs.values()):
             commit(partial(self._finish, seq, now_ms))
 
@@ -220,13 +214,13 @@ class Outcomes:
         promised, decided = self._decide(outcome)
         resolution = known(decided, "what waits for no beacon is decided")
         names = pseudonyms(self._projection, chance, outcome.chain, outcome.k)
-        name_open_leases(self._projection, names, outcome.flavor)
-        actions = clear_actions(self._projection, names, resolution.actions)
+        carry_out.name_open_leases(self._projection, names, outcome.flavor)
+        actions = carry_out.clear_actions(self._projection, names, resolution.actions)
         at = Context(self._projection, now_ms)
         void, made = self._obstacle(at, outcome, [lease for lease, _ in actions])
         made.append(self._reveal(outcome, promised, resolution, now_ms, void=void))
         if void is None:
-            made += reclaims(at, seq, actions, self._config.grace_ms)
+            made += carry_out.reclaims(at, seq, actions, self._config.grace_ms)
         return made
 
     def _decide(self, outcome: Outcome) -> tuple[Commitment, gpu.Resolution | None]:

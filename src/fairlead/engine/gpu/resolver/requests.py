@@ -18,10 +18,10 @@ from fairlead.core.invariant import known
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.admission import start_decision
 from fairlead.engine.gpu.checkpoint import imagined
-from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry
-from fairlead.engine.gpu.leases import Context, swap
+from fairlead.engine.gpu.leases import swap
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes, not_enough, refuse_tenants
@@ -30,6 +30,9 @@ from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import PLACE, BudgetRequest, Phase, Step, Stored
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.schema.border import BadInput
+
+StepState = tuple[str, int | None]
+"""What became of a step, and its outcome."""
 
 
 class Resolver:
@@ -47,14 +50,11 @@ class Resolver:
         self._settlement, self._effects = settlement, effects
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
+        self.preview = previews.of
 
     @property
     def enforced(self) -> bool:
         return self._outcomes.enforced
-
-    def preview(self, kind: str, name: str) -> Document:
-        """What starting a run, or a reservation's, would take now: when, and which runs lose."""
-        return self._previews.of(kind, name)
 
     # -- a place, a cap, a budget -----------------------------------------------------------------
 
@@ -69,11 +69,10 @@ class Resolver:
     ) -> Document:
         """Free so many GPUs somewhere, for maintenance: no run is placed on them."""
         refuse_tenants(author)
-        scope = Scope(flavor, dict(location or {}))
+        demand = PlaceDemand(flavor, dict(location or {}), gpus)
         with self._committer.current() as projection:
-            _refuse_unknown(projection, scope)
-            case = Case("scope", PlaceDemand(flavor, scope.location, gpus), author.user)
-            return self._by_hand(case, dry_run=dry_run)
+            _refuse_unknown(projection, demand.scope)
+            return self._by_hand(Case("scope", demand, author.user), dry_run=dry_run)
 
     def resolve_cap(
         self, budget: str, cap: str, *, author: Author, dry_run: bool = False
@@ -106,18 +105,18 @@ class Resolver:
                 self._settlement.refund([budget])
             binding = [cap for cap in caps if shortage_of(projection, cap).deficit.gpus]
             cases = {_step(cap): Case("cap", cap, author.user) for cap in binding}
+            freed = None
             if place is not None:
-                scope, gpus = place
-                demand = PlaceDemand(scope.flavor, scope.location, gpus)
-                cases[PLACE] = Case("scope", demand, author.user)
+                freed = entries.Place(place[0].flavor, dict(place[0].location), place[1])
+                cases[PLACE] = Case("scope", _place_demand(freed), author.user)
             shown = {step: self._previews.of_case(case) for step, case in cases.items()}
-            state: dict[Step, tuple[str, int | None]] = dict.fromkeys(cases, ("forecast", None))
+            state: dict[Step, StepState] = dict.fromkeys(cases, ("forecast", None))
             if acts and cases:
                 for preview in shown.values():
                     preview.refuse_short()
                     if preview.scope is not None:
                         self._outcomes.refuse_open(preview.scope.flavor)
-                state = self._request(budget, cases, place, author)
+                state = self._request(budget, list(cases), freed, author)
             return _steps_document(shown, state)
 
     def _by_hand(self, case: Case, *, dry_run: bool) -> Document:
@@ -130,15 +129,11 @@ class Resolver:
         return result
 
     def _request(
-        self, budget: str, cases: dict[Step, Case], place: tuple[Scope, int] | None, author: Author
-    ) -> dict[Step, tuple[str, int | None]]:
-        """Record what is to be done and begin; what became of each step, and its outcome."""
-        steps = tuple(entries.StepName(kind, name) for kind, name in cases)
-        freed = None
-        if place is not None:
-            scope, gpus = place
-            freed = entries.Place(scope.flavor, dict(scope.location), gpus)
-        body = entries.BudgetRequested(budget, steps, freed)
+        self, budget: str, steps: list[Step], place: entries.Place | None, author: Author
+    ) -> dict[Step, StepState]:
+        """Record what is to be done and begin; what became of each step."""
+        named = tuple(entries.StepName(kind, name) for kind, name in steps)
+        body = entries.BudgetRequested(budget, named, place)
         (entry,) = self._committer.commit(lambda: [self._committer.new(body, author.user)])
         begun: dict[Step, int] = {}
         while self._next_step(entry.seq, begun):
@@ -147,11 +142,10 @@ class Resolver:
         request = self._projection.resolver.requests.get(entry.seq)
         left = [] if request is None else request.steps
         return {
-            step: (
-                "begun" if step in begun else "waits" if step in left else "passed",
-                begun.get(step),
-            )
-            for step in cases
+            step: ("begun", begun[step])
+            if step in begun
+            else ("waits" if step in left else "passed", None)
+            for step in steps
         }
 
     def proceed(self) -> None:
@@ -163,17 +157,16 @@ class Resolver:
     def _next_step(self, seq: int, begun: dict[Step, int]) -> bool:
         """The next step of a request is begun, or skipped; False: it is over, or waits."""
         request = self._projection.resolver.requests.get(seq)
-        if request is None:
-            return False
-        if request.outcome is not None and self._outcomes.is_open(request.outcome):
+        if request is None or (request.outcome and self._outcomes.is_open(request.outcome)):
             return False
         step = request.steps[0]
         if request.budget in self._projection.budgets:
             self._settlement.refund([request.budget])  # what the last step left may be funded again
-        case = self._case_of(request)
-        if isinstance(case, Refused):
-            why = case
-            self._committer.commit(lambda: self._skip(seq, step, why))
+        try:
+            case = self._case_of(request)
+        except Refused as why:
+            refused = why
+            self._committer.commit(lambda: self._skip(seq, step, refused))
             return True
         try:
             begun[step] = self._outcomes.begin(case).seq
@@ -181,26 +174,26 @@ class Resolver:
             return False
         return True
 
-    def _case_of(self, request: BudgetRequest) -> Case | Refused:
-        """The next step; or why there is no resolve for it."""
+    def _case_of(self, request: BudgetRequest) -> Case:
+        """The next step; raises `Refused` where there is no resolve for it."""
         if not self.enforced:
-            return Refused("ResolverOff", f"the resolver is {self._config.resolver}")
+            raise Refused("ResolverOff", f"the resolver is {self._config.resolver}")
         step, place = request.steps[0], request.place
-        case: Case
+        demand: PlaceDemand | CapDemand
         if step == PLACE and place is not None:
-            demand = PlaceDemand(place.flavor, place.location, place.gpus)
-            case = Case("scope", demand, request.author, request=request.seq, step=step)
+            cause, demand = "scope", _place_demand(place)
         else:
             budget = self._projection.budgets.get(request.budget)
             caps = [] if budget is None else [cap for cap in caps_of(budget) if _step(cap) == step]
             if not caps:
-                return Refused("Gone", "there is no such cap any more")
-            case = Case("cap", caps[0], request.author, request=request.seq, step=step)
+                raise Refused("Gone", "there is no such cap any more")
+            cause, demand = "cap", caps[0]
+        case = Case(cause, demand, request.author, request=request.seq, step=step)
         shown = self._previews.of_case(case)
         if not shown.deficit_gpus:
-            return Refused("WithinCap", "nothing is above it any more")
+            raise Refused("WithinCap", "nothing is above it any more")
         if shown.shortfall_gpus:
-            return not_enough(shown.shortfall_gpus)
+            raise not_enough(shown.shortfall_gpus)
         return case
 
     def _skip(self, seq: int, step: Step, why: Refused) -> Sequence[NewEntry]:
@@ -232,7 +225,7 @@ class Resolver:
             state = projection.runs[run]
             if state.phase is not Phase.PENDING or state.stopping:
                 raise Refused("NotPending", f"run {run!r} is not waiting")
-            at = Context(projection, self._committer.now())
+            at = self._committer.at()
             need = need_of(projection, run, at.now_ms)
             if need.refusal is not None:
                 raise Refused(need.refusal.code, need.refusal.message)
@@ -254,14 +247,14 @@ class Resolver:
             raise Forbidden(f"{author.user} may not change Node {stored.name!r}: admins only")
         name, flavor = stored.name, node_spec(stored).flavor
         self._outcomes.refuse_open(flavor)
-        self._committer.commit(lambda: self._cordoned(self._committer.stored("Node", name), author))
+        self._committer.commit(lambda: self._cordoned(name, author))
         demand = NodeDemand(name, flavor)
         if shortage_of(self._projection, demand).deficit.gpus:
             self._outcomes.begin(Case("drain", demand, author.user))
 
     def preview_drain(self, stored: Stored, author: Author) -> Document | None:
         """Which runs a drain would preempt now; None: none."""
-        after = imagined(self._projection, self._cordoned(stored, author))
+        after = imagined(self._projection, self._cordoned(stored.name, author))
         demand = NodeDemand(stored.name, node_spec(stored).flavor)
         shortage = shortage_of(after, demand)
         if not shortage.deficit.gpus:
@@ -269,18 +262,20 @@ class Resolver:
         case = Case("drain", demand, author.user)
         return self._previews.of_case(case, after, shortage).document()
 
-    def _cordoned(self, stored: Stored, author: Author) -> list[NewEntry]:
+    def _cordoned(self, node: str, author: Author) -> list[NewEntry]:
         """Out of service, and gangs with spares elsewhere go on with them."""
-        at = Context(self._projection, self._committer.now(), author.user)
-        made = cordon(at, stored, cordoned=True)
-        for run in self._projection.runs_on(stored.name):
-            swapped, entries = swap(at, run, stored.name)
+        self._committer.stored("Node", node)  # another replica may have deleted it
+        at = self._committer.at(author.user)
+        made = cordon(at, node, cordoned=True)
+        for run in self._projection.runs_on(node):
+            swapped, entries = swap(at, run, node)
             made += entries if swapped else []
         return made
 
 
-def cordon(at: Context, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
+def cordon(at: Context, name: str, *, cordoned: bool) -> list[NewEntry]:
     """The entry that takes a node out of service, or back; none where it is so already."""
+    stored = at.projection.objects["Node", name]
     if stored.document["cordoned"] == cordoned:
         return []
     spec, generation = {**stored.document, "cordoned": cordoned}, stored.generation + 1
@@ -310,6 +305,10 @@ def _steps_document(
 
 def _step(cap: CapDemand) -> Step:
     return (cap.kind, cap.name)
+
+
+def _place_demand(place: entries.Place) -> PlaceDemand:
+    return PlaceDemand(place.flavor, place.location, place.gpus)
 
 
 def _refuse_unknown(projection: Projection, scope: Scope) -> None:

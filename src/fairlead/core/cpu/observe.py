@@ -1,0 +1,371 @@
+"""What is remembered of a node, and how each sample of its counters changes it.
+
+    memory = observe(memory, sample, config)             # every second
+    snapshot = node_snapshot(memory, now_ms, config)     # every five; `allocate` decides it
+    memory = settle(memory, plan.mode, plan.memory)      # once the decision is recorded
+    memory = applied(memory, now_ms, written)            # with each limit that was written
+
+Pure: the same memory, samples and configuration give the same bytes, so that the life of a node
+replays from its recorded counters (`fairlead.schema.cpu_govern`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from fairlead.core import units
+from fairlead.core.cpu.allocate import Container, GovernedPod, Guardrails, Misses, NodeSnapshot
+from fairlead.core.cpu.model import CpuMode, Headroom, Millicores, Pause, Policy, Ratio
+from fairlead.core.cpu.need import pod_bounds, pod_weight
+from fairlead.core.cpu.signal import (
+    Counters,
+    CpuReading,
+    Peaks,
+    Smoothing,
+    hold_peak,
+    pod_reading,
+    read_signal,
+    smooth,
+)
+from fairlead.core.units import OutOfRange
+
+
+@dataclass(frozen=True, slots=True)
+class CpuConfig:
+    """How a node is governed. `reserve` is the share of the node that is never handed out."""
+
+    node_millicores: Millicores
+    policy: Policy = Policy.DEMAND_CAPPED
+    reserve: Ratio = 0.10
+    sample_ms: Pause = 1_000
+    clear_ms: Pause = 5_000
+    hysteresis_band: Ratio = 0.05
+    headroom: Headroom = field(default_factory=Headroom)
+    smoothing: Smoothing = field(default_factory=Smoothing)
+    guardrails: Guardrails = field(default_factory=Guardrails)
+
+    def __post_init__(self) -> None:
+        units.check(self)
+        if not 0 < self.sample_ms <= self.clear_ms:
+            raise OutOfRange("sample_ms", "must be at least 1 and at most clear_ms")
+
+    @property
+    def capacity_millicores(self) -> int:
+        """What may be handed out while no pod is opted out."""
+        return self.node_millicores - int(self.node_millicores * self.reserve)
+
+
+class ContainerSighting(NamedTuple):
+    """One container in one sample.
+
+    `limit_millicores` is the limit in force (None: unlimited). `counters` None: they could not be
+    read, which is a missing signal and never a zero.
+    """
+
+    name: str
+    limit_millicores: int | None
+    counters: Counters | None
+
+
+class PodSighting(NamedTuple):
+    """One pod in one sample.
+
+    Limits at first sight are the user's own and become the pod's maximum for good. `identity`
+    tells a pod from a later one of the same name. `started_ms` (None: now, at first sight) is
+    where the start-up grace counts from: an agent that starts on a busy node must not treat every
+    old pod as a newcomer.
+    """
+
+    uid: str
+    request_millicores: int
+    containers: tuple[ContainerSighting, ...]
+    priority: int = 0
+    opted_out: bool = False
+    started_ms: int | None = None
+    identity: str = ""
+
+    @property
+    def limit_millicores(self) -> int | None:
+        return _together([container.limit_millicores for container in self.containers])
+
+    @property
+    def reserved_millicores(self) -> int:
+        """What an opted-out pod takes from the capacity: its limit, else its request."""
+        limit = self.limit_millicores
+        return self.request_millicores if limit is None else limit
+
+
+class NodeSample(NamedTuple):
+    """All pods of the node, as the sensor saw them at one time."""
+
+    now_ms: int
+    pods: tuple[PodSighting, ...]
+
+
+class Smoothed(NamedTuple):
+    """A smoothed signal (None until the first good reading) and its recent peaks."""
+
+    mean: float | None
+    peaks: Peaks
+
+    @property
+    def value(self) -> float:
+        """What counts; 0 before the first reading."""
+        return self.peaks[0][1] if self.peaks else 0.0
+
+    def add(self, now_ms: int, reading: float, smoothing: Smoothing) -> "Smoothed":
+        mean = smooth(self.mean, reading, smoothing)
+        return Smoothed(mean, hold_peak(self.peaks, now_ms, mean, smoothing.hold_ms))
+
+    def not_after(self, now_ms: int) -> "Smoothed":
+        """Times out of the future become now, or a peak would be held until they come."""
+        peaks = tuple((min(at_ms, now_ms), value) for at_ms, value in self.peaks)
+        return Smoothed(self.mean, peaks)
+
+
+_UNKNOWN = Smoothed(None, ())
+
+
+class ContainerMemory(NamedTuple):
+    """One container: its user's limit for good, the one in force, and its want in millicores."""
+
+    original_limit_millicores: int | None
+    current_millicores: int | None
+    want: Smoothed
+
+
+@dataclass(frozen=True, slots=True)
+class PodMemory:
+    """What is remembered of one pod. The first block is frozen at first sight.
+
+    `adopted`: a grant was applied whole, so that every limit in force is ours. `touched`: a limit
+    of it was written; from here on it counts against the capacity.
+    """
+
+    uid: str
+    min_millicores: int
+    max_millicores: int
+    weight: float
+    original_limit_millicores: int | None
+    started_ms: int
+    identity: str
+
+    current_millicores: int | None
+    adopted: bool = False
+    touched: bool = False
+    changed_ms: int | None = None
+    demand: Smoothed = _UNKNOWN
+    throttling: float | None = None
+    misses: int = 0
+    missed_ms: int | None = None
+    containers: Mapping[str, ContainerMemory] = field(default_factory=dict)
+
+    @classmethod
+    def at_first_sight(cls, sighting: PodSighting, now_ms: int, config: CpuConfig) -> "PodMemory":
+        """Freeze the user's bounds: the current limit as ceiling would make every cut permanent."""
+        limit = sighting.limit_millicores
+        low, high = pod_bounds(
+            sighting.request_millicores, limit, capacity_millicores=config.capacity_millicores
+        )
+        return cls(
+            uid=units.name(sighting.uid, "uid"),
+            min_millicores=low,
+            max_millicores=high,
+            weight=pod_weight(sighting.request_millicores, sighting.priority),
+            original_limit_millicores=limit,
+            started_ms=now_ms if sighting.started_ms is None else sighting.started_ms,
+            identity=sighting.identity,
+            current_millicores=limit,
+        )
+
+    def not_after(self, now_ms: int) -> "PodMemory":
+        """Times out of the future become now, or a cooldown would last until they come."""
+        return replace(
+            self,
+            started_ms=min(self.started_ms, now_ms),
+            changed_ms=None if self.changed_ms is None else min(self.changed_ms, now_ms),
+            missed_ms=None if self.missed_ms is None else min(self.missed_ms, now_ms),
+            demand=self.demand.not_after(now_ms),
+            containers={
+                name: container._replace(want=container.want.not_after(now_ms))
+                for name, container in self.containers.items()
+            },
+        )
+
+
+class CpuWindow(NamedTuple):
+    """A pod's good readings since the last decision, and the counters that the next one is
+    measured from. Not kept across restarts: counters may have been reset meanwhile.
+    """
+
+    used_millicores: int
+    readings: int
+    counters: Mapping[str, Counters]
+
+
+_NO_WINDOW = CpuWindow(0, 0, {})
+
+
+@dataclass(frozen=True, slots=True)
+class CpuMemory:
+    """All that the governor remembers between two samples, by uid."""
+
+    mode: CpuMode | None = None
+    reserved_millicores: int = 0
+    """What the opted-out pods take."""
+    pods: Mapping[str, PodMemory] = field(default_factory=dict)
+    windows: Mapping[str, CpuWindow] = field(default_factory=dict)
+
+    def counters(self, uid: str) -> Mapping[str, Counters]:
+        """The last counters of a pod's containers."""
+        return self.windows.get(uid, _NO_WINDOW).counters
+
+
+class WrittenLimit(NamedTuple):
+    """A limit that was written: the one in force since then."""
+
+    uid: str
+    container: str
+    limit_millicores: int
+
+
+def observe(memory: CpuMemory, sample: NodeSample, config: CpuConfig) -> CpuMemory:
+    """Take one sample of the whole node. A pod that is not in it has left and is forgotten."""
+    pods, windows, reserved = {}, {}, 0
+    for sighting in sample.pods:
+        uid = sighting.uid
+        if sighting.opted_out:
+            reserved += sighting.reserved_millicores
+            continue
+        pod, window = memory.pods.get(uid), memory.windows.get(uid, _NO_WINDOW)
+        if pod is None or pod.identity != sighting.identity:
+            pod = PodMemory.at_first_sight(sighting, sample.now_ms, config)
+            window = _NO_WINDOW
+        pods[uid], windows[uid] = _fold(pod, window, sighting, sample.now_ms, config.smoothing)
+    return CpuMemory(memory.mode, reserved, pods, windows)
+
+
+def _fold(
+    pod: PodMemory, window: CpuWindow, sighting: PodSighting, now_ms: int, smoothing: Smoothing
+) -> tuple[PodMemory, CpuWindow]:
+    """Fold one sample into the demand; a missing one leaves the last value."""
+    readings: list[CpuReading] = []
+    counters: dict[str, Counters] = {}
+    containers: dict[str, ContainerMemory] = {}
+    for name, limit, seen in sighting.containers:
+        known, before = pod.containers.get(name), window.counters.get(name)
+        original, want = (limit, _UNKNOWN) if known is None else (known[0], known.want)
+        # After a reset the new counters are the base of the next difference; after a failed
+        # reading the old ones are, so that one lost sample costs one sample.
+        if base := seen or before:
+            counters[name] = base
+        reading = read_signal(before, seen)
+        if reading is not None:
+            want = want.add(now_ms, float(reading.want_millicores), smoothing)
+            readings.append(reading)
+        containers[name] = ContainerMemory(original, limit, want)
+    demand, throttling = pod.demand, pod.throttling
+    used, good = window.used_millicores, window.readings
+    # A pod with a blind container would look smaller than it is.
+    if readings and len(readings) == len(containers):
+        whole = pod_reading(readings)
+        share = whole.demand(pod.min_millicores, pod.max_millicores)
+        demand = demand.add(now_ms, share, smoothing)
+        throttling = smooth(throttling, whole.throttled_ratio, smoothing)
+        used, good = used + whole.usage_millicores, good + 1
+    # By hand, because `replace` takes as long as all of the above, for every pod and second.
+    folded = PodMemory(
+        pod.uid,
+        pod.min_millicores,
+        pod.max_millicores,
+        pod.weight,
+        pod.original_limit_millicores,
+        pod.started_ms,
+        pod.identity,
+        sighting.limit_millicores,
+        pod.adopted,
+        pod.touched,
+        pod.changed_ms,
+        demand,
+        throttling,
+        pod.misses,
+        pod.missed_ms,
+        containers,
+    )
+    return folded, CpuWindow(used, good, counters)
+
+
+def node_snapshot(memory: CpuMemory, now_ms: int, config: CpuConfig) -> NodeSnapshot:
+    """What a decision looks at now. Opted-out pods take their part of the capacity."""
+    return NodeSnapshot(
+        max(0, config.capacity_millicores - memory.reserved_millicores),
+        now_ms,
+        tuple(
+            _governed(pod, memory.windows.get(uid, _NO_WINDOW))
+            for uid, pod in sorted(memory.pods.items())
+        ),
+        config.policy,
+        memory.mode,
+        config.hysteresis_band,
+        config.headroom,
+        config.guardrails,
+    )
+
+
+def _governed(pod: PodMemory, window: CpuWindow) -> GovernedPod:
+    """The signal is good if any reading since the last decision was."""
+    return GovernedPod(
+        uid=pod.uid,
+        min_millicores=pod.min_millicores,
+        max_millicores=pod.max_millicores,
+        demand=pod.demand.value,
+        first_seen_ms=pod.started_ms,
+        containers=tuple(
+            Container(name, int(want.value), current, original)
+            for name, (original, current, want) in sorted(pod.containers.items())
+        ),
+        weight=pod.weight,
+        usage_millicores=window.used_millicores // window.readings if window.readings else None,
+        headroom_misses=pod.misses,
+        signal_ok=window.readings > 0,
+        changed_ms=pod.changed_ms,
+        adopted=pod.adopted,
+        missed_ms=pod.missed_ms,
+        throttling=pod.throttling,
+    )
+
+
+def settle(memory: CpuMemory, mode: CpuMode, misses: Mapping[str, Misses]) -> CpuMemory:
+    """Go on from a plan once it is recorded: what is remembered follows from the record."""
+    pods = dict(memory.pods)
+    for uid, now in misses.items():
+        if (now.headroom_misses, now.missed_ms) != (pods[uid].misses, pods[uid].missed_ms):
+            pods[uid] = replace(pods[uid], misses=now.headroom_misses, missed_ms=now.missed_ms)
+    windows = {uid: CpuWindow(0, 0, window.counters) for uid, window in memory.windows.items()}
+    return CpuMemory(mode, memory.reserved_millicores, pods, windows)
+
+
+def applied(memory: CpuMemory, now_ms: int, written: WrittenLimit) -> CpuMemory:
+    """A limit of the plan of `now_ms` was written. One of a pod that has left changes nothing."""
+    pod = memory.pods.get(written.uid)
+    known = pod.containers.get(written.container) if pod else None
+    if pod is None or known is None:
+        return memory
+    changed = known._replace(current_millicores=written.limit_millicores)
+    containers = {**pod.containers, written.container: changed}
+    whole = _together([container.current_millicores for container in containers.values()])
+    pod = replace(
+        pod,
+        touched=True,
+        current_millicores=whole,
+        changed_ms=pod.changed_ms if whole == pod.current_millicores else now_ms,
+        adopted=whole is not None,
+        containers=containers,
+    )
+    return replace(memory, pods={**memory.pods, written.uid: pod})
+
+
+def _together(limits: list[int | None]) -> int | None:
+    """The limit of a pod: the sum of its containers', None when one of them is unlimited."""
+    known = [limit for limit in limits if limit is not None]
+    return sum(known) if len(known) == len(limits) else None

@@ -1,0 +1,220 @@
+"""The node agent's recorded decision, `cpu.govern`: the counters of its samples, and the plan.
+
+A life replays from its record alone. The first entry, and the first of each segment, holds the
+memory and the configuration; the others hold the samples and the limits that were written since
+the entry before, and follow from it. The output is that of `cpu.allocate` with a digest of the
+memory, smoothed demands included, that the samples led to.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from operator import add, sub
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fairlead.core import cpu
+from fairlead.core.canonical import canonical
+from fairlead.core.cpu import Counters, CpuConfig, CpuMemory, NodeSample, PodSighting, WrittenLimit
+from fairlead.core.units import OutOfRange
+from fairlead.schema.border import BadInput, check_shape, parse_json
+from fairlead.schema.cpu import from_plan
+
+KIND, VERSION = "cpu.govern", 1
+_DIGEST_BYTES = 16
+_encoder = msgspec.json.Encoder(order="deterministic")
+_ZERO = Counters(0, 0, 0, 0, 0)
+_BLIND = (None,) * len(_ZERO)
+_EMPTY: tuple["Column", ...] = ((),) * (1 + len(_ZERO))
+
+
+class PodRow(NamedTuple):
+    """A pod without its counters, as `PodSighting` has it; containers by name."""
+
+    uid: str
+    request_millicores: int
+    containers: tuple[str, ...]
+    priority: int
+    opted_out: bool
+    started_ms: int | None
+    identity: str
+
+
+Roster = tuple[PodRow, ...]
+
+
+Column = tuple[int | None, ...]
+
+
+class SampleDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One sample: the pods where they changed (None: those of the sample before), and a column for
+    the limit in force and for each counter of the containers, in the order of the pods.
+
+    Counters are written as what was added since the reading before, which takes half the bytes;
+    the first one counts from zero. None: they could not be read.
+    """
+
+    now_ms: int
+    pods: Roster | None
+    limits: Column
+    time_us: Column
+    usage_us: Column
+    periods: Column
+    throttled_periods: Column
+    throttled_us: Column
+
+    def rows(self) -> Iterator[tuple[int | None, ...]]:
+        columns = (self.time_us, self.usage_us, self.periods, self.throttled_periods)
+        return zip(self.limits, *columns, self.throttled_us, strict=True)
+
+
+def sample_document(memory: CpuMemory, sample: NodeSample) -> SampleDocument:
+    """A sample as it is recorded; `memory` is what it is added to."""
+    rows: list[tuple[int | None, ...]] = []
+    for pod in sample.pods:
+        before = memory.counters(pod.uid)
+        for name, limit, seen in pod.containers:
+            added = _BLIND if seen is None else tuple(map(sub, seen, before.get(name, _ZERO)))
+            rows.append((limit, *added))
+    roster = tuple(
+        PodRow(pod.uid, pod.request_millicores, tuple(seen[0] for seen in pod.containers), *pod[3:])
+        for pod in sample.pods
+    )
+    return SampleDocument(sample.now_ms, roster, *(zip(*rows, strict=True) if rows else _EMPTY))
+
+
+def _sighting(pod: PodRow, rows: Iterator[Column], before: Mapping[str, Counters]) -> PodSighting:
+    """The inverse, for one pod; takes the rows of its containers."""
+    containers = []
+    for name, (limit, *added) in zip(pod.containers, rows, strict=False):
+        numbers = [number for number in added if number is not None]
+        if 0 < len(numbers) < len(added):
+            raise BadInput("samples", "must hold all counters of a container, or none")
+        seen = Counters(*map(add, numbers, before.get(name, _ZERO))) if numbers else None
+        containers.append(cpu.ContainerSighting(name, limit, seen))
+    return PodSighting(pod.uid, pod.request_millicores, tuple(containers), *pod[3:])
+
+
+class CpuGovernDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Input of `cpu.govern`."""
+
+    now_ms: int
+    written: tuple[WrittenLimit, ...] | None
+    """Limits of the plan before this one. None: the life begins here, or goes on after a gap."""
+    memory: CpuMemory | None
+    """None, as `config`: as the entry before this one left it."""
+    config: CpuConfig | None
+    samples: list[SampleDocument]
+
+
+def input_of(
+    now_ms: int,
+    samples: Iterable[SampleDocument],
+    roster: Roster | None,
+    *,
+    written: Sequence[WrittenLimit] | None,
+    memory: CpuMemory | None = None,
+    config: CpuConfig | None = None,
+) -> tuple[dict[str, Any], Roster | None]:
+    """The input document of a decision, and the pods of its last sample. `roster`: those of the
+    last sample in the record, where this entry follows from it."""
+    rows = []
+    for sample in samples:
+        row = {name: getattr(sample, name) for name in SampleDocument.__struct_fields__}
+        if sample.pods == roster:
+            row["pods"] = None
+        roster = sample.pods
+        rows.append(row)
+    document = {
+        "now_ms": now_ms,
+        "written": written,
+        "memory": msgspec.to_builtins(memory),
+        "config": msgspec.to_builtins(config),
+        "samples": rows,
+    }
+    return document, roster
+
+
+def output_of(memory: CpuMemory, plan: cpu.NodePlan) -> dict[str, Any]:
+    """The output document of a decision; `memory` is what it was made from."""
+    digest = blake2b(_encoder.encode(memory), digest_size=_DIGEST_BYTES).hexdigest()
+    return {**from_plan(plan), "digest": digest}
+
+
+class CpuLife(NamedTuple):
+    """Where a life stands after an entry, its plan settled: what the next one goes on from."""
+
+    now_ms: int
+    memory: CpuMemory
+    config: CpuConfig
+    roster: Roster | None
+
+
+class Followed(NamedTuple):
+    """What an entry decides about; the plan of its snapshot is still to be settled."""
+
+    memory: CpuMemory
+    snapshot: cpu.NodeSnapshot
+    config: CpuConfig
+    roster: Roster | None
+
+    def settle(self, mode: cpu.CpuMode, misses: Mapping[str, cpu.Misses]) -> CpuLife:
+        memory = cpu.settle(self.memory, mode, misses)
+        return CpuLife(self.snapshot.now_ms, memory, self.config, self.roster)
+
+
+def follow(document: CpuGovernDocument, before: CpuLife | None) -> Followed:
+    """Observe an entry's samples again. `BadInput` where the memory that it holds is not what the
+    entries before it lead to, where those are missing, or where a value is none of ours.
+    """
+    memory, config, roster = _begin(document, before)
+    try:
+        for row in document.samples:
+            roster = roster if row.pods is None else row.pods
+            memory = cpu.observe(memory, _sample(row, roster, memory), config)
+        snapshot = cpu.node_snapshot(memory, document.now_ms, config)
+    except OutOfRange as error:
+        raise BadInput(error.field, error.message) from error
+    return Followed(memory, snapshot, config, roster)
+
+
+def _begin(
+    document: CpuGovernDocument, before: CpuLife | None
+) -> tuple[CpuMemory, CpuConfig, Roster | None]:
+    """What this entry goes on from."""
+    led = None
+    if before is not None and document.written is not None:
+        led = before.memory
+        for written in document.written:
+            led = cpu.applied(led, before.now_ms, written)
+    if document.memory is not None and document.config is not None:
+        if led is not None and _encoder.encode(led) != _encoder.encode(document.memory):
+            raise BadInput("memory", "is not what the entries before it lead to")
+        if led is not None and before is not None and document.config != before.config:
+            raise BadInput("config", "is not that of the entry before")
+        return document.memory, document.config, None
+    if before is None or led is None:
+        raise BadInput("memory", "is left out, and so is the entry that it follows from")
+    return led, before.config, before.roster
+
+
+def _sample(row: SampleDocument, roster: Roster | None, memory: CpuMemory) -> NodeSample:
+    """The sample as the sensor gave it."""
+    if roster is None:
+        raise BadInput("samples", "name no pods, and neither does the entry before")
+    try:
+        rows = list(row.rows())
+    except ValueError:
+        rows = []
+    if len(rows) != sum(len(pod.containers) for pod in roster):
+        raise BadInput("samples", "must hold a reading of each container")
+    left = iter(rows)
+    pods = tuple(_sighting(pod, left, memory.counters(pod.uid)) for pod in roster)
+    return NodeSample(row.now_ms, pods)
+
+
+def replay_cpu(input: Mapping[str, Any], before: Any) -> tuple[Mapping[str, Any], CpuLife]:
+    """An entry of `cpu.govern` decided again, given what the one before it led to."""
+    followed = follow(check_shape(parse_json(canonical(input)), CpuGovernDocument), before)
+    plan = cpu.allocate(followed.snapshot)
+    return output_of(followed.memory, plan), followed.settle(plan.mode, plan.memory)
