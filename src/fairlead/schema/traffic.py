@@ -106,7 +106,7 @@ class TickResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def decide_tick(document: Any) -> dict[str, Any]:
-    """The whole contract: document in, result document out."""
+    """Move a group's slots between its backends and set admission, with reasons."""
     return from_plan(traffic.tick(to_snapshot(document)))
 
 
