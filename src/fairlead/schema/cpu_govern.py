@@ -181,7 +181,6 @@ def follow(document: CpuGovernDocument, before: CpuLife | None) -> Followed:
 def _begin(
     document: CpuGovernDocument, before: CpuLife | None
 ) -> tuple[CpuMemory, CpuConfig, Roster | None]:
-    """What this entry goes on from."""
     led = None
     if before is not None and document.written is not None:
         led = before.memory
@@ -197,7 +196,6 @@ def _begin(
 
 
 def _sample(row: SampleDocument, roster: Roster | None, memory: CpuMemory) -> NodeSample:
-    """The sample as the sensor gave it."""
     if roster is None:
         raise BadInput("samples", "name no pods, and neither does the entry before")
     try:

@@ -136,7 +136,6 @@ def version_of(snapshot: traffic.Snapshot) -> int:
 
 
 def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
-    """The document of a plan."""
     return {
         "state": from_state(plan.state),
         "slots": plan.slots,
@@ -157,7 +156,6 @@ def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
 
 
 def from_pressure(pressure: traffic.Pressure) -> dict[str, float]:
-    """The labelled terms of a pressure."""
     terms: dict[str, Any] = pressure._asdict()
     layers = terms.pop("layers")
     return {**terms, **dict(layers)}

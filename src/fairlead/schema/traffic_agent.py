@@ -243,7 +243,6 @@ def health_rules(document: IsolationDocument) -> HealthRules:
 
 
 def service_place(text: str, path: str = "service") -> tuple[str, int]:
-    """`name:port` as its two halves."""
     place = _PLACE.fullmatch(text)
     if place is None or not 0 < int(place["port"]) <= PORT_MAX:
         raise BadInput(path, f"must be name:port, got {text!r}")
