@@ -107,7 +107,7 @@ class OneKey(MemoryKeys):
     """Always the same key: whoever has it can begin the ledger anew."""
 
     def create(self) -> SecretKey:
-        return next(iter(self._keys.values()), None) or super().create()
+        return next(iter(self._loaded.values()), None) or super().create()
 
 
 def _copy(ledger: MemoryLedger, keys: OneKey) -> MemoryLedger:

@@ -63,7 +63,7 @@ def test_several_places_at_once(state: Path) -> None:
 def test_an_export_replays_without_its_ledger(state: Path) -> None:
     """Entries and the documents beside them are in the file."""
     with open_for_reading(state / "ledger.db") as reader:
-        reader.export_file(state / "export.jsonl")
+        reader.export(state / "export.jsonl")
     done = replay(state / "export.jsonl", state=state)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 same, 0 different, 0 unknown")
     (state / "odd.jsonl").write_text("{}\n")

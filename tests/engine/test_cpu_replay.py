@@ -19,7 +19,7 @@ from fairlead.core.cpu import ContainerSighting, Counters, CpuConfig, PodSightin
 from fairlead.engine.cpu import CpuGovernor, CpuLoop, GovernorState
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import RecordEntry
-from fairlead.recorder import FileRecorder, read, replay, replay_record
+from fairlead.recorder import FileRecorder, read, replay
 from fairlead.recorder.reader import segments
 from fairlead.schema.replay import Replayer
 
@@ -133,7 +133,7 @@ def test_each_segment_replays_alone(record: tuple[Path, Node]) -> None:
     paths = segments(record[0])
     assert len(paths) > 3
     for path in paths:
-        assert {answer.verdict for answer in replay_record(path)} == {"same"}
+        assert {answer.verdict for answer in replay(read(path))} == {"same"}
     middle = [entry for entry in read(paths[2]) if entry.input["memory"] is None]
     assert "the entry that it follows from" in next(iter(replay(middle))).detail
 
@@ -247,7 +247,11 @@ def test_a_tampered_guardrail_changes_the_output(
         if input["config"]:
             input["config"]["guardrails"][field] = value
 
-    assert "different" in verdicts([forged(entry, change) for entry in read(record[0])])
+    entries = list(read(record[0]))
+    assert "different" in verdicts([forged(entry, change) for entry in entries])
+    place = [number for number, entry in enumerate(entries) if entry.input["memory"]][2]
+    answer = list(replay([*entries[:place], forged(entries[place], change)]))[-1]
+    assert "config: is not that of the entry before" in answer.detail
 
 
 @pytest.mark.parametrize("field", ["started_ms", "changed_ms", "throttling", "misses", "touched"])

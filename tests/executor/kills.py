@@ -79,11 +79,11 @@ def _kill_shim(chance: random.Random, folder: Path) -> int:
     """Kill one shim of this folder, at whatever point it is; its own name may not be written."""
     mark = os.fsencode(folder / "executor" / "jobs")
     shims = []
-    for pid in identity.processes():
+    for process, _ in identity.living():
         with contextlib.suppress(OSError):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            line = Path(f"/proc/{process['pid']}/cmdline").read_bytes()
             if b"shim.py" in line and mark in line:
-                shims.append(identity.identify(pid))
+                shims.append(process)
     return int(bool(shims) and identity.send(chance.choice(shims), signal.SIGKILL))
 
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.executor.devices import discover
+from fairlead.executor.devices import discover, visible
 from fairlead.executor.local import LocalExecutor
 from fairlead.host.clock import wait_until
 from fairlead.ports.executor import Exit, Job
@@ -43,7 +43,7 @@ except OSError as error:
 
 def smoke(folder: Path, user: str | None) -> dict[str, object]:
     found = discover(virtual=1)
-    executor = LocalExecutor(folder, visible=found.visible("here"))
+    executor = LocalExecutor(folder, visible=visible(found, "here"))
     job = Job(
         id="smoke-1",
         run="smoke",

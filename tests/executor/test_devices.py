@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.executor.devices import Device, Discovery
+from fairlead.executor.devices import Device, Discovery, visible
 from tests.executor.smoke import smoke
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
@@ -62,7 +62,7 @@ def test_devices_by_nvml(library: Path) -> None:
         Device(0, "GPU-00000000", "Fake H100", 85899345920),
         Device(1, "GPU-00000001", "Fake H200", 85899345921),
     )
-    assert found.visible("n") == {"n#0": "GPU-00000000", "n#1": "GPU-00000001"}
+    assert visible(found, "n") == {"n#0": "GPU-00000000", "n#1": "GPU-00000001"}
 
 
 @pytest.mark.component("cc")

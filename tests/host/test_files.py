@@ -64,9 +64,9 @@ def test_a_failed_replace_leaves_the_old_version_and_no_draft(
 
 
 def test_create_never_replaces(tmp_path: Path) -> None:
-    files.create(tmp_path / "a", b"one")
+    files.replace(tmp_path / "a", b"one", new=True)
     with pytest.raises(FileExistsError):
-        files.create(tmp_path / "a", b"two")
+        files.replace(tmp_path / "a", b"two", new=True)
     assert (tmp_path / "a").read_bytes() == b"one"
     assert os.listdir(tmp_path) == ["a"]
 
@@ -105,7 +105,7 @@ def test_json_documents(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    files.create(tmp_path / "key", b"secret")
+    files.replace(tmp_path / "key", b"secret", new=True)
     assert files.read_private(tmp_path / "key") == b"secret"
     (tmp_path / "key").chmod(0o640)
     with pytest.raises(PermissionError, match="its owner alone"):

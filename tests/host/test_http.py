@@ -42,6 +42,21 @@ def tcp(serve: Serve) -> Iterator[http.HttpEndpoint]:
         yield http.HttpEndpoint("127.0.0.1", port)
 
 
+def exchange(
+    endpoint: http.HttpEndpoint,
+    method: str,
+    target: str,
+    *,
+    body: bytes | None = None,
+    timeout_s: float,
+    bytes_max: int = http.BODY_BYTES_MAX,
+) -> http.HttpStream:
+    """One request and its whole reply."""
+    with http.stream(endpoint, method, target, body=body, timeout_s=timeout_s) as reply:
+        reply.read(bytes_max)
+        return reply
+
+
 def trickle(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
     for _ in range(1000):
@@ -51,7 +66,7 @@ def trickle(connection: socket.socket) -> None:
 
 def test_a_whole_reply() -> None:
     with tcp(lambda connection: connection.sendall(OK)) as endpoint:
-        reply = http.exchange(endpoint, "POST", "/x", body=b"{}", timeout_s=10)
+        reply = exchange(endpoint, "POST", "/x", body=b"{}", timeout_s=10)
     assert (reply.status, reply.headers["x-ours"], reply.body) == (200, "yes", b"ok")
 
 
@@ -61,19 +76,19 @@ def test_over_a_unix_socket(tmp_path: Path) -> None:
     listener.listen(1)
     with serving(listener, lambda connection: connection.sendall(OK)):
         endpoint = http.parse(f"unix:{tmp_path / 's'}")
-        assert http.exchange(endpoint, "GET", "/", timeout_s=10).body == b"ok"
+        assert exchange(endpoint, "GET", "/", timeout_s=10).body == b"ok"
 
 
 def test_a_body_that_ends_with_the_connection() -> None:
     with tcp(lambda c: c.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall")) as endpoint:
-        assert http.exchange(endpoint, "GET", "/", timeout_s=10).body == b"all"
+        assert exchange(endpoint, "GET", "/", timeout_s=10).body == b"all"
 
 
 def test_the_deadline_is_for_all_of_it() -> None:
     """A server that sends a byte now and then does not hold us up."""
     began = time.monotonic()
     with tcp(trickle) as endpoint, pytest.raises(http.NoReply, match="timed out") as caught:
-        http.exchange(endpoint, "GET", "/", timeout_s=0.3)
+        exchange(endpoint, "GET", "/", timeout_s=0.3)
     assert time.monotonic() - began < 5
     assert caught.value.timed_out
 
@@ -101,16 +116,16 @@ def test_a_stream_outlives_the_deadline_of_its_head() -> None:
 def test_what_is_no_reply(sent: bytes, reason: str) -> None:
     """Cut off, too long, not HTTP."""
     with tcp(lambda c: c.sendall(sent)) as endpoint, pytest.raises(http.NoReply, match=reason):
-        http.exchange(endpoint, "GET", "/", timeout_s=10, bytes_max=1_000)
+        exchange(endpoint, "GET", "/", timeout_s=10, bytes_max=1_000)
 
 
 def test_nothing_listens(tmp_path: Path) -> None:
     with pytest.raises(http.NoReply, match="No such file"):
-        http.exchange(http.HttpEndpoint(unix=str(tmp_path / "s")), "GET", "/", timeout_s=10)
+        exchange(http.HttpEndpoint(unix=str(tmp_path / "s")), "GET", "/", timeout_s=10)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(http.NoReply, match="refused"):
-        http.exchange(http.HttpEndpoint("127.0.0.1", port), "GET", "/", timeout_s=10)
+        exchange(http.HttpEndpoint("127.0.0.1", port), "GET", "/", timeout_s=10)
 
 
 def test_every_address_is_checked_before_any_is_used() -> None:
@@ -121,7 +136,7 @@ def test_every_address_is_checked_before_any_is_used() -> None:
 
     endpoint = http.HttpEndpoint("127.0.0.1", 9, check=check)
     with pytest.raises(LookupError, match=r"127\.0\.0\.1"):
-        http.exchange(endpoint, "GET", "/", timeout_s=10)
+        exchange(endpoint, "GET", "/", timeout_s=10)
 
 
 def test_addresses() -> None:

@@ -19,6 +19,7 @@ from fairlead.kube import cluster as clusters
 from fairlead.kube.assets import Programs
 from fairlead.kube.cluster import Cluster, kubectl
 from fairlead.kube.components import ClusterOptions
+from fairlead.kube.pins import SOURCES
 from fairlead.ports.faults import PermanentFault
 from tests.kube.conftest import GPUS, NODES
 
@@ -74,6 +75,20 @@ def test_a_cluster_is_quick_and_leaves_nothing_behind(programs: Programs, tmp_pa
     assert list(tmp_path.iterdir()) == []
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.parametrize("name", ["kubernetes", "etcd", "kwok", "helm", "containerd", "runc"])
+def test_programs_know_their_version(programs: Programs, name: str) -> None:
+    """Those that are built: the one that go.mod pins."""
+    (source,) = [each for each in SOURCES if each.name == name]
+    program = {"kubernetes": "kubelet"}.get(name, name)
+    if not os.access(programs.path(program), os.X_OK):
+        pytest.skip(f"{program} is not built (fairlead kube assets --{source.wanted_for})")
+    asked = ["version"] if name == "helm" else ["--version"]
+    done = subprocess.run(
+        [programs.path(program), *asked], capture_output=True, text=True, check=True
+    )
+    assert source.version in done.stdout
 
 
 def test_kubectl_sees_the_pinned_version_and_ready_nodes(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ from fairlead.kube.assets import Programs
 from fairlead.kube.cluster import Cluster
 from fairlead.kube.components import ClusterOptions
 from fairlead.kube.node_init import SYSCTLS
-from fairlead.kube.real_node import BRIDGE, LOCK
+from fairlead.kube.real_node import BRIDGE, LOCK, SOCKETS
 from tests.kube.real_nodes import busybox_image, cgroups, phase, pod
 
 pytestmark = [pytest.mark.component("real-node"), pytest.mark.usefixtures("only_real_node")]
@@ -30,9 +30,10 @@ def outside() -> dict[str, Any]:
     return {
         "sysctls": {name: Path(f"/proc/sys/{name}").read_text() for name in SYSCTLS},
         "bridge": Path(f"/sys/class/net/{BRIDGE}").exists(),
-        "mounts": [row for row in mounts if row[1].startswith(MOUNTS) or "/cluster/" in row[1]],
+        "mounts": [row for row in mounts if row[1].startswith(MOUNTS) or "cluster/" in row[1]],
         "cgroups": list(cgroups()),
         "lock": LOCK.exists(),
+        "sockets": SOCKETS.exists(),
         "kubelet": Path("/var/lib/kubelet").exists(),
     }
 
@@ -65,11 +66,15 @@ def processes_with(text: str) -> list[int]:
 
 
 def test_nothing_is_left_behind(node_programs: Programs, tmp_path: Path) -> None:
-    """No process, mount, cgroup, bridge, file, and no sysctl of the machine is changed."""
+    """No process, mount, cgroup, bridge, file, and no sysctl of the machine is changed.
+
+    In a directory whose path is longer than the name of a socket may be.
+    """
     image = busybox_image(tmp_path)
+    directory = tmp_path / ("long-" * 20 + "cluster")
     before = outside()
     options = ClusterOptions(real_node=True, images=(image,))
-    with Cluster(node_programs, tmp_path / "cluster", options) as cluster:
+    with Cluster(node_programs, directory, options) as cluster:
         cluster.apply([pod("stays", "sleep", "600")])
         cluster.wait_for(lambda: phase(cluster, "stays") == "Running", "running pod")
         during = outside()

@@ -57,7 +57,7 @@ class InKubernetes:
         ended = "Succeeded" if code == 0 else "Failed"
 
         def seen() -> bool:
-            pods = self._controller.pods.all().items()
+            pods = self._controller.sources.pods.all().items()
             return any(
                 key.name == f"{name}-0" and row["status"]["phase"] == ended for key, row in pods
             )
@@ -66,7 +66,7 @@ class InKubernetes:
 
     def await_evicted(self, names: list[str]) -> None:
         def gone() -> bool:
-            there = {key.name for key in self._controller.pods.all()}
+            there = {key.name for key in self._controller.sources.pods.all()}
             return not {f"{name}-0" for name in names} & there
 
         until(gone, "the preempted pods are gone")

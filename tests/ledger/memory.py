@@ -1,49 +1,37 @@
 """A ledger and keys in memory: the same promises but durability, for tests that need no file."""
 
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from fairlead.ledger.entries import first_entry
-from fairlead.ledger.keys import SecretKey, Signers
-from fairlead.ledger.sqlite import SqliteLedger, SqliteSource, _store, migrate, view_of
+from fairlead.ledger.keys import KeyDirectory, SecretKey
+from fairlead.ledger.sqlite import SqliteLedger, SqliteSession, migrate, view_of
 from fairlead.ledger.store import SqlView
-from fairlead.ports.faults import PermanentFault
+from fairlead.ledger.writing import begin
 
 
-class MemoryKeys:
+class MemoryKeys(KeyDirectory):
     """Keys that live as long as the process."""
 
     def __init__(self) -> None:
-        self._keys: dict[str, SecretKey] = {}
+        super().__init__("/dev/null")
 
     def create(self) -> SecretKey:
         key = SecretKey.generate()
-        self._keys[key.key_id] = key
+        self._loaded[key.key_id] = key
         return key
 
-    def load(self, key_id: str) -> SecretKey:
-        if key_id not in self._keys:
-            raise PermanentFault(f"the ledger is signed with key {key_id}, which is not here")
-        return self._keys[key_id]
 
-
-class MemorySource(SqliteSource):
+class MemorySession(SqliteSession):
     """One connection for reading and writing; a view is a copy."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.path = Path("memory")
-        self.lock = threading.Lock()
-        self._connection, self._lock = connection, self.lock
 
     @contextmanager
     def view(self) -> Iterator[SqlView]:
         with closing(_connect()) as copy:
             with self._lock:
-                if self._connection is not None:
-                    self._connection.backup(copy)
+                self._connection.backup(copy)
             yield view_of(copy, self.path)
 
 
@@ -51,15 +39,13 @@ class MemoryLedger(SqliteLedger):
     """A ledger that lives as long as the object."""
 
     def __init__(
-        self, signers: Signers | None = None, *, ledger_id: str | None = None, time_ms: int = 0
+        self, signers: KeyDirectory | None = None, *, ledger_id: str = "", time_ms: int = 0
     ) -> None:
-        signers, self.connection = signers or MemoryKeys(), _connect()
+        keys, self.connection = signers or MemoryKeys(), _connect()
         migrate(self.connection)
-        first = first_entry(signers, ledger_id, time_ms)
-        _store(self.connection, first)
-        source = MemorySource(self.connection)
-        super().__init__(self.connection, source, first.position, signers, ExitStack())
-        self._writer = source.lock  # a reader must not see half a transaction
+        session = MemorySession(Path("memory"), self.connection)
+        begin(session, keys, lambda keys: first_entry(keys, ledger_id, time_ms))
+        super().__init__(session, session, keys, ExitStack())
 
 
 def _connect() -> sqlite3.Connection:

@@ -9,9 +9,8 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import InvariantBroken
-from fairlead.ledger.backup import backup
 from fairlead.ledger.segment import open_segment
-from fairlead.ledger.sqlite import SqliteReader
+from fairlead.ledger.sqlite import SqliteReader, backup
 from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.ledger import Damaged, Draft, HeadMoved
 from tests.ledger.drafts import TIME_MS, draft, drafts
@@ -70,7 +69,7 @@ def test_an_export_carries_the_blobs_of_its_entries(ledger: StoreWriter, tmp_pat
     ledger.append([with_blobs(1, LARGE[0]), with_blobs(2, LARGE[1]), with_blobs(3, LARGE[0])])
     ledger.append([with_blobs(4, LARGE[2])])
     path = tmp_path / "part.jsonl"
-    ledger.export_file(path, first=2, last=4)
+    ledger.export(path, first=2, last=4)
     lines = path.read_bytes().splitlines(keepends=True)
     assert [line[:-1] for line in lines[4:]] == LARGE[:2]
     with open_segment(path) as segment:
@@ -124,7 +123,7 @@ def test_a_blob_that_is_gone_or_changed_is_found() -> None:
     found = ledger.verify()
     assert (found.problem, found.seq) == ("a blob of entry 5 is missing", 5)
     with pytest.raises(Damaged, match="a blob of entry 5 is missing"):
-        ledger.export_file(Path("/dev/null"))
+        ledger.export(Path("/dev/null"))
 
 
 def test_a_size_that_is_not_the_blobs_is_found() -> None:

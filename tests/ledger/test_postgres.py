@@ -15,6 +15,7 @@ from fairlead.ledger import postgres
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.place import open_for_reading
 from fairlead.ledger.postgres import PostgresLedger, PostgresReader
+from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import HeadMoved
 from tests.ledger.drafts import TIME_MS, draft, drafts
@@ -163,20 +164,16 @@ def test_a_broken_connection_is_opened_again_and_nothing_is_doubled(
     """Cut before, between writing and numbering, or just after numbering (the answer is lost)."""
     real, calls = postgres._answer, list[int]()
 
-    def cut(connection: postgres.Connection) -> None:
-        pid = connection.info.backend_pid
-        execute(postgres_world, "SELECT pg_terminate_backend(%s, 5000)", pid)
-
-    def answer(connection, waiting):  # type: ignore[no-untyped-def]
+    def answer(run, waiting):  # type: ignore[no-untyped-def]
         calls.append(1)
         if len(calls) == when:
-            cut(connection)
-        return real(connection, waiting)
+            _cut(postgres_world, ledger)
+        return real(run, waiting)
 
     monkeypatch.setattr(postgres, "_answer", answer)
     with postgres_world.open() as ledger:
         if when == 0:
-            cut(ledger._session._connection)  # type: ignore[attr-defined]
+            _cut(postgres_world, ledger)
         # Without an effect, nothing but the batch's id keeps it from being recorded twice.
         entries = ledger.append([draft(1, effect=None), draft(2, effect=None)])
         assert [entry.seq for entry in entries] == [2, 3]
@@ -327,9 +324,8 @@ def test_who_lost_its_seat_neither_writes_nor_reads(
         assert ledger.entries(3)[0].body["number"] == 4, "its turn again"
 
 
-def _cut(world: PostgresWorld, ledger: PostgresLedger) -> None:
-    connection = ledger._session._connection
-    assert connection is not None
+def _cut(world: PostgresWorld, ledger: StoreWriter) -> None:
+    connection = ledger._session._connection  # type: ignore[attr-defined]
     execute(world, "SELECT pg_terminate_backend(%s, 5000)", connection.info.backend_pid)
 
 

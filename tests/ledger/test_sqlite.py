@@ -181,17 +181,15 @@ def test_an_interrupt_in_the_middle_of_an_append_is_no_damage(
     world: SqliteWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while the rows are stored: nothing of it stays, the next append works."""
-    import fairlead.ledger.sqlite as adapter  # noqa: PLC0415 - to be changed
+    real = adapter.SqliteSession.store
 
-    real = adapter._store
-
-    def interrupt(connection: sqlite3.Connection, done: object) -> None:
-        real(connection, done)  # type: ignore[arg-type]
+    def interrupt(*given: object) -> None:
+        real(*given)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     with world.open() as ledger:
         with monkeypatch.context() as patch:
-            patch.setattr(adapter, "_store", interrupt)
+            patch.setattr(adapter.SqliteSession, "store", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 ledger.append(drafts(0, 3))
         assert ledger.head().head.size == 1

@@ -7,26 +7,41 @@ import pytest
 from fairlead.core.audit import EMPTY_ROOT, Head, statement_to_sign
 from fairlead.ledger.entries import parse, prepare
 from fairlead.ledger.keys import SecretKey, sign_head
-from fairlead.ledger.statements import LedgerIdentity, archived, created, restored, rotated
+from fairlead.ledger.statements import ARCHIVED, CREATED, EPOCH, ROTATED, LedgerIdentity, statement
 from fairlead.ports.ledger import Draft, Entry
 from tests.ledger.drafts import draft
 
 OLD, NOW, NEXT, STRANGER = (SecretKey.generate() for _ in range(4))
 BY = {"time_ms": 1, "author": "root"}
 HEAD = Head(ledger="l", epoch=0, size=2, root=EMPTY_ROOT.hex(), time_ms=1, key_id=NOW.key_id)
-RESTORED = {"time_ms": 1, "author": "root", "reason": "disk died", "lost": None}
 
 
-def entry(statement: Draft, seq: int) -> Entry:
-    return parse(prepare(statement, own=True).data(seq))
+def created(ledger: str, key: SecretKey) -> Draft:
+    body = {"format": 1, "ledger": ledger, "public_key": key.public_key.hex()}
+    return statement(CREATED, ledger, body, key, **BY)
+
+
+def rotated(ledger: str, old: SecretKey, new: SecretKey) -> Draft:
+    body = {"new_key_id": new.key_id, "public_key": new.public_key.hex()}
+    return statement(ROTATED, ledger, body, old, **BY)
+
+
+def restored(head: Head) -> Draft:
+    place = {"epoch": head.epoch + 1, "size": head.size, "root": head.root}
+    body = {**place, "reason": "disk died", "lost": None}
+    return statement(EPOCH, head.ledger, body, NOW, **BY)
+
+
+def entry(drafted: Draft, seq: int) -> Entry:
+    return parse(prepare(drafted, own=True).data(seq), seq)
 
 
 @pytest.fixture
 def standing() -> LedgerIdentity:
     """A ledger of two entries: begun with the old key, rotated to the one of now."""
     standing = LedgerIdentity()
-    assert standing.follow(entry(created("l", OLD, time_ms=1), 1)) == ""
-    assert standing.follow(entry(rotated("l", OLD, NOW, **BY), 2)) == ""
+    assert standing.follow(entry(created("l", OLD), 1)) == ""
+    assert standing.follow(entry(rotated("l", OLD, NOW), 2)) == ""
     return standing
 
 
@@ -34,44 +49,33 @@ def test_the_keys_and_the_epoch_follow_the_entries(standing: LedgerIdentity) -> 
     """Created, rotated, restored, archived."""
     assert (standing.ledger, standing.key_id, standing.epoch) == ("l", NOW.key_id, 0)
     assert standing.keys == {OLD.key_id: OLD.public_key, NOW.key_id: NOW.public_key}
-    assert standing.follow(entry(restored(HEAD, NOW, **RESTORED), 3), root_before=EMPTY_ROOT) == ""
+    assert standing.follow(entry(restored(HEAD), 3), root_before=EMPTY_ROOT) == ""
     assert (standing.epoch, standing.restored_from) == (1, [2])
-    assert standing.follow(entry(archived("s", first=1, last=2, **BY), 4)) == ""
+    body = {"segment": "s", "first": 1, "last": 2}
+    assert standing.follow(entry(draft(1, kind=ARCHIVED, body=body), 4)) == ""
 
 
-def _renamed(statement: Draft, signer: SecretKey, **other: object) -> Draft:
+def _renamed(said: Draft, signer: SecretKey, **other: object) -> Draft:
     """A statement with other words, signed all the same."""
-    body = {**statement.body, **other}
+    body = {**said.body, **other}
     del body["signature"]
-    data = statement_to_sign("l", {"kind": statement.kind, **body})
-    return replace(statement, body={**body, "signature": signer.sign(data).hex()})
+    data = statement_to_sign("l", {"kind": said.kind, **body})
+    return replace(said, body={**body, "signature": signer.sign(data).hex()})
 
 
 FORGED = {
-    "a second beginning": (created("l", NOW, time_ms=1), "begins with"),
-    "rotated by an old key": (rotated("l", OLD, NEXT, **BY), "key in force"),
-    "rotated by a stranger": (rotated("l", STRANGER, NEXT, **BY), "key in force"),
-    "signed for another ledger": (rotated("m", NOW, NEXT, **BY), "does not hold"),
-    "a signature of a stranger": (
-        _renamed(rotated("l", NOW, NEXT, **BY), STRANGER),
-        "does not hold",
-    ),
+    "a second beginning": (created("l", NOW), "begins with"),
+    "rotated by an old key": (rotated("l", OLD, NEXT), "key in force"),
+    "rotated by a stranger": (rotated("l", STRANGER, NEXT), "key in force"),
+    "signed for another ledger": (rotated("m", NOW, NEXT), "does not hold"),
+    "a signature of a stranger": (_renamed(rotated("l", NOW, NEXT), STRANGER), "does not hold"),
     "a key under another's id": (
-        _renamed(rotated("l", NOW, NEXT, **BY), NOW, new_key_id=OLD.key_id),
+        _renamed(rotated("l", NOW, NEXT), NOW, new_key_id=OLD.key_id),
         "the id it is",
     ),
-    "an epoch left out": (
-        restored(replace(HEAD, epoch=1), NOW, **RESTORED),
-        "where the last one was",
-    ),
-    "an epoch from elsewhere": (
-        restored(replace(HEAD, size=9), NOW, **RESTORED),
-        "where the last one was",
-    ),
-    "an epoch after other entries": (
-        restored(replace(HEAD, root="00" * 32), NOW, **RESTORED),
-        "other entries",
-    ),
+    "an epoch left out": (restored(replace(HEAD, epoch=1)), "where the last one was"),
+    "an epoch from elsewhere": (restored(replace(HEAD, size=9)), "where the last one was"),
+    "an epoch after other entries": (restored(replace(HEAD, root="00" * 32)), "other entries"),
     "nothing at all": (draft(1, kind="key.rotated", body={}), "malformed"),
     "numbers for names": (draft(1, kind="ledger.epoch", body={"key_id": 1}), "key in force"),
 }
@@ -80,8 +84,8 @@ FORGED = {
 @pytest.mark.parametrize("which", FORGED)
 def test_a_forged_statement_is_refused(standing: LedgerIdentity, which: str) -> None:
     """With what is wrong about it; and nothing changes."""
-    statement, word = FORGED[which]
-    assert word in standing.follow(entry(statement, 3), root_before=EMPTY_ROOT)
+    said, word = FORGED[which]
+    assert word in standing.follow(entry(said, 3), root_before=EMPTY_ROOT)
     assert (standing.key_id, standing.epoch) == (NOW.key_id, 0)
 
 

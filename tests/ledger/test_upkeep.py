@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.ledger.backup import backup, restore
 from fairlead.ledger.segment import open_segment
-from fairlead.ledger.sqlite import SqliteReader
+from fairlead.ledger.sqlite import SqliteReader, backup, restore
 from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Archived, Damaged, Verification

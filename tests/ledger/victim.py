@@ -13,18 +13,16 @@ import sys
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ledger.writing import StoreWriter
-from tests.ledger.drafts import TIME_MS, drafts
+from tests.ledger.drafts import drafts
 
 
 def open_ledger(place: str, keys: str, schema: str) -> StoreWriter:
     """The ledger that is written."""
     if not place.startswith("postgresql://"):
-        return SqliteLedger.open(place, KeyDirectory(keys), ledger_id="l", time_ms=TIME_MS)
+        return SqliteLedger.open(place, KeyDirectory(keys))
     from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
 
-    return PostgresLedger.open(
-        place, KeyDirectory(keys), schema=schema, ledger_id="l", time_ms=TIME_MS
-    )
+    return PostgresLedger.open(place, KeyDirectory(keys), schema=schema)
 
 
 def main(place: str, keys: str, schema: str, number: int) -> None:

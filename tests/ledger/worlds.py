@@ -49,7 +49,7 @@ class SqliteWorld:
         return self.directory / "ledger.db"
 
     def open(self) -> StoreWriter:
-        return SqliteLedger.open(self.path, self.keys, ledger_id="l", time_ms=TIME_MS)
+        return SqliteLedger.open(self.path, self.keys)
 
 
 @dataclass
@@ -65,9 +65,5 @@ class PostgresWorld:
         from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
 
         return PostgresLedger.open(
-            self.address,
-            KeyDirectory(self.directory / "keys"),
-            schema=self.schema,
-            ledger_id="l",
-            time_ms=TIME_MS,
+            self.address, KeyDirectory(self.directory / "keys"), schema=self.schema
         )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.node.cgroup_mounts import (
-    Controller,
+    CgroupController,
     NoCpuController,
     carrying,
     locate,
@@ -72,15 +72,19 @@ def test_a_machine_without_mountinfo_is_told_which_file_is_missing(tmp_path: Pat
     ("mountinfo", "known", "said"),
     [
         (ROOT_LINE, {}, "no cgroup file system is mounted"),
-        (ROOT_LINE, {"cpu": Controller(0, enabled=False)}, "the cpu controller is disabled"),
-        (ROOT_LINE, {"cpu": Controller(4, enabled=True)}, "bound to v1 hierarchy 4"),
-        (ROOT_LINE, {"pids": Controller(0, enabled=True)}, "this kernel offers no cpu controller"),
+        (ROOT_LINE, {"cpu": CgroupController(0, enabled=False)}, "the cpu controller is disabled"),
+        (ROOT_LINE, {"cpu": CgroupController(4, enabled=True)}, "bound to v1 hierarchy 4"),
+        (
+            ROOT_LINE,
+            {"pids": CgroupController(0, enabled=True)},
+            "this kernel offers no cpu controller",
+        ),
         (V1.format(33, 27, "/", "/cg", "cpuset"), {}, "no cgroup file system is mounted"),
         (V1.format(33, 27, "/", "/cg", "name=cpu"), {}, "no cgroup file system is mounted"),
     ],
 )
 def test_every_way_of_having_no_cpu_has_its_own_sentence(
-    mountinfo: str, known: dict[str, Controller], said: str
+    mountinfo: str, known: dict[str, CgroupController], said: str
 ) -> None:
     """`cpuset` and a hierarchy named cpu do not count as `cpu`."""
     with pytest.raises(NoCpuController, match=said) as told:
@@ -228,7 +232,7 @@ def test_the_order_of_lines_does_not_matter(order: list[str]) -> None:
 def test_proc_cgroups_skips_what_it_does_not_know() -> None:
     """Comments, short lines, numbers that are none."""
     text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t3\t1\t1\nmemory\tx\t1\t1\npids\t0\n"
-    assert parse_proc_cgroups(text) == {"cpu": Controller(3, enabled=True)}
+    assert parse_proc_cgroups(text) == {"cpu": CgroupController(3, enabled=True)}
 
 
 @pytest.mark.component("cgroups")

@@ -181,11 +181,11 @@ def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPa
         to("https://hooks.example.org/", allow_private=False).deliver(NOTICE, NOW_MS)
     dialled: list[object] = []
 
-    def dial(address: object, *_: object) -> None:
+    def dial(_: socket.socket, address: object) -> None:
         dialled.append(address)
         raise OSError("enough")
 
-    monkeypatch.setattr(socket, "create_connection", dial)
+    monkeypatch.setattr(socket.socket, "connect", dial)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers[:1])
     with pytest.raises(TemporaryFault, match="enough"):
         to("https://hooks.example.org/", allow_private=False).deliver(NOTICE, NOW_MS)

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.ports.recorder import Mark, RecordEntry
-from fairlead.recorder import FileRecorder, read, replay, replay_record, verify
+from fairlead.recorder import FileRecorder, read, replay, verify
 from fairlead.recorder.chain import RecordChain
 from fairlead.recorder.reader import links
 from fairlead.schema.replay import SHIPPED, Verdict
@@ -20,7 +20,7 @@ def test_the_golden_segment_verifies_and_replays(golden: Path) -> None:
     """What was written by the first release is read and decided the same by every later one."""
     seen = verify(golden)
     assert seen.entries > 6
-    entries, results = list(read(golden)), list(replay_record(golden))
+    entries, results = list(read(golden)), list(replay(read(golden)))
     assert len(results) == seen.entries
     for entry, result in zip(entries, results, strict=True):
         assert result.verdict is Verdict.SAME, result.seq
@@ -52,7 +52,7 @@ def test_a_record_of_format_1_is_gone_on_with(tmp_path: Path) -> None:
                 output=dict(entry.output),
             )
     assert len(list(tmp_path.glob("segment-*"))) > 2
-    results = list(replay_record(tmp_path))
+    results = list(replay(read(tmp_path)))
     assert len(results) == count + 5
     assert {result.verdict for result in results} == {Verdict.SAME}
 

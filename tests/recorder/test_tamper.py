@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.recorder import CorruptRecord, FileRecorder, read, verify
-from fairlead.recorder.chain import GENESIS, BrokenLink, RecordChain, link, seal
+from fairlead.recorder.chain import GENESIS, BrokenLink, RecordChain, seal
 from tests.recorder.documents import record
 from tests.recorder.fill_golden import FORMAT_1
 
@@ -112,8 +112,7 @@ def test_damage_is_reported_at_opening_and_nothing_is_repaired(tmp_path: Path) -
 
 def sealed(chain: bytes, document: object) -> bytes:
     """A line as a forger who knows the format would write it."""
-    body = canonical(document)
-    return seal(body, link(chain, body).hex())
+    return seal(chain, document)[0]
 
 
 HEADER = {"header": {"chain": GENESIS.hex(), "format": 1, "pending": []}, "seq": 0}

@@ -19,7 +19,7 @@ from fairlead.core.canonical import canonical, digest
 from fairlead.ledger.keys import SecretKey
 from fairlead.ports.ledger import Draft, Entry
 from tests.core.gpu import resolve_oracle as oracle
-from tests.ledger.memory import MemoryLedger
+from tests.ledger.memory import MemoryKeys, MemoryLedger
 
 Document = dict[str, Any]
 Lies = dict[str, Callable[[Any], Any]]
@@ -51,20 +51,14 @@ def encode(export: Document) -> bytes:
     return canonical(export) + b"\n"
 
 
-class FixedKeys:
+class FixedKeys(MemoryKeys):
     """Signing keys that are the same every time."""
 
-    def __init__(self) -> None:
-        self._keys: dict[str, SecretKey] = {}
-
     def create(self) -> SecretKey:
-        secret = Ed25519PrivateKey.from_private_bytes(bytes_of(f"key {len(self._keys)}"))
+        secret = Ed25519PrivateKey.from_private_bytes(bytes_of(f"key {len(self._loaded)}"))
         key = SecretKey(secret)
-        self._keys[key.key_id] = key
+        self._loaded[key.key_id] = key
         return key
-
-    def load(self, key_id: str) -> SecretKey:
-        return self._keys[key_id]
 
 
 @dataclass

@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from fairlead import recorder
 from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import ledger_option, output_option
 from fairlead.cli.table import Counter, Output, columns, note, print_table, show
 from fairlead.ledger.place import is_postgres, open_for_reading
 from fairlead.ledger.replay import replay, replay_ledger, replay_segment
-from fairlead.recorder import CorruptRecord, replay_record
+from fairlead.recorder import CorruptRecord
 from fairlead.schema.replay import Replayed
 
 HELP = """Run recorded decisions again and compare them.
@@ -82,7 +83,9 @@ def _decisions(places: Iterable[str]) -> Iterator[tuple[str, Replayed]]:
         path = Path(place)
         records = [] if is_postgres(place) else _records(path)
         for record in records:
-            yield from zip(repeat(str(record)), replay_record(record), strict=False)
+            yield from zip(
+                repeat(str(record)), recorder.replay(recorder.read(record)), strict=False
+            )
         if records:
             continue
         if not is_postgres(place) and _is_segment(path):

@@ -19,16 +19,10 @@ from fairlead.core.traffic.admission import Bucket, admit, rendezvous
 from fairlead.core.traffic.limits import Concurrency, liveness, share
 from fairlead.core.traffic.sighting import GroupSeen, Liveness
 from fairlead.core.traffic.state import AdmissionMode
+from fairlead.dataplane import tables
 from fairlead.dataplane.proxy import BackendCount, GroupCount, RequestLog
-from fairlead.dataplane.tables import (
-    Active,
-    active,
-    check_flip,
-    check_groups,
-    check_table,
-    configured,
-)
-from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Table
+from fairlead.dataplane.tables import Active, active, configured
+from fairlead.ports.dataplane import SCHEMA_VERSION, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 
@@ -67,7 +61,7 @@ class MemoryDataplane:
         self._log = RequestLog()
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        check_groups(groups, dataplane=self.name, protos=tuple(Proto))
+        tables.check_groups(groups)
         before, self._groups = self._groups, {}
         for group in groups:
             now = before.get(group.name) or _Group(group, active(group, None))
@@ -86,8 +80,8 @@ class MemoryDataplane:
 
     def apply(self, table: Table, *, decision: int | None) -> None:
         group = configured(self._groups, table.group)
-        check_table(table, {table.group: group.group})
-        check_flip(table, group.active.table.epoch, self.liveness())
+        tables.check_table(table, {table.group: group.group})
+        tables.check_flip(table, group.active.table.epoch, self.liveness())
         group.active = Active(table, decision)
 
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:

@@ -115,21 +115,18 @@ def gist(log: Path, *words: str) -> str:
 
 def stop_process(pid: int | None, name: str) -> None:
     """Ask a process to end, and wait until it has; there may be none."""
-    try:
-        descriptor = os.pidfd_open(pid) if pid is not None else None
-    except ProcessLookupError:
+    if pid is None:
         return
-    if descriptor is None:
-        return
-    try:
-        with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
             signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-        ended = select.poll()
-        ended.register(descriptor, select.POLLIN)
-        if not ended.poll(_STOP_S * 1000):
-            raise TemporaryFault(f"{name} does not stop")
-    finally:
-        os.close(descriptor)
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            if not ended.poll(_STOP_S * 1000):
+                raise TemporaryFault(f"{name} does not stop")
+        finally:
+            os.close(descriptor)
 
 
 class RequestLog:
@@ -240,11 +237,8 @@ ProxyView = tuple[Mapping[str, GroupCount], Mapping[str, Active], Liveness]
 class ProxyProcess(Protocol):
     """The proxy of one folder; it outlives its agent and is found again."""
 
-    def alive(self) -> bool:
-        """Whether it serves."""
-
-    def stop(self) -> None:
-        """End it, if it runs."""
+    def alive(self) -> bool: ...
+    def stop(self) -> None: ...
 
 
 class ProxyFiles:
@@ -299,7 +293,11 @@ class ProxyDataplane(ABC):
 
     @as_fault
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        tables.check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
+        tables.check_groups(groups)
+        for index, group in enumerate(groups):
+            if group.proto is not Proto.TCP:
+                problem = f"{group.proto} is not supported by {self.name}"
+                raise PermanentFault(f"groups[{index}].proto: {problem}")
         self._install(groups)
         self._groups = {group.name: group for group in groups}
         self._log.keep({(escape(g.name), self._host(b)) for g in groups for b in g.backends})

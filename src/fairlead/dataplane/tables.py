@@ -1,6 +1,6 @@
 """What every dataplane asks of groups and tables, before it touches anything, and keeps of them."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TypeVar
@@ -8,7 +8,7 @@ from typing import TypeVar
 from fairlead.core.traffic.limits import Fallback, Limits, split
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
 from fairlead.core.traffic.state import AdmissionMode
-from fairlead.ports.dataplane import Proto, RouteGroup, Stale, Table
+from fairlead.ports.dataplane import RouteGroup, Stale, Table
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_agent import check_routes
@@ -25,18 +25,12 @@ class Active:
     side: str = "a"  # proxies have two copies of every group; this one serves
 
 
-def check_groups(
-    groups: Sequence[RouteGroup], *, dataplane: str, protos: Collection[Proto]
-) -> None:
-    """Refuse what no dataplane, or not this one, can route."""
+def check_groups(groups: Sequence[RouteGroup]) -> None:
+    """Refuse what no dataplane can route."""
     try:
         check_routes(groups)
     except BadInput as error:
         raise PermanentFault(str(error)) from error
-    for index, group in enumerate(groups):
-        if group.proto not in protos:
-            message = f"{group.proto} is not supported by {dataplane}"
-            raise PermanentFault(f"groups[{index}].proto: {message}")
 
 
 def check_table(table: Table, groups: Mapping[str, RouteGroup]) -> RouteGroup:

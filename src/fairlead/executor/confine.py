@@ -33,13 +33,11 @@ class Cgroup:
 
     def prepare(self) -> None:
         # Another job may remove the common parent, just empty, between our two steps.
-        for last in (False, False, False, True):
-            try:
+        for _ in range(3):
+            with contextlib.suppress(FileNotFoundError):
                 os.makedirs(self.path, 0o755, exist_ok=True)
                 return
-            except FileNotFoundError:
-                if last:
-                    raise
+        os.makedirs(self.path, 0o755, exist_ok=True)
 
     def join(self, pid: int) -> None:
         """Put a process in; its children follow by themselves."""
@@ -58,7 +56,7 @@ class Cgroup:
         try:
             with open(f"{self.path}/cgroup.procs", encoding="ascii") as file:
                 return [int(line) for line in file]
-        except (FileNotFoundError, OSError) as error:
+        except OSError as error:
             if isinstance(error, FileNotFoundError) or not os.path.isdir(self.path):
                 return []
             raise
@@ -71,26 +69,20 @@ class Cgroup:
         if self._unified:
             self._write_if_there("cgroup.kill", "1")
             return
-        self.freeze()
+        self.freeze(frozen=True)
         try:
             # A number read from the cgroup belongs to it: while frozen nothing can end or fork.
             for pid in self._members():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         finally:
-            self.thaw()
+            self.freeze(frozen=False)
 
-    def freeze(self) -> None:
-        self._set_frozen("1", "FROZEN")
-
-    def thaw(self) -> None:
-        self._set_frozen("0", "THAWED")
-
-    def _set_frozen(self, unified: str, freezer: str) -> None:
+    def freeze(self, *, frozen: bool) -> None:
         if self._unified:
-            self._write_if_there("cgroup.freeze", unified)
+            self._write_if_there("cgroup.freeze", "1" if frozen else "0")
         else:
-            self._write_if_there("freezer.state", freezer)
+            self._write_if_there("freezer.state", "FROZEN" if frozen else "THAWED")
 
     def _write(self, name: str, text: str) -> None:
         # Never creates: a plain file in a folder that is no cgroup would confine nothing.
@@ -130,11 +122,8 @@ class Tree:
     def empty(self) -> bool:
         return not self._members()
 
-    def freeze(self) -> None:
-        self._send(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self._send(signal.SIGCONT)
+    def freeze(self, *, frozen: bool) -> None:
+        self._send(signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def _members(self) -> list[dict[str, Any]]:
         if self._shim is not None:
@@ -158,10 +147,7 @@ def described(job: dict[str, Any]) -> Confinement:
 
 
 def find(kinds: tuple[Kind, ...] = KINDS) -> tuple[Kind, str]:
-    """The first of `kinds` that works here, tried and not guessed, and the folder for its cgroups.
-
-    The tree always works, so it is the answer when nothing else does.
-    """
+    """The first of `kinds` that works when tried, and the folder for its cgroups; else the tree."""
     for kind, point in _mounted():
         if kind in kinds and _works(kind, point):
             return kind, f"{point}/{CGROUP}"

@@ -47,10 +47,6 @@ class Discovery:
     devices: tuple[Device, ...]
     note: str | None = None
 
-    def visible(self, node: str) -> dict[str, str]:
-        """For `LocalExecutor`: what CUDA calls each slot of this node."""
-        return {f"{node}#{device.ordinal}": device.visible for device in self.devices}
-
 
 def discover(*, virtual: int = 0) -> Discovery:
     """The machine's devices. Never raises: a machine without GPUs is an ordinary machine."""
@@ -69,9 +65,8 @@ def _real() -> tuple[Device, ...]:
     try:
         import pynvml as nvml  # noqa: PLC0415 - an extra, and 8000 lines
     except ImportError as error:
-        raise NvmlUnavailable(
-            "nvidia-ml-py is not installed (pip install 'fairlead[gpu]')"
-        ) from error
+        missing = "nvidia-ml-py is not installed (pip install 'fairlead[gpu]')"
+        raise NvmlUnavailable(missing) from error
 
     def call(function: Callable[..., T], *arguments: Any) -> T:
         try:
@@ -84,19 +79,15 @@ def _real() -> tuple[Device, ...]:
         count = call(nvml.nvmlDeviceGetCount)
         if count > _DEVICES_MAX:
             raise NvmlUnavailable(f"nvmlDeviceGetCount: {count} devices cannot be true")
-        handles = [call(nvml.nvmlDeviceGetHandleByIndex, ordinal) for ordinal in range(count)]
-        found = tuple(
-            Device(
-                ordinal,
-                call(nvml.nvmlDeviceGetUUID, handle),
-                call(nvml.nvmlDeviceGetName, handle),
-                int(call(nvml.nvmlDeviceGetMemoryInfo, handle).total),
-            )
-            for ordinal, handle in enumerate(handles)
-        )
+        found = []
+        for ordinal in range(count):
+            handle = call(nvml.nvmlDeviceGetHandleByIndex, ordinal)
+            uuid, name = call(nvml.nvmlDeviceGetUUID, handle), call(nvml.nvmlDeviceGetName, handle)
+            memory = int(call(nvml.nvmlDeviceGetMemoryInfo, handle).total)
+            found.append(Device(ordinal, uuid, name, memory))
     finally:
         call(nvml.nvmlShutdown)
-    return found
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +126,12 @@ def machine_nodes(found: Discovery, host: str) -> list[MachineNode]:
 
 def visible(found: Discovery, host: str) -> dict[str, str]:
     """What CUDA calls each slot of this machine, however its nodes were declared."""
-    slots = found.visible(host)
-    for node in machine_nodes(found, host):
-        slots |= {f"{node.name}#{i}": device.visible for i, device in enumerate(node.devices)}
-    return slots
+    nodes = (MachineNode(host, "", found.devices), *machine_nodes(found, host))
+    return {
+        f"{node.name}#{slot}": device.visible
+        for node in nodes
+        for slot, device in enumerate(node.devices)
+    }
 
 
 def _node_name(text: str) -> str:

@@ -71,11 +71,6 @@ def shown(devices: Iterable[str], visible: Mapping[str, str]) -> str:
     return ",".join(dict.fromkeys(ids))
 
 
-def width_document(devices: Iterable[str], visible: Mapping[str, str]) -> dict[str, object]:
-    kept = list(devices)
-    return {"devices": kept, "visible": shown(kept, visible), "width": len(kept)}
-
-
 def resolve(name: str | None, *, allow_root: bool) -> CommandUser:
     """The user of a job. `None` is the user of the executor; a number needs no passwd entry.
 
@@ -84,14 +79,11 @@ def resolve(name: str | None, *, allow_root: bool) -> CommandUser:
     own = os.geteuid()
     user = _lookup(str(own) if name is None else name)
     if user.uid == 0 and not allow_root:
-        raise BadEnvironment(
-            "running as root is not allowed here "
-            "(submit it as another user, or start `fairlead up --allow-root`)"
-        )
+        remedy = "submit it as another user, or start `fairlead up --allow-root`"
+        raise BadEnvironment(f"running as root is not allowed here ({remedy})")
     if own not in (0, user.uid):
-        raise BadEnvironment(
-            f"only root can run commands as {user.name}; this executor is user {own}"
-        )
+        problem = f"only root can run commands as {user.name}; this executor is user {own}"
+        raise BadEnvironment(problem)
     if own == user.uid != 0:
         # Without privileges the groups stay what they are.
         return CommandUser(own, os.getegid(), tuple(os.getgroups()), user.name, user.home)

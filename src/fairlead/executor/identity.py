@@ -3,9 +3,9 @@
 Used by the shim and by the executor; standard library only.
 """
 
+import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 
@@ -16,10 +16,7 @@ def boot_id() -> str:
 
 
 def stat(pid: int) -> tuple[int, int] | None:
-    """Parent and start time (clock ticks since boot) of a process; None when there is none.
-
-    A zombie is none: it runs nothing and holds nothing but its number.
-    """
+    """Parent and start time (ticks since boot) of a process; None without one, or for a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The command's name stands in parentheses and may itself hold any of these bytes.
@@ -62,26 +59,23 @@ def send(identity: dict[str, Any] | None, number: int) -> bool:
     return True
 
 
-def processes() -> Iterator[int]:
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            yield int(name)
+def living() -> list[tuple[dict[str, Any], int]]:
+    """The identity and the parent of every process."""
+    boot, rows = boot_id(), []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        if (found := stat(pid)) is not None:
+            rows.append(({"pid": pid, "start_ticks": found[1], "boot": boot}, found[0]))
+    return rows
 
 
 def descendants(root: int) -> list[dict[str, Any]]:
     """Everything below a process. Orphans stay below it when it is their subreaper."""
-    boot, parents = boot_id(), {}
-    for pid in processes():
-        found = stat(pid)
-        if found is not None:
-            parents[pid] = found
-    below, grown = {root}, True
-    while grown:
-        more = {pid for pid, (parent, _) in parents.items() if parent in below} - below
-        below, grown = below | more, bool(more)
-    return [
-        {"pid": pid, "start_ticks": parents[pid][1], "boot": boot} for pid in sorted(below - {root})
-    ]
+    rows = living()
+    below, more = {root}, {root}
+    while more:
+        more = {process["pid"] for process, parent in rows if parent in below} - below
+        below |= more
+    return [process for process, _ in rows if process["pid"] in below - {root}]
 
 
 def marked(mark: str, uid: int) -> list[dict[str, Any]]:
@@ -89,15 +83,12 @@ def marked(mark: str, uid: int) -> list[dict[str, Any]]:
 
     For the case that no shim is left that knows the tree. A process may have hidden from this.
     """
-    boot, wanted, matches = boot_id(), mark.encode(), []
-    for pid in processes():
-        found = stat(pid)
-        try:
-            if found is None or os.stat(f"/proc/{pid}").st_uid != uid:
-                continue
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    matches.append({"pid": pid, "start_ticks": found[1], "boot": boot})
-        except OSError:
-            continue
+    matches = []
+    for process, _ in living():
+        place = f"/proc/{process['pid']}"
+        with contextlib.suppress(OSError):
+            if os.stat(place).st_uid == uid:
+                with open(f"{place}/environ", "rb") as file:
+                    if mark.encode() in file.read().split(b"\0"):
+                        matches.append(process)
     return matches

@@ -4,7 +4,8 @@ Runs in the forked child only. What fails is reported to the shim as a sentence 
 the conventions of the shell: 127 for a command that is not there, 126 for one that cannot be run.
 """
 
-import json
+import contextlib
+import errno
 import os
 import signal
 import stat
@@ -25,15 +26,15 @@ def become(job: dict[str, Any], *, shim_pid: int, go: int, error: int, output: i
     code, reason = CANNOT, ""
     try:
         os.setsid()
-        _standard_streams(output)
+        for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+            os.dup2(source, target, inheritable=True)
         # No word means that the shim died before it wrote down that we exist: do nothing.
         if os.read(go, 1):
             _drop_to(job, shim_pid)
             _enter(job)
             secrets = {name: _secret(name, path) for name, path in job["secrets"].items()}
-            environment = {**job["env"], **secrets}
             _default_signals()
-            os.execvpe(job["argv"][0], job["argv"], environment)
+            os.execvpe(job["argv"][0], job["argv"], {**job["env"], **secrets})
     except CannotStart as failure:
         reason = str(failure)
     except FileNotFoundError:
@@ -43,15 +44,8 @@ def become(job: dict[str, Any], *, shim_pid: int, go: int, error: int, output: i
     except BaseException as failure:  # noqa: BLE001 - a forked child must never return
         # Only its kind: the message of an unforeseen error might quote a secret.
         reason = f"{job['argv'][0]}: cannot be started ({type(failure).__name__})"
-    if reason:
-        os.write(error, json.dumps({"code": code, "reason": reason}).encode())
+    os.write(error, reason.encode(errors="backslashreplace"))
     os._exit(code)
-
-
-def _standard_streams(output: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(source, target, inheritable=True)
 
 
 def _drop_to(job: dict[str, Any], shim_pid: int) -> None:
@@ -100,18 +94,14 @@ def _secret(name: str, path: str) -> str:
     try:
         # Non-blocking: a FIFO must not hang the start.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise CannotStart(f"secret {name} from {path}: {error.strerror}") from error
-    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CannotStart(f"secret {name} from {path}: not a regular file")
+            raise OSError(errno.EINVAL, "not a regular file")
         data = os.read(descriptor, _SECRET_BYTES_MAX + 1)
-    except OSError as error:
-        raise CannotStart(f"secret {name} from {path}: {error.strerror}") from error
-    finally:
+        if len(data) > _SECRET_BYTES_MAX or b"\0" in data:
+            raise OSError(errno.EINVAL, "too long, or holds a zero byte")
         os.close(descriptor)
-    if len(data) > _SECRET_BYTES_MAX or b"\0" in data:
-        raise CannotStart(f"secret {name} from {path}: too long, or holds a zero byte")
+    except OSError as error:  # the process ends, and with it the descriptor
+        raise CannotStart(f"secret {name} from {path}: {error.strerror}") from error
     # Files made by an editor end in a newline that is no part of the secret.
     return os.fsdecode(data.removesuffix(b"\n"))
 
@@ -119,9 +109,7 @@ def _secret(name: str, path: str) -> str:
 def _default_signals() -> None:
     """Python ignores SIGPIPE and the shim ignores more; none of it is the command's business."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        try:
+        with contextlib.suppress(OSError, ValueError):  # reserved by the C library
             signal.signal(number, signal.SIG_DFL)
-        except (OSError, ValueError):
-            continue  # reserved by the C library
     # A SIGTERM that came meanwhile is delivered here, to the default handler.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -28,6 +28,7 @@ WIDTH_FILE = "width.json"
 UMASK = 0o027
 # A shim that dies before it can start anything is tried again; one that always dies is a reason.
 _LAUNCHES_MAX = 10
+_LAUNCH = b"--- launched\n"
 # A launch takes 0.05 s; on a machine that swaps it may take long, but not for ever.
 _LAUNCH_S_MAX = 60
 _SLUG_MAX = 40
@@ -50,30 +51,22 @@ class JobFolder:
     stop.json     request to end           paused.json    request to pause
     width.json    how many changes of its width were announced
     exit.json     how it ended             output.log     its output (and output.1.log before it)
+    shim.err      a line for each launch of a shim, and what shims say that fail
 
     Requests name the recorded decision that they carry out.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.lock = str(path / shim.LOCK)
-        self._job: dict[str, Any] | None = None
+        self.path, self.lock, self.errors = path, path / shim.LOCK, path / "shim.err"
+        self._job: dict[str, Any] = {}
         self._exit: Exit | None = None
 
     @property
-    def job(self) -> dict[str, Any] | None:
-        """What was asked; None when a crash came before it was written."""
-        if self._job is None:
-            self._job = files.read_json(self.path / shim.JOB)
+    def job(self) -> dict[str, Any]:
+        """What was asked; empty when a crash came before it was written."""
+        if not self._job:
+            self._job = files.read_json(self.path / shim.JOB) or {}
         return self._job
-
-    @property
-    def id(self) -> str:
-        return str(self.document()["id"])
-
-    @property
-    def run(self) -> str:
-        return str(self.document()["run"])
 
     @property
     def exit(self) -> Exit | None:
@@ -82,63 +75,29 @@ class JobFolder:
             found = files.read_json(self.path / shim.EXIT)
             if found is not None:
                 how = {name: found[name] for name in _HOW if name in found}
-                self._exit = Exit(self.id, self.run, **how)
+                self._exit = Exit(self.job["id"], self.job["run"], **how)
         return self._exit
-
-    def log_parts(self) -> list[Path]:
-        return [
-            part
-            for part in (self.path / shim.OLDER_OUTPUT, self.path / shim.OUTPUT)
-            if part.exists()
-        ]
-
-    def create(self, job: Mapping[str, Any]) -> None:
-        """Write down what is asked, once; a folder left half made by a crash is completed."""
-        if self.job is not None:
-            return
-        self.path.mkdir(mode=0o700, exist_ok=True)
-        files.replace_json(self.path / shim.JOB, dict(job))
-        files.sync_directory(self.path.parent)
-
-    def end(self, time_ms: int, **how: Any) -> None:
-        """Write down an end that no shim can write."""
-        files.replace_json(self.path / shim.EXIT, {"time_ms": time_ms, **how})
 
     def ask(self, name: str, request: dict[str, Any], *, durable: bool = False) -> None:
         """Ask the shim for something; holds even if no shim is alive now."""
         files.replace_json(self.path / name, request, durable=durable)
-        self._wake()
+        self.wake()
 
-    def withdraw(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
-        self._wake()
+    def launches(self) -> int:
+        """How many shims were launched, by this executor and those before it."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.errors.read_bytes().count(_LAUNCH)
+        return 0
 
-    def confinement(self) -> confine.Confinement:
-        return confine.described(self.document())
-
-    def move(self, target: Path) -> None:
-        """Put the folder elsewhere, in one step."""
-        source = self.path.parent
-        self.path.rename(target / self.path.name)
-        files.sync_directory(target)
-        files.sync_directory(source)
-
-    def _wake(self) -> None:
+    def wake(self) -> None:
         # Written first, signalled second; the shim names itself first and looks second.
         identity.send(files.read_json(self.path / shim.SHIM), shim.WAKE)
-
-    def document(self) -> dict[str, Any]:
-        """What was asked; FileNotFoundError when there is nothing."""
-        if self.job is None:
-            raise FileNotFoundError(str(self.path / shim.JOB))
-        return self.job
 
 
 class LocalExecutor:
     """An `Executor` over processes of this machine. `folder` is its own, and survives it.
 
-    `visible` says what CUDA calls a leased slot (`node#0` to a UUID or an ordinal); a slot that
-    is not in it is called by its ordinal.
+    `visible` says what CUDA calls a leased slot (`node#0` to a UUID), if not by its ordinal.
     """
 
     def __init__(
@@ -155,7 +114,6 @@ class LocalExecutor:
         self._allow_root, self._visible = allow_root, dict(visible or {})
         self._log_bytes_max, self._now_ms = log_bytes_max, now_ms
         self._mutex = threading.RLock()
-        self._launches: dict[str, int] = {}
         self._jobs, self._done = self._folder / "jobs", self._folder / "done"
         # "told" holds the width files; running jobs know its path.
         self._runs, self._widths = self._folder / "runs", self._folder / "told"
@@ -166,15 +124,19 @@ class LocalExecutor:
                 part.chmod(0o711)  # commands of other users find their width file, and no other
             self.kind, self._cgroups = confine.find(kinds)
             folders = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
-            self._open = {folder.id: folder for folder in folders if folder.job is not None}
+            self._open = {folder.job["id"]: folder for folder in folders if folder.job}
 
     def start(self, job: Job) -> None:
         with self._mutex, faults(f"start {job.id}"):
             folder = JobFolder(self._jobs / key(job.id))
             if (self._done / folder.path.name).exists():
                 return
-            if folder.job is None:
-                self._refuse_second(job)
+            if not folder.job:
+                for other in self._of(job.run):
+                    self._mend(other)
+                    if other.exit is None:
+                        running = f"{job.run} is still running as {other.job['id']}"
+                        raise TemporaryFault(running)
                 self._create(folder, job)
             self._open.setdefault(job.id, folder)
             self._mend(self._open[job.id])
@@ -183,8 +145,7 @@ class LocalExecutor:
         """SIGTERM to the group now, SIGKILL to all that is left after the grace; does not wait."""
         with self._mutex, faults(f"stop {run}"):
             for folder in self._of(run):
-                request = {"grace_ms": grace_ms, "decision": decision}
-                folder.ask(shim.STOP, request, durable=True)
+                folder.ask(shim.STOP, {"grace_ms": grace_ms, "decision": decision}, durable=True)
                 self._mend(folder)
 
     def pause(self, run: str, *, decision: str) -> None:
@@ -195,7 +156,8 @@ class LocalExecutor:
     def resume(self, run: str, *, decision: str) -> None:
         with self._mutex, faults(f"resume {run}"):
             for folder in self._of(run):
-                folder.withdraw(shim.PAUSED)
+                (folder.path / shim.PAUSED).unlink(missing_ok=True)
+                folder.wake()
 
     def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
         with self._mutex, faults(f"resize {run}"):
@@ -205,18 +167,17 @@ class LocalExecutor:
                 request = {"number": announced["number"] + 1, "decision": decision}
                 folder.ask(shim.WIDTH, request)
 
-    def _write_width(self, folder: JobFolder, devices: Iterable[str]) -> None:
+    def _write_width(self, folder: JobFolder, devices: tuple[str, ...]) -> None:
         place = self._widths / folder.path.name
         place.mkdir(exist_ok=True)
         place.chmod(0o755)
-        width = environment.width_document(devices, self._visible)
+        kept, shown = list(devices), environment.shown(devices, self._visible)
+        width = {"devices": kept, "visible": shown, "width": len(kept)}
         files.replace_json(place / WIDTH_FILE, width, durable=False, mode=0o644)
 
     def poll(self) -> list[Exit]:
         with self._mutex, faults("look after the jobs"):
-            for folder in self._open.values():
-                self._mend(folder)
-            exits = [folder.exit for folder in self._open.values() if folder.exit is not None]
+            exits = [folder.exit for folder in self._mended() if folder.exit is not None]
             return sorted(exits, key=lambda exit: (exit.time_ms, exit.run, exit.job))
 
     def acknowledge(self, exits: Iterable[Exit]) -> None:
@@ -226,35 +187,33 @@ class LocalExecutor:
                 folder = self._open.get(exit.job)
                 if folder is None or folder.exit is None:
                     continue
-                folder.confinement().remove()  # where the shim was killed after it wrote the exit
+                # Where the shim was killed after it wrote the exit.
+                confine.described(folder.job).remove()
                 shutil.rmtree(self._widths / folder.path.name, ignore_errors=True)
                 with contextlib.suppress(FileNotFoundError):  # another executor was faster
-                    folder.move(self._done)
+                    folder.path.rename(self._done / folder.path.name)
+                    files.sync_directory(self._done)
+                    files.sync_directory(self._jobs)
                 del self._open[exit.job]
-                self._launches.pop(exit.job, None)
 
     def running(self) -> set[str]:
         with self._mutex, faults("look after the jobs"):
-            for folder in self._open.values():
-                self._mend(folder)
-            return {name for name, folder in self._open.items() if folder.exit is None}
+            return {folder.job["id"] for folder in self._mended() if folder.exit is None}
+
+    def _mended(self) -> Collection[JobFolder]:
+        for folder in self._open.values():
+            self._mend(folder)
+        return self._open.values()
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         with self._mutex, faults(f"find the output of {run}"):
-            folder = self._newest(run)
-            if folder is None or not folder.id.startswith(jobs):
-                return []
-            return folder.log_parts()
-
-    def _newest(self, run: str) -> JobFolder | None:
-        newest = files.read_json(self._runs / key(run))
-        if not newest:
-            return None
-        for parent in (self._jobs, self._done):
-            folder = JobFolder(parent / str(newest["folder"]))
-            if folder.job is not None:
-                return folder
-        return None
+            newest = files.read_json(self._runs / key(run)) or {}
+            for parent in (self._jobs, self._done) if newest else ():
+                folder = JobFolder(parent / str(newest["folder"]))
+                if folder.job and folder.job["id"].startswith(jobs):
+                    parts = (folder.path / shim.OLDER_OUTPUT, folder.path / shim.OUTPUT)
+                    return [part for part in parts if part.exists()]
+            return []
 
     def prune(self, ended_before_ms: int, *, living: Collection[str] = ()) -> int:
         """Forget acknowledged jobs that ended before this; how many. Their ids are free again.
@@ -277,10 +236,10 @@ class LocalExecutor:
 
     def _forget(self, folder: JobFolder, ended_before_ms: int, living: Collection[str]) -> bool:
         # Only what has ended is put away: what lacks its end is the rest of a broken removal.
-        if folder.job is not None and folder.exit is not None:
-            if folder.exit.time_ms >= ended_before_ms or folder.run in living:
+        if folder.job and folder.exit is not None:
+            if folder.exit.time_ms >= ended_before_ms or folder.job["run"] in living:
                 return False
-            newest = self._runs / key(folder.run)
+            newest = self._runs / key(folder.job["run"])
             if files.read_json(newest) == {"folder": folder.path.name}:
                 newest.unlink()
         with contextlib.suppress(FileNotFoundError):
@@ -289,13 +248,7 @@ class LocalExecutor:
 
     def _of(self, run: str) -> list[JobFolder]:
         open_ = self._open.values()
-        return [folder for folder in open_ if folder.run == run and folder.exit is None]
-
-    def _refuse_second(self, job: Job) -> None:
-        for other in self._of(job.run):
-            self._mend(other)
-            if other.exit is None:
-                raise TemporaryFault(f"{job.run} is still running as {other.id}")
+        return [folder for folder in open_ if folder.job["run"] == run and folder.exit is None]
 
     def _create(self, folder: JobFolder, job: Job) -> None:
         """Write the job down. What can be refused already ends it here, with the reason."""
@@ -305,11 +258,10 @@ class LocalExecutor:
             if not job.command:
                 raise environment.BadEnvironment("the run has no command")
             user = environment.resolve(job.user, allow_root=self._allow_root)
+            width = str(self._widths / folder.path.name / WIDTH_FILE)
             document |= {
                 "argv": list(job.command),
-                "env": environment.compose(
-                    job, user, self._visible, str(self._widths / folder.path.name / WIDTH_FILE)
-                ),
+                "env": environment.compose(job, user, self._visible, width),
                 "secrets": dict(job.secret_env),
                 "cwd": job.working_directory,
                 "gid": user.gid,
@@ -323,7 +275,10 @@ class LocalExecutor:
             reason, uid = str(refusal), -1
         document |= {"uid": uid, "confine": self._confine(folder), "refused": reason}
         self._write_width(folder, job.devices)
-        folder.create(document)
+        # A folder left half made by a crash is completed.
+        folder.path.mkdir(mode=0o700, exist_ok=True)
+        files.replace_json(folder.path / shim.JOB, document)
+        files.sync_directory(self._jobs)
         files.replace_json(self._runs / key(job.run), {"folder": folder.path.name}, durable=False)
 
     def _confine(self, folder: JobFolder) -> dict[str, str]:
@@ -348,36 +303,38 @@ class LocalExecutor:
 
     def _settle(self, folder: JobFolder) -> bool:
         """Without a shim: end what has begun, and say whether what has not may begin."""
-        job, now_ms = folder.document(), self._now_ms()
+        job, holding = folder.job, confine.described(folder.job)
         begun = files.read_json(folder.path / shim.COMMAND)  # None: it was never let go
+        how: dict[str, Any]
         if begun is not None:
-            holding = folder.confinement()
             if not holding.empty():
                 holding.kill()
-            if holding.empty():  # else at the next poll: the exit must mean that devices are free
-                same = begun["boot"] == identity.boot_id()
-                reason = (
-                    "its shim was killed, so it was ended" if same else "the machine was restarted"
-                )
-                folder.end(now_ms, lost=True, reason=reason)
-                holding.remove()
+            if not holding.empty():
+                return False  # till the next poll: the exit must mean that devices are free
+            reason = "its shim was killed, so it was ended"
+            if begun["boot"] != identity.boot_id():
+                reason = "the machine was restarted"
+            how = {"lost": True, "reason": reason}
         elif job["refused"] is not None:
-            folder.end(now_ms, code=launch.CANNOT, reason=job["refused"])
+            how = {"code": launch.CANNOT, "reason": job["refused"]}
         elif (folder.path / shim.STOP).exists():
-            folder.end(now_ms, signal=int(SIGTERM), reason="stopped before it was started")
-        elif self._launches.get(folder.id, 0) >= _LAUNCHES_MAX:
+            how = {"signal": int(SIGTERM), "reason": "stopped before it was started"}
+        elif folder.launches() >= _LAUNCHES_MAX:
             reason = "its shim cannot be started; see shim.err in the job's folder"
-            folder.end(now_ms, code=launch.CANNOT, reason=reason)
+            how = {"code": launch.CANNOT, "reason": reason}
         else:
             return True
+        files.replace_json(folder.path / shim.EXIT, {"time_ms": self._now_ms(), **how})
+        holding.remove()
         return False
 
     def _launch(self, folder: JobFolder) -> None:
         """Start a shim and wait until it has left us: it then holds the lock, or has failed."""
-        self._launches[folder.id] = self._launches.get(folder.id, 0) + 1
         # A Python that is not there, or hangs, is one of the launches that failed.
         failures = (FileNotFoundError, PermissionError, subprocess.TimeoutExpired)
-        with (folder.path / "shim.err").open("ab") as errors, contextlib.suppress(*failures):
+        with folder.errors.open("ab", buffering=0) as errors, contextlib.suppress(*failures):
+            with contextlib.suppress(OSError):  # a full disk: not counted, and tried again
+                errors.write(_LAUNCH)
             process.run_detached(
                 [sys.executable, "-I", "-S", "-B", shim.__file__, str(folder.path)],
                 output=errors,

@@ -10,12 +10,12 @@ and `exit.json`. Standard library only, and little of it: one stays in memory fo
 
 import contextlib
 import errno
-import json
 import os
 import select
 import signal
 import sys
 import time
+from math import inf
 from typing import Any
 
 if __name__ == "__main__":  # `-I` gives a script no path to its own package
@@ -30,7 +30,7 @@ STOP, PAUSED, EXIT, WIDTH = "stop.json", "paused.json", "exit.json", "width.json
 OUTPUT, OLDER_OUTPUT = "output.log", "output.1.log"
 WAKE = signal.SIGUSR1
 _CHUNK = 64 * 1024
-_RETRY_S = 0.02
+_RETRY_S, _WAIT_S_MAX = 0.02, 3600.0
 
 
 class Shim:
@@ -38,20 +38,17 @@ class Shim:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        job = files.read_json(self._path(JOB))
-        if job is None:
-            raise FileNotFoundError(self._path(JOB))
-        self._job = job
+        self._job = job = known(
+            files.read_json(self._path(JOB)), "a job is written before its shim"
+        )
         self._confine = confine.described(job)
         self._output = OutputFile(folder, job["log_bytes_max"])
         self._poll = select.poll()
         self._wake = self._listen()
         self._pipe = self._complaint = -1
         self._reason = b""  # why the command could not be started, as its own process reports
-        self._child = 0
+        self._child, self._paused, self._deadline = 0, False, inf
         self._status: int | None = None
-        self._deadline: float | None = None
-        self._paused = False
         self._widths = 0  # how many changes of its width the command was signalled
 
     def run(self) -> None:
@@ -71,10 +68,10 @@ class Shim:
             return
         self._obey()
         while self._status is None:
-            self._step(self._timeout_ms())
-            if self._deadline is not None and time.monotonic() >= self._deadline:
+            if time.monotonic() >= self._deadline:
                 self._confine.kill()
                 self._deadline = time.monotonic() + _RETRY_S
+            self._step(min(self._deadline - time.monotonic(), _WAIT_S_MAX))
         self._end()
 
     def _give_up(self, error: OSError) -> None:
@@ -83,8 +80,7 @@ class Shim:
         if os.WIFSIGNALED(status):
             self._record(signal=os.WTERMSIG(status), reason="killed before it began")
         else:
-            reason = f"cannot be confined or recorded: {error}"
-            self._record(code=launch.CANNOT, reason=reason)
+            self._record(code=launch.CANNOT, reason=f"cannot be confined or recorded: {error}")
 
     def _listen(self) -> int:
         """Turn signals into bytes on a pipe, and outlive what is meant for the control plane."""
@@ -102,7 +98,7 @@ class Shim:
     def _start(self) -> None:
         """Fork, confine, write down, and only then let the child go on to the command.
 
-        Killed before the word is given, the child sees its pipe close and ends without running.
+        If we are killed before, the child sees its pipe close and ends without running.
         """
         self._confine.prepare()
         self._pipe, output = os.pipe()
@@ -127,9 +123,9 @@ class Shim:
         self._poll.register(self._pipe, select.POLLIN)
         self._poll.register(self._complaint, select.POLLIN)
 
-    def _step(self, timeout_ms: float | None) -> None:
+    def _step(self, wait_s: float) -> None:
         """Wait for one thing to happen, and see to all that did."""
-        for descriptor, _ in self._poll.poll(timeout_ms):
+        for descriptor, _ in self._poll.poll(max(0.0, wait_s) * 1000 + 1):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, _CHUNK)
@@ -143,11 +139,6 @@ class Shim:
                 self._reason += more
                 if not more:
                     self._poll.unregister(self._complaint)
-
-    def _timeout_ms(self) -> float | None:
-        if self._deadline is None:
-            return None
-        return max(0.0, self._deadline - time.monotonic()) * 1000 + 1
 
     def _keep(self) -> bool:
         """Keep one piece of output; False when there is none, now or ever."""
@@ -164,15 +155,10 @@ class Shim:
 
     def _reap(self) -> None:
         """Collect the command, and orphans that were left to us as their subreaper."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            if pid == self._child:
-                self._status = status
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == self._child:
+                    self._status = found[1]
 
     def _obey(self) -> None:
         """Do what the folder asks for. A later stop may shorten the grace, never lengthen it."""
@@ -183,15 +169,12 @@ class Shim:
             self._signal(signal.SIGWINCH)
         paused = files.read_json(self._path(PAUSED)) is not None and stop is None
         if paused != self._paused:
-            (self._confine.freeze if paused else self._confine.thaw)()
+            self._confine.freeze(frozen=paused)
             self._paused = paused
-        if stop is None:
-            return
-        deadline = time.monotonic() + stop["grace_ms"] / 1000
-        if self._deadline is None:
-            self._signal(signal.SIGTERM)
-            self._deadline = deadline
-        self._deadline = min(self._deadline, deadline)
+        if stop is not None:
+            if self._deadline == inf:
+                self._signal(signal.SIGTERM)
+            self._deadline = min(self._deadline, time.monotonic() + stop["grace_ms"] / 1000)
 
     def _signal(self, number: int) -> None:
         # Our own child, not collected yet: its number cannot belong to another process.
@@ -201,28 +184,20 @@ class Shim:
             os.kill(self._child, number)
 
     def _end(self) -> None:
-        """Let nothing of the job survive its command, then write down how it ended.
-
-        The exit is written when the last process is gone, so the devices really are free then.
-        """
+        """Let nothing of the job survive its command: at its exit, devices are free."""
         status = known(self._status, "the command has ended")
         while not self._confine.empty():
             self._confine.kill()
-            self._step(_RETRY_S * 1000)
+            self._step(_RETRY_S)
             self._reap()
         while self._keep():
             pass
-        reason = self._failure()
-        if os.WIFSIGNALED(status):
-            self._record(signal=os.WTERMSIG(status), reason=reason)
-        else:
-            self._record(code=os.WEXITSTATUS(status), reason=reason)
-
-    def _failure(self) -> str | None:
         os.set_blocking(self._complaint, False)
         with contextlib.suppress(BlockingIOError):
             self._reason += os.read(self._complaint, _CHUNK)
-        return str(json.loads(self._reason)["reason"]) if self._reason else None
+        reason = self._reason.decode(errors="replace") or None
+        code = os.waitstatus_to_exitcode(status)
+        self._record(**({"signal": -code} if code < 0 else {"code": code}), reason=reason)
 
     def _record(self, **how: Any) -> None:
         """The exit, durably; a disk that is full now may have room later, and we can wait."""
@@ -244,16 +219,12 @@ class Shim:
 
 
 class OutputFile:
-    """A job's output, bounded; at half the bound `output.log` becomes `output.1.log`.
-
-    A full disk costs output, never the job.
-    """
+    """A job's output, in two parts of half the bound. A full disk costs output, never the job."""
 
     def __init__(self, folder: str, bytes_max: int) -> None:
         self._path, self._older = os.path.join(folder, OUTPUT), os.path.join(folder, OLDER_OUTPUT)
         self._part_max = max(1, bytes_max // 2)
-        self.dropped = 0
-        """Bytes that are no longer, or were never, on disk."""
+        self.dropped = 0  # bytes that are no longer, or were never, on disk
         self._descriptor = self._open()
         self._size = os.fstat(self._descriptor).st_size
 
@@ -291,8 +262,7 @@ class OutputFile:
 
 def main(folder: str) -> int:
     """Take the lock, leave the caller, be the shim. A second shim for a job ends here."""
-    lock = files.try_lock(os.path.join(folder, LOCK))
-    if lock is None:
+    if files.try_lock(os.path.join(folder, LOCK)) is None:
         return 0
     if os.fork():
         os._exit(0)

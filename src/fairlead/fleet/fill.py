@@ -1,18 +1,13 @@
 """Water-fills side by side: `core.apportion.water_fill`, one per row of a table.
 
 Each row asks for the level t >= 0 with Σ clamp(rate·t, least, most) = total, and for whole grants
-by largest remainder. The answer depends only on the exact value of t, so it is found in two steps:
-
-1. which claims stand at a bound (`find_level`): guessed with doubles, then `verified` with a margin
-   that covers the rounding. Variable fixing after Bitran and Hax: let every claim rise, and put
-   those aside that pass a bound on the side that weighs more. If the excess above upper bounds is
-   larger than the shortfall below lower bounds, the true level is higher than this one, so a claim
-   above its upper bound now stays there; and the other way round. Repeat until none passes: at
-   least one claim is put aside each time, and mostly it takes a handful of rounds;
-2. the shares of the others (`shares`): certain, or declared unsure. A claim that step 1 wrongly
-   left rising shows here, outside its bounds.
-
-Rows that are not sure are cleared by the scalar path, so speed never costs a millicore.
+by largest remainder; README.md says why two steps suffice. Step 1, which claims stand at a bound,
+is variable fixing after Bitran and Hax: let every claim rise, and put those aside that pass a
+bound on the side that weighs more. If the excess above upper bounds is larger than the shortfall
+below lower bounds, the true level is higher than this one, so a claim above its upper bound now
+stays there; and the other way round. Repeat until none passes: mostly it takes a handful of
+rounds. A claim that this wrongly left rising shows in step 2, the shares of the others, outside
+its bounds.
 """
 
 import math
@@ -49,11 +44,8 @@ class Level(NamedTuple):
 
 
 def margin(width: int) -> float:
-    """Twice the most by which the comparisons below err, relatively.
-
-    A share and a bound times Σrates: the sum errs by less than width·2^-53 in any order of adding,
-    the rest by a few roundings.
-    """
+    """Twice the most by which comparing a share and a bound errs, relatively: Σrates errs by
+    less than width·2^-53 in any order of adding, the rest by a few roundings."""
     return 2 * (width + 8) * _UNIT
 
 
@@ -77,7 +69,7 @@ def _put_aside(claims: Claims, rows: Ints, *, bounded: Ints, number: Ints, risin
     while rows.size:
         share = rate * (number[rows] / rate.sum(axis=1))[:, None]
         above, below = share - most, least - share
-        excess, shortfall = _weight(above), _weight(below)
+        excess, shortfall = (np.maximum(side, 0).sum(axis=1) for side in (above, below))
         over = (above > 0) & (excess >= shortfall * _EVEN)[:, None]
         under = (below > 0) & (shortfall >= excess * _EVEN)[:, None]
         moved = (excess > 0) | (shortfall > 0)
@@ -88,11 +80,6 @@ def _put_aside(claims: Claims, rows: Ints, *, bounded: Ints, number: Ints, risin
         stays = ~(over | under)
         rate, most, least = rate[moved] * stays, most[moved], least[moved] * stays
         rising[rows] = rate
-
-
-def _weight(passing: Floats) -> Floats:
-    weight: Floats = np.maximum(passing, 0).sum(axis=1)
-    return weight
 
 
 def verified(claims: Claims, level: Level) -> Bools:
@@ -162,7 +149,9 @@ def _leftovers(number: Ints, parts: Shares, rates: Rates, dusty: Bools) -> tuple
     more = parts.key >= cut
     tied = more.sum(axis=1) > left
     if tied.any():
-        more[tied] = _first_ties(parts.key[tied], cut[tied], left[tied])
+        above, level = parts.key[tied] > cut[tied], parts.key[tied] == cut[tied]
+        room = (left[tied] - above.sum(axis=1))[:, None]
+        more[tied] = above | (level & (level.cumsum(axis=1) <= room))
     certain = np.ones(rows, dtype=np.bool_)
     doubtful = (dusty | ~parts.exact) & (left > 0)
     if doubtful.any():
@@ -170,13 +159,6 @@ def _leftovers(number: Ints, parts: Shares, rates: Rates, dusty: Bools) -> tuple
         key, near = parts.key[doubtful], cut[doubtful]
         certain[doubtful] = _apart(key, near, blur, left[doubtful], rates.rows(doubtful))
     return more, certain
-
-
-def _first_ties(key: Ints, cut: Ints, left: Ints) -> Bools:
-    above, level = key > cut, key == cut
-    room = left - above.sum(axis=1)
-    chosen: Bools = above | (level & (level.cumsum(axis=1) <= room[:, None]))
-    return chosen
 
 
 def _apart(key: Ints, cut: Ints, blur: Ints, left: Ints, rates: Rates) -> Bools:

@@ -1,20 +1,15 @@
 """Divide numbers in proportion to rates: the floors and the remainders, or an honest "not sure".
 
-Row by row, the share of a claim is number·rate/Σrates. Two ways to know its floor for certain:
+Row by row, the share of a claim is number·rate/Σrates. Its floor is known *exactly* where the
+rates, scaled by a power of two, are integers so small that every product stays below 2^62.
+Otherwise (a bid is the product of two doubles and has 106 bits) the *sharp* way computes the
+remainder to about 100 bits, which decides the floor unless the share lies within 2^-90 of a whole
+number, relatively. Remainders come as integer keys: those of the sharp way are off by less than
+`BLUR`.
 
-- **exact**: the rates of the row, scaled by a power of two, are integers so small that every
-  product stays below 2^62. Then int64 division gives quotient and remainder.
-- **sharp**: otherwise (a bid is the product of two doubles and has 106 bits) the remainder is
-  computed to about 100 bits. It decides the floor unless the share lies within 2^-90 of a whole
-  number, relative to the share.
-
-Remainders come as integer keys for comparison inside a row. A key of the sharp way is off by less
-than `BLUR`; two keys further apart than that are in the right order.
-
-Pairs of doubles (high, low) are unevaluated sums of about 106 bits, from error-free
-transformations. The theorems are Dekker's and Knuth's; the bounds for sums of pairs are those of
-Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of
-double-word arithmetic" (2017), with u = 2^-53.
+Pairs of doubles (high, low) are unevaluated sums of about 106 bits. The theorems are Dekker's and
+Knuth's; the bounds for sums of pairs are those of Joldes, Muller and Popescu, "Tight and rigorous
+error bounds for basic building blocks of double-word arithmetic" (2017), with u = 2^-53.
 """
 
 from typing import NamedTuple

@@ -12,15 +12,11 @@ def now_ms() -> int:
 
 
 def steady_now_ms() -> int:
-    """Wall-clock milliseconds as of this process's start, carried on by the monotonic clock.
-
-    It never jumps when the machine's clock is set.
-    """
+    """The same as of this process's start, carried on by the monotonic clock: it never jumps."""
     return (_WALL_AT_START_NS + time.monotonic_ns()) // 1_000_000
 
 
 def monotonic_ms() -> int:
-    """Milliseconds of a clock that only runs forward."""
     return time.monotonic_ns() // 1_000_000
 
 

@@ -3,7 +3,7 @@
     replace(path, data)                          # durable when it returns
     replace_json(path, document, durable=False)  # survives a kill, not a power cut
     with draft(path) as name: ...                # a large file, written by the caller
-    create(path, data)                           # durable; never in place of another's
+    replace(path, data, new=True)                # never in place of another's
 
 Standard library only, and little of it: the job shim stays in memory with this module.
 """
@@ -18,51 +18,36 @@ from collections.abc import Iterator
 from typing import Any
 
 Path = str | os.PathLike[str]
-TEMPORARY = frozenset(
-    (
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EAGAIN,
-        errno.EINTR,
-        errno.ENOMEM,
-        errno.EMFILE,
-        errno.ENFILE,
-    )
-)
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+TEMPORARY = frozenset(_NO_ROOM | {errno.EAGAIN, errno.EINTR})
 """Error numbers that may go away by themselves."""
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = "hhqqi"
 
 
-def replace(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
+def replace(
+    path: Path, data: bytes, *, durable: bool = True, mode: int = 0o600, new: bool = False
+) -> None:
     """Put a new version of a file in place, whole. Durable: it survives a power cut.
 
-    The draft is named by our process, so that two writers never share one.
+    The draft is named by our process, so that two writers never share one. `new`:
+    FileExistsError if there is a file, which stays.
     """
     name = os.fspath(path)
     temporary = f"{name}.draft-{os.getpid()}"
     try:
         _write_new(temporary, data, os.O_TRUNC, durable=durable, mode=mode)
-        os.rename(temporary, name)
+        if new:
+            os.link(temporary, name)  # unlike a rename, never in place of another's
+            os.unlink(temporary)
+        else:
+            os.rename(temporary, name)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
     if durable:
         sync_directory(os.path.dirname(name) or ".")
-
-
-def create(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """A new file, whole and durable; FileExistsError if there is one, which stays."""
-    name = os.fspath(path)
-    temporary = f"{name}.draft-{os.getpid()}"
-    try:
-        _write_new(temporary, data, os.O_TRUNC, durable=True, mode=mode)
-        os.link(temporary, name)  # unlike a rename, never in place of another's
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-    sync_directory(os.path.dirname(name) or ".")
 
 
 @contextlib.contextmanager
@@ -151,8 +136,8 @@ def _write_new(name: str, data: bytes, flags: int, *, durable: bool, mode: int) 
 class LockHeld(OSError):
     """Another process holds the lock; `holder` is its process number, where that is known."""
 
-    def __init__(self, path: Path, holder: str) -> None:
-        super().__init__(errno.EWOULDBLOCK, f"is locked by process {holder}", os.fspath(path))
+    def __init__(self, what: Path, holder: str) -> None:
+        super().__init__(f"{os.fspath(what)} has another writer: process {holder}")
         self.holder = holder
 
 
@@ -178,8 +163,8 @@ def try_lock(path: Path, *, mode: int = 0o600) -> int | None:
     return descriptor
 
 
-def lock_alone(path: Path, *, mode: int = 0o640) -> int:
-    """The lock of a single writer, with its process number in the file; `LockHeld` if taken.
+def lock_alone(path: Path, *, of: Path | None = None, mode: int = 0o640) -> int:
+    """The lock `of` a single writer, with its process number in the file; `LockHeld` if taken.
 
     The file stays: removing it would let two writers hold two files of the same name.
     """
@@ -187,7 +172,7 @@ def lock_alone(path: Path, *, mode: int = 0o640) -> int:
     if descriptor is None:
         with open(path, "rb") as file:
             holder = file.read(20).decode("ascii", "replace").strip()
-        raise LockHeld(path, holder or "unknown")
+        raise LockHeld(of or path, holder or "unknown")
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return descriptor
@@ -196,13 +181,10 @@ def lock_alone(path: Path, *, mode: int = 0o640) -> int:
 def locked(path: Path) -> bool:
     """Whether a process holds the lock of a file; asking never takes it."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with open(path, "rb+") as file:
+            answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _whole_file())
     except FileNotFoundError:
         return False
-    try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _whole_file())
-    finally:
-        os.close(descriptor)
     kind: int = struct.unpack(_FLOCK, answer[: struct.calcsize(_FLOCK)])[0]
     return kind != fcntl.F_UNLCK
 

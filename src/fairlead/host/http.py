@@ -1,7 +1,7 @@
 """One blocking HTTP/1.1 client: TCP, TLS and Unix sockets, a total deadline, a bound on the body.
 
-    reply = exchange(HttpEndpoint(unix="/run/x.sock"), "GET", "/stats", timeout_s=10)
     with stream(parse("http://127.0.0.1:8470"), "GET", "/v1/logs", timeout_s=90) as reply:
+        reply.read()                               # all of it within the 90 s, or:
         for chunk in reply.chunks(): ...           # silence is allowed from here on
 
 Redirects are not followed; proxies of the environment are not used. docs/decisions/0015 tells why
@@ -46,19 +46,19 @@ class HttpEndpoint:
     port: int = 80
     unix: str | None = None
     tls: "ssl.SSLContext | None" = None
-    check: Callable[[str], None] | None = None
+    check: Callable[[str], None] = lambda _: None
     """Called with every address the name resolves to before any is connected to; may raise."""
 
     def connect(self, deadline: float) -> socket.socket:
         """A connected socket, through its TLS handshake."""
-        if self.unix is not None:
-            return _unix(self.unix, deadline)
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        for *_, address in found:
-            if self.check is not None:
+        addresses: list[tuple[int, Any]] = [(socket.AF_UNIX, self.unix)]
+        if self.unix is None:
+            # Addresses and not the name, which might resolve to others once these are checked.
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            addresses = [(family, address) for family, *_, address in found]
+            for _, address in addresses:
                 self.check(str(address[0]))
-        # The address that was checked and not the name, which might resolve to another one now.
-        connected = _first(found, self.port, deadline)
+        connected = _first(addresses, deadline)
         if self.tls is None:
             return connected
         try:
@@ -91,33 +91,25 @@ def target_of(parts: SplitResult) -> str:
     return f"{path}?{parts.query}" if parts.query else path
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A whole reply."""
-
-    status: int
-    headers: Message
-    body: bytes
-
-
 class HttpStream:
-    """A reply whose body is still to come."""
+    """A reply whose body is still to come: whole (`read`, then `body`), or in `chunks`."""
 
     def __init__(self, response: http.client.HTTPResponse, timed: "_Timed") -> None:
         self._response, self._timed = response, timed
         self.status: int = response.status
         self.headers: Message = response.headers
+        self.body = b""
 
     def read(self, bytes_max: int = BODY_BYTES_MAX) -> bytes:
         """The whole body, within the deadline."""
         with _as_no_reply():
-            body = self._response.read(bytes_max + 1)
-            if len(body) > bytes_max:
+            self.body = self._response.read(bytes_max + 1)
+            if len(self.body) > bytes_max:
                 raise http.client.HTTPException(f"more than {bytes_max} bytes")
             # `read` with a size does not complain about a body that was cut off.
             if self._response.length:
-                raise http.client.IncompleteRead(body, self._response.length)
-            return body
+                raise http.client.IncompleteRead(self.body, self._response.length)
+            return self.body
 
     def chunks(self) -> Iterator[bytes]:
         """The body as it comes, without a deadline: a stream may be silent for hours."""
@@ -130,29 +122,14 @@ class HttpStream:
             yield data
 
 
-def exchange(
-    endpoint: HttpEndpoint,
-    method: str,
-    target: str,
-    *,
-    body: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
-    timeout_s: float,
-    bytes_max: int = BODY_BYTES_MAX,
-) -> Reply:
-    """One request and its whole reply, all within `timeout_s`; raises `NoReply`."""
-    with stream(endpoint, method, target, body=body, headers=headers, timeout_s=timeout_s) as reply:
-        return Reply(reply.status, reply.headers, reply.read(bytes_max))
-
-
 @contextlib.contextmanager
 def stream(
     endpoint: HttpEndpoint,
     method: str,
     target: str,
-    *,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
+    *,
     timeout_s: float,
 ) -> Iterator[HttpStream]:
     """One request, and its reply up to the body; raises `NoReply`."""
@@ -167,6 +144,13 @@ def stream(
             connection.request(method, target, body, dict(headers or {}))
             response = connection.getresponse()
         yield HttpStream(response, timed)
+
+
+def exchange(endpoint: HttpEndpoint, method: str, target: str, *, timeout_s: float) -> HttpStream:
+    """The same with the whole body (`body`), all within `timeout_s`."""
+    with stream(endpoint, method, target, timeout_s=timeout_s) as reply:
+        reply.read()
+        return reply
 
 
 class _Timed(io.RawIOBase):
@@ -208,25 +192,21 @@ def _left_s(deadline: float) -> float:
     return left
 
 
-def _unix(path: str, deadline: float) -> socket.socket:
-    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connected.settimeout(_left_s(deadline))
-        connected.connect(path)
-    except BaseException:
-        connected.close()
-        raise
-    return connected
-
-
-def _first(found: list[Any], port: int, deadline: float) -> socket.socket:
+def _first(addresses: list[tuple[int, Any]], deadline: float) -> socket.socket:
     """Connected to the first of the addresses that answers."""
-    problem: OSError = OSError("the name has no address")
-    for *_, address in found:
+    problem = OSError("the name has no address")
+    for family, address in addresses:
+        connected = socket.socket(family, socket.SOCK_STREAM)
         try:
-            return socket.create_connection((str(address[0]), port), _left_s(deadline))
-        except OSError as error:
+            connected.settimeout(_left_s(deadline))
+            connected.connect(address)
+        except BaseException as error:
+            connected.close()
+            if not isinstance(error, OSError):
+                raise
             problem = error
+        else:
+            return connected
     raise problem
 
 

@@ -1,7 +1,5 @@
 """GET and connect for an event loop that asks hundreds of backends a second, each under a deadline.
 
-    status, body = await get("10.0.0.7", 8080, "/metrics", timeout_ms=900)
-
 Blocking requests would need a thread each (`http`). HTTP/1.0, so that no server answers in chunks.
 """
 

@@ -15,9 +15,9 @@ def load_prctl() -> Callable[[int, int], None]:
     """prctl(option, value), which raises OSError.
 
     Loaded apart from its use: a process that has become another user may not be able to read
-    Python's own files any more. ctypes costs a megabyte, so only those who need it import it.
+    Python's own files any more.
     """
-    import ctypes  # noqa: PLC0415 - see above
+    import ctypes  # noqa: PLC0415 - it costs a megabyte
 
     library = ctypes.CDLL(None, use_errno=True)
 

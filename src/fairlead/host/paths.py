@@ -30,10 +30,6 @@ def user_cache_directory() -> Path:
     return _xdg("XDG_CACHE_HOME", ".cache")
 
 
-def make_private(path: Path) -> None:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
 def _xdg(variable: str, default: str) -> Path:
     given = os.environ.get(variable, "")
     # The XDG specification says that a relative path is to be ignored.

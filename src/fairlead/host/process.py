@@ -16,10 +16,9 @@ def spawn(
     cwd: str | None = None,
     ends_with_us: int | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a process in a session of its own: no terminal signal reaches it, it has no input.
+    """No terminal signal reaches it. `output` takes what it writes; None: it shares our streams.
 
-    `output` takes what it writes; None: it shares our streams. `ends_with_us`: the signal that the
-    kernel sends it when the calling thread ends, however that ends.
+    `ends_with_us`: the signal that the kernel sends it when the calling thread ends.
     """
     return subprocess.Popen(
         command,
@@ -55,7 +54,7 @@ def run_detached(
 ) -> int:
     """Run a program that leaves us by itself (it forks); its exit code when it has left.
 
-    `output` is a file, never a pipe: the process that stays would hold the pipe open.
+    `output` is a file, never a pipe: the process that stays would hold it open.
     """
     process = spawn(command, output=output, env=env, cwd="/")
     try:

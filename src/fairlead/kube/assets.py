@@ -29,6 +29,7 @@ from fairlead.ports.faults import Fault, PermanentFault, faults
 
 VARIABLE = "KUBEBUILDER_ASSETS"
 BUILD = "make kube-assets"
+WAIT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +130,17 @@ def _is_built(source: GoSource, name: str) -> bool:
 @contextmanager
 def _alone(report: Report) -> Iterator[None]:
     """One builder at a time: a second one waits, then finds what the first has built."""
-    lock = cache() / "lock"
+    lock, waited = cache() / "lock", False
     with faults(f"lock {lock}"):
-        try:
-            descriptor = files.lock_alone(lock)
-        except files.LockHeld as held:
-            report(f"waiting: process {held.holder} is building")
-            with files.holding(lock):
-                yield
-            return
+        while True:
+            try:
+                descriptor = files.lock_alone(lock)
+                break
+            except files.LockHeld as held:
+                if not waited:
+                    report(f"waiting: process {held.holder} is building")
+                waited = True
+                time.sleep(WAIT_S)
     try:
         yield
     finally:

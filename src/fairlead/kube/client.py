@@ -20,9 +20,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -38,6 +39,9 @@ WATCH_S = 290
 SILENCE_S = 60.0
 """Bookmarks come about every minute; a watch that says nothing for two is cut off."""
 RETRIES = 4
+WRITERS = 8
+"""Requests that are under way at once."""
+T = TypeVar("T", bound=Any)
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -183,9 +187,32 @@ class KubeClient:
     def __init__(self, to: Connection, limit: RateLimit | None = None) -> None:
         self._to, self._limit = to, limit
         self._kept = threading.local()
+        self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube")
         self.namespace = to.namespace
         self.requests = 0
         """How many were sent: what a controller costs its API server."""
+
+    def close(self) -> None:
+        """What is not begun is dropped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def later(self, write: Callable[..., object], *given: object) -> None:
+        """Beside the caller; faults are the callee's to handle."""
+        with contextlib.suppress(RuntimeError):  # closed: the next leader does it
+            self._pool.submit(write, *given)
+
+    def each(self, wanted: set[T], write: Callable[[T], bool]) -> None:
+        """Write several at once; what is done is wanted no more. Raises a fault at the end."""
+        tried = [(each, self._pool.submit(write, each)) for each in sorted(wanted)]
+        faults = []
+        for each, future in tried:
+            try:
+                if future.result():
+                    wanted.discard(each)
+            except Fault as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
 
     def get(self, path: str) -> Document | None:
         """One object; None when there is none."""

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import KubeClient
 from fairlead.kube.election import Election
-from fairlead.kube.front import FrontEnd, Sources
+from fairlead.kube.front import FrontEnd
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.mirror import Mirror
 from fairlead.kube.pods import PODS, RUN, PodExecutor, RunObject
-from fairlead.kube.watch import Mirrored
+from fairlead.kube.watch import Mirrored, Sources
 from fairlead.ports.executor import Executor
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
@@ -48,9 +48,9 @@ class ClusterController:
             budgets=made["Budget"],
             runs=made["Run"],
             reservations=made["Reservation"],
+            leases=made["GPULease"],
+            pods=Mirrored(client, PODS, wake, selector=RUN),
         )
-        self._leases = made["GPULease"]
-        self.pods = Mirrored(client, PODS, wake, selector=RUN)
         self._front: FrontEnd | None = None
         self._mirror: Mirror | None = None
         self.plane: ControlPlane | None = None
@@ -73,12 +73,13 @@ class ClusterController:
         finally:
             self.stop()
             self._election.resign()
+            self._client.close()
 
     def sync(self) -> None:
         """Read the cluster, and follow it from then on."""
-        for source in self._watched():
+        for source in self.sources.all():
             source.start()
-        for source in self._watched():
+        for source in self.sources.all():
             if not source.wait(SYNC_S):
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
         self._say("the cluster is read")
@@ -86,11 +87,8 @@ class ClusterController:
     def stop(self) -> None:
         self._stop.set()
         self._woken.set()
-        for source in self._watched():
+        for source in self.sources.all():
             source.stop()
-
-    def _watched(self) -> list[Mirrored]:
-        return [*self.sources.all(), self._leases, self.pods]
 
     def turn(self) -> None:
         """Cluster to engine, engine, engine to cluster. A fault is retried in the next turn."""
@@ -110,11 +108,11 @@ class ClusterController:
 
     def _begin(self) -> None:
         executor = PodExecutor(
-            self._client, self.pods, self.sources.nodes, self._find, self._now_ms
+            self._client, self.sources, self._find, self._now_ms, self._woken.set
         )
         plane = self._open_plane(executor)
         self._front = FrontEnd(self._client, plane, self.sources, image=self._image, say=self._say)
-        self._mirror = Mirror(self._client, plane, self.sources, self._leases, self._front)
+        self._mirror = Mirror(self._client, plane, self.sources, self._front)
         self.plane = plane
 
     def _find(self, run: str) -> RunObject | None:

@@ -7,7 +7,7 @@ condition `Accepted`.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import msgspec
 
@@ -17,7 +17,7 @@ from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, TEMPLATE_BYTES_MAX, engine_name
 from fairlead.kube.pods import GPU, RunObject
-from fairlead.kube.watch import Key, Mirrored
+from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
 
@@ -45,25 +45,6 @@ class Acceptance:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The kept copies that the front end reads."""
-
-    nodes: Mirrored
-    namespaces: Mirrored
-    bindings: Mirrored
-    budgets: Mirrored
-    runs: Mirrored
-    reservations: Mirrored
-
-    def of(self, kind: str) -> Mirrored:
-        named = {"Budget": self.budgets, "Run": self.runs, "Reservation": self.reservations}
-        return named[kind]
-
-    def all(self) -> list[Mirrored]:
-        return [getattr(self, field.name) for field in fields(self)]
-
-
 class FrontEnd:
     """Follows the objects of a cluster; `turn` brings the engine up to date with them."""
 
@@ -78,6 +59,8 @@ class FrontEnd:
     ) -> None:
         self._client, self._plane, self._sources = client, plane, sources
         self._image, self._say = image, say
+        self._unheld: set[tuple[str, Key]] = set()
+        """Objects that are in the engine, and still without our finalizer."""
         self._done: dict[tuple[str, Key], tuple[str, int]] = {}
         """Objects whose uid and generation the engine has taken or refused."""
         self._waiting: dict[str, set[Key]] = {"Budget": set(), "Run": set(), "Reservation": set()}
@@ -108,6 +91,7 @@ class FrontEnd:
             for key in sorted(waiting):
                 if self._follow(kind, key):
                     waiting.discard(key)
+        self._client.each(self._unheld, lambda pair: self._hold(*pair))
 
     def find_run(self, name: str) -> RunObject | None:
         """The cluster's object of a run of the ledger, if it is the one that was submitted."""
@@ -250,8 +234,8 @@ class FrontEnd:
             labels[TEMPLATE] = _digest(template)
         elif kind == "Reservation":
             spec["run"] = engine_name(key.namespace, spec["run"])
-        if kind in self._waiting and FINALIZER not in meta.get("finalizers", ()):
-            self._hold(kind, key, document)
+        if FINALIZER not in meta.get("finalizers", ()):
+            self._unheld.add((kind, key))
         manifest = {
             "apiVersion": API_VERSION,
             "kind": kind,
@@ -281,21 +265,25 @@ class FrontEnd:
         check_template(template)
         return dict(template)
 
-    def _hold(self, kind: str, key: Key, document: Document) -> None:
+    def _hold(self, kind: str, key: Key) -> bool:
         """An object stays until its accounts are settled."""
+        document = self._sources.of(kind).get(key)
+        if document is None or "deletionTimestamp" in document["metadata"]:
+            return True
         meta = document["metadata"]
-        patch = {
-            "metadata": {
-                "finalizers": [*meta.get("finalizers", ()), FINALIZER],
-                "resourceVersion": meta["resourceVersion"],
-            }
-        }
+        held = meta.get("finalizers", ())
+        if FINALIZER in held:
+            return True
+        patch = {"finalizers": [*held, FINALIZER], "resourceVersion": meta["resourceVersion"]}
         path = KINDS[kind].path(key.namespace, key.name)
         try:
-            self._sources.of(kind).put(self._client.patch(path, patch))
+            self._sources.of(kind).put(self._client.patch(path, {"metadata": patch}))
         except ApiError as error:
-            if error.status not in (404, 409):  # it changed: we see it again
+            if error.status == 409:
+                return False  # it changed: again with what the watch tells
+            if error.status != 404:
                 raise
+        return True
 
     def _release(self, kind: str, key: Key, document: Document) -> bool:
         meta = document["metadata"]

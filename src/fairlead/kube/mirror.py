@@ -7,14 +7,16 @@ compared once with what the cluster shows.
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
-from fairlead.kube.front import Acceptance, FrontEnd, Sources
+from fairlead.kube.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
-from fairlead.kube.watch import Key, Mirrored
+from fairlead.kube.watch import Key, Sources
 from fairlead.schema.objects import API_VERSION
 
 READER = Author("kubernetes", admin=True)
 _PUBLIC = Author("kubernetes-mirror")
 """All readers see outcomes: under pseudonyms."""
+TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost")
+"""Changes of a run that are Events: what its status shows for good needs none."""
 SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
 EVENTS = {
@@ -32,15 +34,10 @@ class Mirror:
     """Writes what changed; `turn` after every turn of the engine."""
 
     def __init__(
-        self,
-        client: KubeClient,
-        plane: ControlPlane,
-        sources: Sources,
-        leases: Mirrored,
-        front: FrontEnd,
+        self, client: KubeClient, plane: ControlPlane, sources: Sources, front: FrontEnd
     ) -> None:
         self._client, self._plane, self._sources = client, plane, sources
-        self._leases, self._front = leases, front
+        self._front, self._leases = front, sources.leases
         self._seq: int | None = None
         """The last entry that was looked at; None: nothing was compared yet."""
         self._objects: set[tuple[str, Key]] = set()
@@ -55,17 +52,17 @@ class Mirror:
         for pair, verdict in self._front.verdicts.items():
             if self._verdicts.get(pair) != verdict:
                 self._objects.add(pair)
-        for kind, key in sorted(self._objects):
-            if self._show(kind, key):
-                self._objects.discard((kind, key))
-        found = [(name, self._plane.objects.get("Lease", name)) for name in self._lease_names]
+        self._client.each(self._objects, lambda pair: self._show(*pair))
+        found = {name: self._plane.objects.get("Lease", name) for name in self._lease_names}
+        closed = {name for name, lease in found.items() if not _is_open(lease)}
         # Those that are closed first: no device is ever shown under two leases.
-        for name, lease in sorted(found, key=lambda pair: (_is_open(pair[1]), pair[0])):
-            self._show_lease(name, lease)
-            self._lease_names.discard(name)
-        for outcome in sorted(self._outcomes):
-            self._show_outcome(outcome)
-            self._outcomes.discard(outcome)
+        opened = self._lease_names - closed
+        try:
+            self._client.each(closed, lambda name: self._show_lease(name, found[name]))
+            self._client.each(opened, lambda name: self._show_lease(name, found[name]))
+        finally:
+            self._lease_names = closed | opened
+        self._client.each(self._outcomes, self._show_outcome)
 
     def _look(self) -> None:
         """What entries are about since the last turn; after a start, everything."""
@@ -101,8 +98,8 @@ class Mirror:
         if kind in EVENTS:
             reason, type = EVENTS[kind]
             self._event(about["kind"], key, event["reason"] or reason, type, event)
-        elif kind == "run.phase" and event["reason"] not in (None, "Placed", "Waiting"):
-            self._event("Run", key, event["reason"], "Normal", event)
+        elif kind == "run.phase" and event["reason"] in TOLD:
+            self._event("Run", key, event["reason"], "Warning", event)
 
     def _show(self, kind: str, key: Key) -> bool:
         """Whether the object shows its state now."""
@@ -137,14 +134,14 @@ class Mirror:
             return error.status == 404
         return True
 
-    def _show_lease(self, name: str, lease: Document | None) -> None:
+    def _show_lease(self, name: str, lease: Document | None) -> bool:
         namespace = kube_name(name)[0]
         kind, key = KINDS["GPULease"], Key(namespace, name)
         shown = self._leases.get(key)
         if lease is None or not _is_open(lease):
-            if shown is not None or self._seq is not None:
+            if shown is not None:
                 self._client.delete(kind.path(namespace, name))
-            return
+            return True
         if shown is None:
             spec = {**lease["spec"], "run": kube_name(lease["spec"]["run"])[1]}
             document = {
@@ -165,8 +162,9 @@ class Mirror:
             except ApiError as error:
                 if error.status not in (404, 409):  # its namespace is gone; or it is shown
                     raise
+        return True
 
-    def _show_outcome(self, seq: int) -> None:
+    def _show_outcome(self, seq: int) -> bool:
         report = self._plane.outcome_reports.get(seq, author=_PUBLIC)
         kind, name = KINDS["ResolverOutcome"], f"outcome-{seq}"
         spec = {"outcome": seq, "chain": report["chain"], "k": report["k"]}
@@ -184,6 +182,7 @@ class Mirror:
         rows = [Conditions(shown).row("Applied", stage.title(), "", holds=stage == "applied")]
         status = {"stage": stage, "label": report.get("label"), "conditions": rows}
         self._client.patch(kind.path(name=name, sub="status"), {"status": status})
+        return True
 
     def _event(self, kind: str, key: Key, reason: str, type: str, event: Document) -> None:
         document = self._sources.of(kind).get(key)

@@ -29,7 +29,7 @@ SYSCTLS = {
 def main() -> NoReturn:
     """Prepare, start both, and collect what ends."""
     spec = json.loads(Path(sys.argv[1]).read_text())
-    _mount_private(Path(spec["directory"]))
+    _mount_private(Path(spec["directory"]), Path(spec["sockets"]))
     environment = {**os.environ, "PATH": f"{spec['programs']}:{os.environ['PATH']}"}
     containerd = _start(spec["containerd"], spec["log"], "containerd", environment)
     _import_images(spec, environment)
@@ -43,13 +43,12 @@ def main() -> NoReturn:
             sys.exit(f"{name} ended with {os.waitstatus_to_exitcode(status)}\n{lines}")
 
 
-def _mount_private(directory: Path) -> None:
+def _mount_private(directory: Path, sockets: Path) -> None:
     _mount("--make-rprivate", "/")
     _mount("-t", "proc", "proc", "/proc")
     for name in ("run", "var-lib", "sysctl"):
         (directory / name).mkdir(exist_ok=True)
-    _mount("-t", "tmpfs", "tmpfs", "/run")
-    Path("/run/netns").mkdir()
+    _mount_run(directory / "run", sockets)
     # Paths below /var/lib/kubelet are fixed in the kubelet, such as that of device plugins.
     _mount("--bind", str(directory / "var-lib"), "/var/lib")
     for name, value in SYSCTLS.items():
@@ -58,6 +57,15 @@ def _mount_private(directory: Path) -> None:
         _mount("--bind", str(copy), f"/proc/sys/{name}")
     # Volumes of pods propagate between the kubelet and containers.
     _mount("--make-rshared", "/")
+
+
+def _mount_run(run: Path, sockets: Path) -> None:
+    """An empty /run but for the folder of sockets, which is reached from outside too."""
+    _mount("-t", "tmpfs", "tmpfs", str(run))
+    for name in ("netns", sockets.name):
+        (run / name).mkdir()
+    _mount("--bind", str(sockets), str(run / sockets.name))
+    _mount("--rbind", str(run), "/run")
 
 
 def _mount(*arguments: str) -> None:

@@ -38,7 +38,7 @@ class GoSource:
     programs: dict[str, str]
     """Name of the program, and its package below the module."""
     stamps: tuple[str, ...] = ()
-    """Variables of the linker that hold the version."""
+    """Variables of the linker: VERSION is the source's, MINOR that of Kubernetes 1."""
     seccomp: bool = False
     """Needs a C compiler and libseccomp."""
     data: tuple[str, ...] = ()
@@ -62,7 +62,9 @@ class GoSource:
         return found.group(1)
 
     def linker_flags(self) -> str:
-        stamps = (f"-X {stamp.replace('VERSION', self.version)}" for stamp in self.stamps)
+        minor = KUBERNETES.version.split(".")[1]
+        values = (stamp.replace("VERSION", self.version) for stamp in self.stamps)
+        stamps = (f"-X {value.replace('MINOR', minor)}" for value in values)
         static = ("-extldflags -static",) if self.seccomp else ()
         return " ".join(("-s -w", *stamps, *static))
 
@@ -78,7 +80,7 @@ def _kubernetes_stamps() -> Iterator[str]:
     for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
         yield f"{package}.gitVersion=vVERSION"
         yield f"{package}.gitMajor=1"
-        yield f"{package}.gitMinor=35"
+        yield f"{package}.gitMinor=MINOR"
         yield f"{package}.gitTreeState=clean"
         yield f"{package}.gitCommit={'0' * 40}"
         yield f"{package}.buildDate=2026-01-01T00:00:00Z"
@@ -124,7 +126,18 @@ SOURCES = (
         },
     ),
     GoSource("pause", AssetSet.NODE, "fairlead.dev/kube/pause", {"pause": ""}, ours=True),
-    GoSource("helm", AssetSet.TOOLS, "helm.sh/helm/v3", {"helm": "cmd/helm"}),
+    GoSource(
+        "helm",
+        AssetSet.TOOLS,
+        "helm.sh/helm/v3",
+        {"helm": "cmd/helm"},
+        stamps=(
+            "helm.sh/helm/v3/internal/version.version=vVERSION",
+            # The Kubernetes that `helm template` and `helm lint` assume; 1.20 otherwise.
+            "helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=MINOR",
+            "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=MINOR",
+        ),
+    ),
     GoSource("kustomize", AssetSet.TOOLS, "sigs.k8s.io/kustomize/kustomize/v5", {"kustomize": ""}),
     GoSource(
         "kueue",

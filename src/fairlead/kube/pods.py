@@ -15,9 +15,9 @@ from typing import Any
 
 from fairlead.kube.client import ApiError, Document, KubeClient, gone
 from fairlead.kube.kinds import GROUP, kube_name
-from fairlead.kube.watch import Key, Mirrored
+from fairlead.kube.watch import Key, Sources
 from fairlead.ports.executor import Exit, Job
-from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.schema.objects import API_VERSION
 
 JOB, RANKS, LEASES = f"{GROUP}/job", f"{GROUP}/ranks", f"{GROUP}/leases"
@@ -66,13 +66,14 @@ class PodExecutor:
     def __init__(
         self,
         client: KubeClient,
-        pods: Mirrored,
-        nodes: Mirrored,
+        sources: Sources,
         find: Callable[[str], RunObject | None],
         now_ms: Callable[[], int],
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self._client, self._pods, self._nodes = client, pods, nodes
-        self._find, self._now_ms = find, now_ms
+        """`wake` is called when the pods of a job are made."""
+        self._client, self._pods, self._nodes = client, sources.pods, sources.nodes
+        self._find, self._now_ms, self._wake = find, now_ms, wake
         self._lock = threading.Lock()
         self._last: dict[str, dict[int, Document]] = {}
         """Pods that are gone, as they were last, by job and rank, until their exit is recorded."""
@@ -80,10 +81,42 @@ class PodExecutor:
         """Runs that we asked to end: their pods go without a status of their own."""
         self._known: set[str] = set()
         """Jobs whose exit is recorded."""
+        self._starting: dict[str, Job] = {}
+        """Jobs whose pods are being made."""
+        self._late: dict[str, str] = {}
+        """Those of them that could not be made, and why: tried again."""
+        self._refused: dict[str, Exit] = {}
+        """Jobs whose pods the API server refuses for good."""
 
     # -- acts -------------------------------------------------------------------------------------
 
     def start(self, job: Job) -> None:
+        """Make the pods, beside the turn; one that is refused is an exit with a reason."""
+        with self._lock:
+            if job.id in self._starting or job.id in self._refused:
+                return
+            self._starting[job.id] = job
+        self._client.later(self._make, job)
+
+    def _make(self, job: Job) -> None:
+        """Never raises: what may succeed later is tried again by `poll`."""
+        try:
+            self._make_pods(job)
+        except ApiError as error:
+            # 422: the template is no pod's. 403 may be a quota that has room again later.
+            if error.status in (400, 413, 422):
+                self._refuse(job, f"the pod is refused: {error.message}")
+            else:
+                self._later(job, error.message)
+        except PermanentFault as fault:
+            self._refuse(job, str(fault))
+        except Fault as fault:
+            self._later(job, str(fault))
+        else:
+            self._done(job)
+        self._wake()
+
+    def _make_pods(self, job: Job) -> None:
         namespace, name = kube_name(job.run)
         run = self._find(job.run)
         if run is None:
@@ -91,18 +124,35 @@ class PodExecutor:
         ranks = ranks_of(job.devices)
         for rank in ranks:
             self._refuse_older(Key(namespace, pod_name(name, rank.number)), job.id)
-        try:
-            if len(ranks) > 1:
-                self._create(f"/api/v1/namespaces/{namespace}/services", service(job, run))
-            made = [self._create_pod(namespace, pod(job, run, rank, ranks)) for rank in ranks]
-            for document in made:
-                self._lift_gate(document)
-        except ApiError as error:
-            # 422: the template is no pod's. 403 may be a quota that has room again later.
-            if error.status in (400, 413, 422):
-                self._remove(namespace, name, job.id)
-                raise PermanentFault(f"the pod is refused: {error.message}") from error
-            raise TemporaryFault(f"cannot create the pods: {error.message}") from error
+        if len(ranks) > 1:
+            self._create(f"/api/v1/namespaces/{namespace}/services", service(job, run))
+        made = [self._create_pod(namespace, pod(job, run, rank, ranks)) for rank in ranks]
+        for document in made:
+            self._lift_gate(document)
+
+    def _done(self, job: Job) -> None:
+        with self._lock:
+            self._starting.pop(job.id, None)
+            self._late.pop(job.id, None)
+
+    def _later(self, job: Job, why: str) -> None:
+        with self._lock:
+            self._late[job.id] = why
+
+    def _refuse(self, job: Job, why: str) -> None:
+        with self._lock:
+            self._refused[job.id] = Exit(job.id, job.run, self._now_ms(), lost=True, reason=why)
+            self._starting.pop(job.id, None)
+            self._late.pop(job.id, None)
+        namespace, name = kube_name(job.run)
+        self._remove(namespace, name, job.id)
+
+    def _try_again(self) -> None:
+        with self._lock:
+            late = [self._starting[id] for id in self._late if id in self._starting]
+            self._late.clear()
+        for job in late:
+            self._client.later(self._make, job)
 
     def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
         self._stopping.add(run)
@@ -124,16 +174,24 @@ class PodExecutor:
     # -- what became of them ----------------------------------------------------------------------
 
     def running(self) -> set[str]:
-        return {
+        living = {
             job_of(document)
             for document in self._pods.all().values()
             if phase(document) not in ENDED and JOB in document["metadata"].get("annotations", {})
         }
+        with self._lock:
+            return living | self._starting.keys()
 
     def poll(self) -> list[Exit]:
+        self._try_again()
         with self._lock:
             jobs = self._jobs()
-            exits = [self._exit(job, pods) for job, pods in jobs.items() if job not in self._known]
+            exits: list[Exit | None] = [*self._refused.values()]
+            exits += [
+                self._exit(job, pods)
+                for job, pods in jobs.items()
+                if job not in self._known and job not in self._starting
+            ]
         return sorted(
             (exit for exit in exits if exit is not None), key=lambda exit: (exit.time_ms, exit.run)
         )
@@ -143,6 +201,7 @@ class PodExecutor:
             for exit in exits:
                 self._known.add(exit.job)
                 self._last.pop(exit.job, None)
+                self._refused.pop(exit.job, None)
                 self._stopping.discard(exit.run)
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:

@@ -27,6 +27,9 @@ CGROUP = "fairlead-kube"
 LABEL = "fairlead.dev/real-node"
 PAUSE = "fairlead.dev/pause:dev"
 LOCK = Path("/run/fairlead-kube-node.lock")
+SOCKETS = Path("/run/fairlead-kube")
+"""Beside the cluster's directory, whose path may be longer than a socket's name can be."""
+_SOCKET = SOCKETS / "containerd.sock"
 REMOVE_S = 10.0
 _HIDDEN = (Path("/run"), Path("/var/run"), Path("/var/lib"), Path("/proc"), Path("/sys"))
 _UNUSED_PLUGINS = (
@@ -52,6 +55,7 @@ class RealNode:
             self._lock = descriptor
             self._clear()
             self.directory.mkdir(exist_ok=True)
+            SOCKETS.mkdir(mode=0o700)
             for folder in ("cni", "images", "pod-logs"):
                 (self.directory / folder).mkdir(exist_ok=True)
         pair = authority.server(NAME, (NAME,), (ADDRESS,))
@@ -77,8 +81,7 @@ class RealNode:
 
     def ctr(self, *arguments: str) -> list[str]:
         """A command of containerd's own client."""
-        socket = str(self.directory / "containerd.sock")
-        return [self.programs.path("ctr"), "-a", socket, "-n", "k8s.io", *arguments]
+        return [self.programs.path("ctr"), "-a", str(_SOCKET), "-n", "k8s.io", *arguments]
 
     def import_image(self, archive: Path) -> None:
         """Make an image known to the running node."""
@@ -107,7 +110,8 @@ class RealNode:
             if time.monotonic() > deadline:
                 raise PermanentFault(f"{left[0]} still has processes")
             time.sleep(0.05)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        for folder in (self.directory, SOCKETS):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _spec(self, kubeconfig: Path) -> dict[str, Any]:
         pause = self.directory / "images" / "pause.tar"
@@ -127,6 +131,7 @@ class RealNode:
         ]
         return {
             "directory": str(self.directory),
+            "sockets": str(SOCKETS),
             "programs": str(self.programs.directory),
             "log": str(self.directory.parent / "log"),
             "images": [str(pause), *map(str, self._images)],
@@ -158,7 +163,7 @@ root = "{self.directory / "containerd"}"
 state = "/run/containerd"
 disabled_plugins = [{unused}]
 [grpc]
-  address = "{self.directory / "containerd.sock"}"
+  address = "{_SOCKET}"
 [{images}]
   snapshotter = "{snapshotter}"
 [{images}.pinned_images]
@@ -186,7 +191,7 @@ disabled_plugins = [{unused}]
             "failCgroupV1": False,
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{CGROUP}",
-            "containerRuntimeEndpoint": f"unix://{self.directory / 'containerd.sock'}",
+            "containerRuntimeEndpoint": f"unix://{_SOCKET}",
             "address": ADDRESS,
             "healthzPort": 0,
             "readOnlyPort": 0,

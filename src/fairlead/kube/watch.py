@@ -6,6 +6,7 @@ objects to look at, and what our own pods report.
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from fairlead.kube.client import ApiError, Document, KubeClient
@@ -159,3 +160,24 @@ class Mirrored:
 def _version(item: Document) -> int:
     """Versions of one kind count upwards, says the API since 1.35; a gap in them means nothing."""
     return int(item["metadata"]["resourceVersion"])
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The kept copies that the controller reads."""
+
+    nodes: Mirrored
+    namespaces: Mirrored
+    bindings: Mirrored
+    budgets: Mirrored
+    runs: Mirrored
+    reservations: Mirrored
+    leases: Mirrored
+    pods: Mirrored
+
+    def of(self, kind: str) -> Mirrored:
+        named = {"Budget": self.budgets, "Run": self.runs, "Reservation": self.reservations}
+        return named[kind]
+
+    def all(self) -> list[Mirrored]:
+        return [getattr(self, field.name) for field in fields(self)]

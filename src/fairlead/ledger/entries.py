@@ -1,20 +1,18 @@
 """Entries as bytes, and the one step that all adapters share: number drafts, grow the tree, sign.
 
-A draft becomes canonical JSON in which only the number is missing. The number is known last, under
-the writer's lock; everything else is rendered before, so that the lock is held for as short as
-possible. "seq" stands between "reasons" and "time_ms" in the order of keys, so the two parts around
-it are plain byte strings.
-Nothing is stored here. An adapter calls `sequence` under its writer's lock, stores what it returns
-in one transaction, and takes over the new position only when that is durable.
+A draft becomes canonical JSON in which only the number is missing, which is known last, under the
+writer's lock. "seq" stands between "reasons" and "time_ms" in the order of keys, so the two parts
+around it are plain byte strings. Nothing is stored here: an adapter calls `number` under its lock,
+stores what it returns in one transaction, and takes over the position when that is durable.
 """
 
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,17 +21,19 @@ from fairlead.core.canonical import canonical
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
 from fairlead.host.clock import now_ms
-from fairlead.ledger.keys import Signers, sign_head
-from fairlead.ledger.statements import EPOCH, ROTATED, created
-from fairlead.ledger.store import Effect, Found, StoredBlob, StoredRow
-from fairlead.ports.ledger import Draft, Entry
+from fairlead.ledger.keys import KeyDirectory, sign_head
+from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, statement
+from fairlead.ledger.store import STORE_BLOB, Effect, Execute, Found, StoredRow, store_head
+from fairlead.ports.ledger import Archived, Damaged, Draft, Entry, EntryFields
 from fairlead.schema.border import DOCUMENT_BYTES_MAX
 
+T = TypeVar("T")
 RESERVED = ("ledger.", "key.")
 BLOBS = "blobs"
 """In the body of an entry with blobs: their digests and sizes."""
-_KIND = re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)+")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FRONT = ("author", "effect", "input_digest", "kind", "plan_id", "reasons")
+_is_kind = lru_cache(1_024)(re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)+").fullmatch)
+_is_digest = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
 class Prepared(NamedTuple):
@@ -51,21 +51,6 @@ class Prepared(NamedTuple):
         return b"%b%d%b" % (self.front, seq, self.back)
 
 
-class _Fields(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of an entry's canonical JSON, in their order."""
-
-    author: str
-    body: dict[str, Any]
-    effect: str | None
-    input_digest: str | None
-    kind: str
-    plan_id: str | None
-    reasons: tuple[str, ...]
-    seq: int
-    time_ms: int
-    version: int
-
-
 class Index(msgspec.Struct):
     """What a store keeps beside the bytes to find them by; a verifier compares the two."""
 
@@ -75,50 +60,27 @@ class Index(msgspec.Struct):
     seq: int
 
 
-_row = msgspec.json.Decoder(_Fields)
-index_of = msgspec.json.Decoder(Index).decode
-
-
-class NotAnEntry(ValueError):
-    """Bytes that are no entry."""
+_fields = msgspec.json.Decoder(EntryFields)
 
 
 def prepare(draft: Draft, *, own: bool = False) -> Prepared:
-    """Check and render a draft; `own` for the ledger's own kinds.
-
-    Raises `NotCanonical` for a body that JSON cannot carry.
-    """
-    require(_is_kind(draft.kind), "a kind is words joined by dots")
+    """Check and render a draft (`own`: of the ledger's own kinds); raises `NotCanonical`."""
+    require(bool(_is_kind(draft.kind)), "a kind is words joined by dots")
     require(own or not draft.kind.startswith(RESERVED), "the ledger's own kinds are its own")
     require(0 <= draft.time_ms <= INTEGER_MAX, "a time is milliseconds since 1970")
     require(draft.version >= 1, "versions count from 1")
     require(draft.effect is None or draft.plan_id is not None, "an effect belongs to a plan")
     # PostgreSQL has no text with a NUL; what one adapter cannot keep, none may.
-    names = (draft.plan_id or "") + (draft.effect or "")
-    require("\0" not in names, "plans and effects have no NUL in their names")
+    plain = "\0" not in (draft.plan_id or "") + (draft.effect or "")
+    require(plain, "plans and effects have no NUL in their names")
     digest = draft.input_digest
-    require(digest is None or _DIGEST.fullmatch(digest) is not None, "a digest is 64 hex digits")
+    require(digest is None or bool(_is_digest(digest)), "a digest is 64 hex digits")
     blobs = tuple((sha256(data).hexdigest(), data) for data in draft.blobs)
     body = _naming(draft.body, blobs) if blobs else draft.body
-    front = canonical(
-        {
-            "author": draft.author,
-            "body": body,
-            "effect": draft.effect,
-            "input_digest": digest,
-            "kind": draft.kind,
-            "plan_id": draft.plan_id,
-            "reasons": draft.reasons,
-        }
-    )
-    return Prepared(
-        draft.kind,
-        draft.plan_id,
-        draft.effect,
-        front=front[:-1] + b',"seq":',
-        back=b',"time_ms":%d,"version":%d}' % (draft.time_ms, draft.version),
-        blobs=blobs,
-    )
+    front = canonical({**{name: getattr(draft, name) for name in _FRONT}, "body": body})
+    back = b',"time_ms":%d,"version":%d}' % (draft.time_ms, draft.version)
+    names = (draft.kind, draft.plan_id, draft.effect)
+    return Prepared(*names, front[:-1] + b',"seq":', back, blobs)
 
 
 def _naming(body: dict[str, Any], blobs: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
@@ -137,130 +99,99 @@ def blobs_named(entry: Entry) -> Mapping[str, int]:
     return named if isinstance(named, dict) else {}
 
 
-@lru_cache(maxsize=1_024)
-def _is_kind(text: str) -> bool:
-    return _KIND.fullmatch(text) is not None
+def parse(data: bytes, seq: int) -> Entry:
+    """The entry that stored bytes are, which should be that of this number; raises `Damaged`."""
+    return Entry(**msgspec.structs.asdict(_decoded(_fields, data, seq)), data=data)
 
 
-def parse(data: bytes) -> Entry:
-    """The entry that stored bytes are; raises `NotAnEntry`."""
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, seq: int) -> T:
     try:
-        row = _row.decode(data)
+        return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotAnEntry(str(error)) from error
-    return Entry(**msgspec.structs.asdict(row), data=data)
+        raise Damaged(f"entry {seq} cannot be read: {error}", seq) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+index_of = partial(_decoded, msgspec.json.Decoder(Index))
+
+
+def entry_of(found: Found) -> Entry:
+    if found.data is None:
+        raise Archived(f"the content of entry {found.seq} was moved to an archive segment")
+    entry = parse(found.data, found.seq)
+    if entry.seq != found.seq:
+        raise Damaged(f"entry {found.seq} says that it is entry {entry.seq}")
+    return entry
+
+
+class Position(NamedTuple):
     """Where a ledger stands: all that appending needs to know."""
 
-    ledger: str
-    epoch: int
-    key_id: str
+    signed: SignedHead
     frontier: Frontier
 
 
-Lookup = Callable[[Sequence[Effect]], Mapping[Effect, Found]]
-"""Answers which of these effects are recorded already, and where."""
-
-
-class Sorted(NamedTuple):
-    """Drafts without those whose effect is recorded already."""
-
-    fresh: list[Prepared]
-    places: list[Found | int]
-    """For each draft given: the entry that was there, or its place among the fresh ones."""
-
-    def found(self, rows: Sequence[StoredRow]) -> list[Found]:
-        """One entry for each draft given, once the fresh ones are numbered."""
-        return [
-            Found(rows[place].seq, rows[place].data) if isinstance(place, int) else place
-            for place in self.places
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Sequenced:
-    """What to store, and the position after it."""
+class Numbered(NamedTuple):
+    """What to store in one transaction, the position after it, and an entry for each draft."""
 
     position: Position
-    rows: list[StoredRow]
-    head: SignedHead
-    blobs: list[StoredBlob]
+    answers: list[Found]
+    rows: Sequence[StoredRow] = ()
+    blobs: Sequence[tuple[str, bytes, int]] = ()
+    """Large documents under their digests, each with the entry that it belongs to."""
 
 
-def nothing_recorded(_: Sequence[Effect]) -> Mapping[Effect, Found]:
-    """A lookup that knows of nothing."""
-    return {}
+def number(
+    position: Position,
+    drafts: Sequence[Prepared],
+    known: Mapping[Effect, Found],
+    signers: KeyDirectory,
+    *,
+    time_ms: int,
+) -> Numbered:
+    """Put drafts behind what is there. `time_ms` is the newest one's.
 
-
-def sort_out(drafts: Sequence[Prepared], lookup: Lookup) -> Sorted:
-    """Leave out effects that are recorded already, in the ledger or earlier in the same batch."""
-    wanted = [
-        (draft.plan_id, draft.effect)
-        for draft in drafts
-        if draft.plan_id is not None and draft.effect is not None
-    ]
-    if not wanted:
-        return Sorted(list(drafts), list(range(len(drafts))))
-    known: dict[Effect, Found | int] = dict(lookup(wanted))
-    fresh, places = list[Prepared](), list[Found | int]()
+    Effects that are recorded already, in the ledger (`known`) or earlier in the same batch, are
+    answered with their entry.
+    """
+    seen, answers, fresh = dict(known), list[Found](), list[tuple[Prepared, int, bytes]]()
     for draft in drafts:
-        place: Found | int = len(fresh)
-        if draft.plan_id is not None and draft.effect is not None:
-            place = known.setdefault((draft.plan_id, draft.effect), place)
-        if place == len(fresh):
-            fresh.append(draft)
-        places.append(place)
-    return Sorted(fresh, places)
+        effect = (draft.plan_id, draft.effect)
+        found = seen.get(effect) if draft.effect is not None else None
+        if found is None:
+            seq = position.frontier.size + len(fresh) + 1
+            fresh.append((draft, seq, draft.data(seq)))
+            found = seen[effect] = Found(seq, fresh[-1][2])
+        answers.append(found)
+    if not fresh:
+        return Numbered(position, answers)
+    frontier, completed = position.frontier.extend(leaf_hash(data) for *_, data in fresh)
+    head, root = position.signed.head, frontier.root().hex()
+    head = replace(head, size=frontier.size, root=root, time_ms=time_ms)
+    rows, blobs = list[StoredRow](), list[tuple[str, bytes, int]]()
+    for (draft, seq, data), nodes in zip(fresh, completed, strict=True):
+        rows.append(StoredRow(seq, draft.kind, draft.plan_id, draft.effect, nodes, data))
+        blobs.extend((digest, blob, seq) for digest, blob in draft.blobs)
+        if draft.kind == ROTATED:  # the ledger's own entries change what heads say
+            head = replace(head, key_id=str(parse(data, seq).body["new_key_id"]))
+        elif draft.kind == EPOCH:
+            head = replace(head, epoch=head.epoch + 1)
+    position = Position(sign_head(head, signers.load(head.key_id)), frontier)
+    return Numbered(position, answers, rows, blobs)
 
 
-def sequence(
-    position: Position, drafts: Sequence[Prepared], signers: Signers, *, time_ms: int
-) -> Sequenced:
-    """Put drafts behind what is there. `time_ms` is the newest one's."""
-    first = position.frontier.size + 1
-    data = [draft.data(seq) for seq, draft in enumerate(drafts, start=first)]
-    frontier, completed = position.frontier.extend(map(leaf_hash, data))
-    rows = [
-        StoredRow(seq, draft.kind, draft.plan_id, draft.effect, nodes, text)
-        for seq, (draft, nodes, text) in enumerate(
-            zip(drafts, completed, data, strict=True), start=first
-        )
-    ]
-    after = replace(position, frontier=frontier)
-    for row in rows:
-        if row.kind in (ROTATED, EPOCH):
-            after = _follow(after, row)
-    head = Head(
-        ledger=after.ledger,
-        epoch=after.epoch,
-        size=frontier.size,
-        root=frontier.root().hex(),
-        time_ms=time_ms,
-        key_id=after.key_id,
-    )
-    signed = sign_head(head, signers.load(after.key_id))
-    blobs = [
-        StoredBlob(digest, blob, seq)
-        for seq, draft in enumerate(drafts, start=first)
-        for digest, blob in draft.blobs
-    ]
-    return Sequenced(after, rows, signed, blobs)
+def store_beside(execute: Execute, done: Numbered) -> None:
+    """The blobs and the head of a step, after its rows, inside the caller's transaction."""
+    for blob in done.blobs:
+        execute(STORE_BLOB, *blob)
+    store_head(execute, done.position.signed, done.rows[0].seq - 1)
 
 
-def _follow(position: Position, row: StoredRow) -> Position:
-    """The ledger's own entries change what later heads say."""
-    if row.kind == ROTATED:
-        return replace(position, key_id=str(parse(row.data or b"").body["new_key_id"]))
-    return replace(position, epoch=position.epoch + 1)
-
-
-def first_entry(signers: Signers, ledger: str | None, time_ms: int | None) -> Sequenced:
-    """What begins a ledger: its first entry, which introduces it and its key. None: new, now."""
+def first_entry(signers: KeyDirectory, ledger: str = "", time_ms: int | None = None) -> Numbered:
+    """What begins a ledger: its first entry, which introduces it and its key."""
     key, ledger = signers.create(), ledger or secrets.token_hex(8)
     time_ms = now_ms() if time_ms is None else time_ms
-    draft = prepare(created(ledger, key, time_ms=time_ms), own=True)
-    start = Position(ledger, 0, key.key_id, Frontier())
-    return sequence(start, [draft], signers, time_ms=time_ms)
+    body = {"format": 1, "ledger": ledger, "public_key": key.public_key.hex()}
+    draft = statement(CREATED, ledger, body, key, time_ms=time_ms, author="ledger")
+    head = Head(ledger=ledger, epoch=0, size=0, root="", time_ms=time_ms, key_id=key.key_id)
+    start = Position(SignedHead(head, ""), Frontier())
+    return number(start, [prepare(draft, own=True)], {}, signers, time_ms=time_ms)

@@ -9,16 +9,10 @@ import secrets
 from contextlib import suppress
 from hmac import digest as hmac
 from pathlib import Path
-from typing import Protocol
 
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from fairlead.core.audit import Head, SignedHead, key_id
 from fairlead.core.lottery.pseudonym import SECRET_BYTES
@@ -33,29 +27,13 @@ class SecretKey:
     """One key that can sign."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
-        self._key = key
+        self.key, self.sign = key, key.sign
         self.public_key = key.public_key().public_bytes_raw()
         self.key_id = key_id(self.public_key)
 
     @classmethod
     def generate(cls) -> "SecretKey":
         return cls(Ed25519PrivateKey.generate())
-
-    def sign(self, data: bytes) -> bytes:
-        return self._key.sign(data)
-
-    def pem(self) -> bytes:
-        return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-class Signers(Protocol):
-    """Where keys come from."""
-
-    def create(self) -> SecretKey:
-        """A new key, kept durably."""
-
-    def load(self, key_id: str) -> SecretKey:
-        """The key of that name; a `PermanentFault` if it is not here."""
 
 
 class KeyDirectory:
@@ -68,35 +46,31 @@ class KeyDirectory:
     def create(self) -> SecretKey:
         """A new key, in a file of mode 0600 that is durable when this returns."""
         key = SecretKey.generate()
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+        pem = key.key.private_bytes(*form, serialization.NoEncryption())
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            files.create(self._file(key.key_id), key.pem())
+            files.replace(self._path / f"{key.key_id}.pem", pem, new=True)
         except OSError as error:
             raise PermanentFault(f"cannot keep a key in {self._path}: {error.strerror}") from error
         return key
 
     def load(self, key_id: str) -> SecretKey:
         """The key of that name. One that others can read is refused: it may not be ours alone."""
-        if key_id not in self._loaded:
-            self._loaded[key_id] = self._read(key_id)
-        return self._loaded[key_id]
-
-    def _read(self, key_id: str) -> SecretKey:
-        path = self._file(key_id)
+        if key_id in self._loaded:
+            return self._loaded[key_id]
+        path = self._path / f"{key_id}.pem"
         try:
-            key = load_pem_private_key(files.read_private(path), password=None)
+            key = serialization.load_pem_private_key(files.read_private(path), password=None)
         except FileNotFoundError as error:
-            raise PermanentFault(
-                f"the ledger is signed with key {key_id}, which is not in {self._path}"
-            ) from error
+            problem = f"the ledger is signed with key {key_id}, which is not in {self._path}"
+            raise PermanentFault(problem) from error
         except (OSError, ValueError) as error:
             raise PermanentFault(f"cannot read the key {path}: {error}") from error
         if not isinstance(key, Ed25519PrivateKey) or SecretKey(key).key_id != key_id:
             raise PermanentFault(f"{path} does not hold the key of its name")
-        return SecretKey(key)
-
-    def _file(self, key_id: str) -> Path:
-        return self._path / f"{key_id}.pem"
+        self._loaded[key_id] = SecretKey(key)
+        return self._loaded[key_id]
 
 
 def sign_head(head: Head, signer: SecretKey) -> SignedHead:
@@ -140,7 +114,7 @@ def open_master(directory: Path) -> MasterEntropy:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             with suppress(FileExistsError):  # another replica was quicker
-                files.create(path, secrets.token_bytes(SECRET_BYTES))
+                files.replace(path, secrets.token_bytes(SECRET_BYTES), new=True)
         return MasterEntropy(files.read_private(path))
     except OSError as error:
         raise PermanentFault(f"cannot read {path}: {error.strerror}") from error

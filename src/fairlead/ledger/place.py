@@ -5,15 +5,16 @@ cryptography (40 ms) to learn it.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fairlead.host import files
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
 
 if TYPE_CHECKING:
-    from fairlead.ledger.postgres import PostgresLedger
     from fairlead.ledger.reading import StoreReader
     from fairlead.ledger.sqlite import SqliteLedger
+    from fairlead.ledger.writing import StoreWriter
 
 FILE, KEYS, ELSEWHERE = "ledger.db", "keys", "ledger.elsewhere"
 
@@ -33,7 +34,7 @@ def file_of(place: str) -> Path:
     return Path(place)
 
 
-def open_up(data: Path, address: str | None) -> "SqliteLedger | PostgresLedger":
+def open_up(data: Path, address: str | None) -> "StoreWriter[Any]":
     """The ledger of the control plane of a directory; in PostgreSQL where there is an address.
 
     A directory stays with its ledger: runs that another one knows nothing of would be ended.
@@ -50,7 +51,7 @@ def open_up(data: Path, address: str | None) -> "SqliteLedger | PostgresLedger":
 
     ledger = PostgresLedger.open(address, KeyDirectory(data / KEYS), alone=True)
     try:
-        mark.touch()
+        files.replace(mark, b"")  # durable: a directory that forgot it would begin another ledger
     except OSError as error:
         ledger.close()
         raise PermanentFault(f"cannot write {mark}: {error.strerror}") from error

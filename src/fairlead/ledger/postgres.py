@@ -1,7 +1,5 @@
 """The ledger in PostgreSQL: several replicas append, one at a time numbers.
 
-    with PostgresLedger.open("postgresql://…", KeyDirectory("keys")) as ledger: ...
-
 An append writes its drafts, without numbers, in a transaction of its own. Then it takes the
 sequencer's advisory lock. Its holder numbers everything that waits, in the order of tickets, for
 all replicas at once; the next one often finds its answer already there. A replica that dies loses
@@ -13,17 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 from uuid import UUID, uuid4
 
 import msgspec
 
 from fairlead.core.audit import Frontier
 from fairlead.ledger import store
-from fairlead.ledger.entries import Position, Prepared, Sequenced, first_entry, sequence, sort_out
-from fairlead.ledger.keys import Signers
+from fairlead.ledger.entries import Numbered, Position, Prepared, number, store_beside
+from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.writing import StoreWriter, check_opening
+from fairlead.ledger.writing import StoreWriter, begin
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged, HeadMoved
 
@@ -36,9 +34,8 @@ except ImportError as error:  # pragma: no cover - the extra is installed where 
         "a ledger in PostgreSQL needs psycopg: pip install 'fairlead[postgres]'"
     ) from error
 
-T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
-Cursor = psycopg.Cursor[tuple[Any, ...]]
+Execute = Callable[..., psycopg.Cursor[tuple[Any, ...]]]
 
 LOCK_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 10
@@ -47,32 +44,18 @@ CONNECT_TIMEOUT_S = 10
 LOCK_SPACE = 0x666C6561
 # Read back from the server: a commit that returned must survive the loss of power.
 DURABLE = ("synchronous_commit", "fsync", "full_page_writes")
-_DAMAGED = (errors.DataCorrupted, errors.IndexCorrupted)
+# No connection, no space, no memory, shutting down, timed out.
+_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 SCHEMA = "fairlead"
 # Numbered in one transaction; more wait for the next, so that no append waits for all of them.
 BATCHES_AT_ONCE = 64
 # Answers are kept so long for a writer that lost its connection and asks again.
 ANSWERS_KEPT = "1 hour"
-_LOCK = "SELECT pg_advisory_xact_lock(%s, 'kept'::regclass::oid::int)"
-_SEAT = "(%s, 'snapshots'::regclass::oid::int)"
 DOING = "read the ledger"
 _PAGE = 2_000
 # Drafts as one value: a batch is one row, so it is there whole or not at all.
 _drafts = msgspec.msgpack.Decoder(list[Prepared])
 _COPY = "COPY entries (seq, kind, plan_id, effect, nodes, data) FROM STDIN BINARY"
-
-
-def fault(error: psycopg.Error, doing: str) -> Fault:
-    """The fault that an error of PostgreSQL is; raise it `from error`."""
-    message = f"cannot {doing}: {' '.join(str(error).split())}"
-    if isinstance(error, _DAMAGED):
-        return Damaged(message)
-    if isinstance(error, errors.UndefinedTable):
-        return PermanentFault("there is no ledger in this schema of the database")
-    # OperationalError: no connection, no space, no memory, shutting down, timed out.
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return TemporaryFault(message)
-    return PermanentFault(message)
 
 
 def is_address(dsn: str) -> bool:
@@ -87,19 +70,31 @@ def is_address(dsn: str) -> bool:
 
 @contextmanager
 def postgres_faults(doing: str) -> Iterator[None]:
+    """Translate PostgreSQL's errors inside into faults."""
     try:
         yield
+    except errors.UndefinedTable as error:
+        raise PermanentFault("there is no ledger in this schema of the database") from error
     except psycopg.Error as error:
-        raise fault(error, doing) from error
+        kind: type[Fault] = PermanentFault
+        if isinstance(error, (errors.DataCorrupted, errors.IndexCorrupted)):
+            kind = Damaged
+        elif isinstance(error, _LOST):
+            kind = TemporaryFault
+        raise kind(f"cannot {doing}: {' '.join(str(error).split())}") from error
 
 
-class Database:
-    """Opens connections to one schema of one database."""
+class Session:
+    """One connection to one schema, used by one thread at a time, opened again after it broke."""
 
     def __init__(self, dsn: str, schema: str) -> None:
-        self._dsn, self.schema = dsn, schema
+        self._dsn, self._schema = dsn, sql.Identifier(schema)
+        self._lock, self._closed = threading.Lock(), False
+        self.claim: Callable[[Connection], None] = lambda _: None
+        """Done first on every connection that takes the place of a broken one."""
+        self._connection = self._connect()
 
-    def connect(self) -> Connection:
+    def _connect(self) -> Connection:
         """A connection whose commits are durable when they return; what was asked is read back."""
         with postgres_faults("connect"):
             connection = psycopg.connect(
@@ -108,111 +103,104 @@ class Database:
                 connect_timeout=CONNECT_TIMEOUT_S,
                 application_name="fairlead",
             )
-        try:
-            name = sql.Identifier(self.schema)
-            connection.execute(sql.SQL("SET search_path TO {}").format(name))
+        with ExitStack() as undo:
+            undo.callback(connection.close)
+            connection.execute(sql.SQL("SET search_path TO {}").format(self._schema))
             connection.execute("SET synchronous_commit = on")
             connection.execute(
                 sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS))
             )
             for setting in DURABLE:
                 row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
-                if row is None or row[0] != "on":
+                if row != ("on",):
                     raise PermanentFault(f"PostgreSQL runs with {setting} off; a ledger needs it")
-        except BaseException:
-            connection.close()
-            raise
+            undo.pop_all()
         return connection
 
-    @contextmanager
-    def one_moment(self) -> Iterator[Connection]:
-        """A connection of its own, inside one repeatable read."""
-        with closing(self.connect()) as connection:
-            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            connection.read_only = True
-            with connection.transaction():
-                yield connection
-
-    def migrate(self, connection: Connection) -> None:
-        """Create or complete the tables; replicas that start together take turns."""
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK_SPACE,))
-            name = sql.Identifier(self.schema)
-            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS migrations (number int PRIMARY KEY, name text NOT NULL)"
-            )
-            for migration in store.missing_migrations("postgres", self.migrated(connection)):
-                connection.execute(migration.sql.encode())
-                connection.execute(
-                    "INSERT INTO migrations VALUES (%s, %s)", (migration.number, migration.name)
-                )
-
-    def migrated(self, connection: Connection) -> int:
-        """The number of the last migration that the schema has; 0 without any."""
-        row = connection.execute(
-            "SELECT to_regclass(%s) IS NULL", (f"{self.schema}.migrations",)
-        ).fetchone()
-        if row is None or row[0]:
-            return 0
-        found = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()
-        return 0 if found is None else int(found[0])
-
-
-class Session:
-    """One connection, used by one thread at a time, opened again after it broke."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._connection: Connection | None = database.connect()
-        self._lock = threading.Lock()
-        self._claim: Callable[[Connection], None] | None = None
-        self._closed = False
-
-    def renew(self, claim: Callable[[Connection], None]) -> None:
-        """Do this first on every connection that takes the place of a broken one."""
-        self._claim = claim
-
-    def run(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do some work; if the connection turns out to be broken, once more on a new one.
-
-        So the work must bear being done twice.
-        """
+    def run(self, doing: str, work: Callable[[Connection], store.T]) -> store.T:
+        """Do some work; if the connection turns out to be broken, once more on a new one."""
         with self._lock, postgres_faults(doing):
             try:
                 return work(self._open())
-            except (psycopg.OperationalError, psycopg.InterfaceError):
-                if self._connection is not None and not self._connection.broken:
+            except _LOST:
+                if not self._connection.broken:
                     raise
             return work(self._open())
 
     def _open(self) -> Connection:
         if self._closed:
             raise PermanentFault("the ledger is closed")
-        if self._connection is None or self._connection.closed:
-            connection = self._database.connect()
-            try:
-                if self._claim is not None:
-                    self._claim(connection)
-            except BaseException:
-                connection.close()
-                raise
+        if self._connection.closed:
+            connection = self._connect()
+            with ExitStack() as undo:
+                undo.callback(connection.close)
+                self.claim(connection)
+                undo.pop_all()
             self._connection = connection
         return self._connection
+
+    def query(self, text: str, *values: object) -> list[store.Row]:
+        return self.run(DOING, lambda found: _executing(found)(text, *values).fetchall())
+
+    @contextmanager
+    def view(self) -> Iterator[store.SqlView]:
+        """One repeatable read, on a connection of its own."""
+        with postgres_faults(DOING), closing(self._connect()) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            streams = count()
+
+            def stream(text: str, *values: object) -> Iterator[store.Row]:
+                # Page by page: a client-side cursor would hold the whole log in memory.
+                name = f"stream_{next(streams)}"
+                with postgres_faults(DOING), connection.cursor(name) as cursor:
+                    cursor.itersize = 1 if "blobs" in text else _PAGE
+                    cursor.execute(_marked(text, values), values, binary=True)
+                    yield from cursor
+
+            with connection.transaction():
+                # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
+                yield store.SqlView(stream)
+
+    @contextmanager
+    def changing(self, connection: Connection) -> Iterator[Execute]:
+        """Under the lock of the one that numbers, which ends with the transaction."""
+        execute = _executing(connection)
+        with connection.transaction():
+            execute("SELECT pg_advisory_xact_lock(?, 'kept'::regclass::oid::int)", LOCK_SPACE)
+            yield execute
+
+    def store(self, connection: Connection, done: Numbered) -> None:
+        with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+            copy.set_types(["int8", "text", "text", "text", "bytea", "bytea"])
+            for row in done.rows:
+                copy.write_row(row)
+        store_beside(_executing(connection), done)
+
+    def migrate(self, connection: Connection) -> None:
+        """Create or complete the tables; replicas that start together take turns."""
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK_SPACE,))
+            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(self._schema))
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS migrations (number int PRIMARY KEY, name text NOT NULL)"
+            )
+            ((applied,),) = connection.execute("SELECT coalesce(max(number), 0) FROM migrations")
+            for version, name, text in store.missing_migrations("postgres", applied):
+                connection.execute(text.encode())
+                connection.execute("INSERT INTO migrations VALUES (%s, %s)", (version, name))
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            if self._connection is not None:
-                self._connection.close()
+            self._connection.close()
 
 
 class PostgresReader(StoreReader):
     """Reads a ledger, without a key."""
 
     def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
-        database = Database(dsn, schema)
-        super().__init__(PostgresSource(database, Session(database)))
+        super().__init__(Session(dsn, schema))
 
 
 class _Waiting(NamedTuple):
@@ -224,50 +212,28 @@ class _Waiting(NamedTuple):
     drafts: bytes
 
 
-class PostgresLedger(StoreWriter):
+class PostgresLedger(StoreWriter[Connection]):
     """Writes a ledger; `open` is the way to get one."""
-
-    def __init__(
-        self,
-        session: Session,
-        source: "PostgresSource",
-        position: Position,
-        signers: Signers,
-        resources: ExitStack,
-    ) -> None:
-        super().__init__(source, signers)
-        self._session, self._position, self._resources = session, position, resources
 
     @classmethod
     def open(
-        cls,
-        dsn: str,
-        signers: Signers,
-        *,
-        schema: str = SCHEMA,
-        ledger_id: str | None = None,
-        time_ms: int | None = None,
-        alone: bool = False,
+        cls, dsn: str, signers: KeyDirectory, *, schema: str = SCHEMA, alone: bool = False
     ) -> Self:
-        """Open a ledger for writing, or begin one (`ledger_id`, `time_ms`: of its first entry).
+        """Open a ledger for writing, or begin one.
 
         Every replica needs the key in force: any of them may be the one that numbers and signs.
         `alone`: a `TemporaryFault` while another writer is open that wants to be alone, too.
         """
-        database = Database(dsn, schema)
-        begin = partial(_begin, signers=signers, ledger=ledger_id, time_ms=time_ms)
         with ExitStack() as resources:
-            session = resources.enter_context(closing(Session(database)))
-            session.run("open the ledger", database.migrate)
-            session.run("begin a ledger", begin)
+            session = source = resources.enter_context(closing(Session(dsn, schema)))
+            session.run("open the ledger", session.migrate)
+            begin(session, signers)
             if alone:
-                session.run("open the ledger", _wait_for_seat)
-                session.renew(_take_seat)
-            # A lone writer reads on the same connection: without its seat it learns nothing.
-            source = PostgresSource(database, session if alone else Session(database))
-            resources.enter_context(closing(source))
-            position = check_opening(source, signers)
-            return cls(session, source, position, signers, resources.pop_all())
+                session.run("open the ledger", partial(_take_seat, wait=True))
+                session.claim = _take_seat
+            else:  # a lone writer reads on the same connection: without its seat it learns nothing
+                source = resources.enter_context(closing(Session(dsn, schema)))
+            return cls(session, source, signers, resources)
 
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
@@ -277,16 +243,16 @@ class PostgresLedger(StoreWriter):
         return self._session.run("append to the ledger", partial(self._append, waiting=waiting))
 
     def _append(self, connection: Connection, *, waiting: _Waiting) -> list[store.Found]:
-        connection.execute(
-            "INSERT INTO batches (id, expected_size, time_ms, drafts) VALUES (%s, %s, %s, %b) "
+        execute = _executing(connection)
+        execute(
+            "INSERT INTO batches (id, expected_size, time_ms, drafts) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (id) DO NOTHING",
-            waiting,
+            *waiting,
         )
         try:
             while True:
-                with connection.transaction():
-                    connection.execute(_LOCK, (LOCK_SPACE,))
-                    answer = _answer(connection, waiting)
+                with self._session.changing(connection):
+                    answer = _answer(execute, waiting)
                     position = self._number(connection) if answer is None else self._position
                 self._position = position  # only now: what is not durable never was
                 if answer is not None:
@@ -294,105 +260,65 @@ class PostgresLedger(StoreWriter):
         except Exception:
             # Take the batch back, so that a fault means that nothing was recorded; unless another
             # replica numbered it meanwhile. Without a connection we are asked again, or give up.
-            if connection.broken or _withdraw(connection, waiting):
+            if connection.broken or _withdraw(execute, waiting):
                 raise
-            return _answer(connection, waiting) or []
+            return _answer(execute, waiting) or []
 
     def _number(self, connection: Connection) -> Position:
         """Number what waits, under the lock; returns the position after it."""
-        head, position = store.read_kept(_executing(connection)).head.head, self._position
-        if position.frontier.root().hex() != head.root or position.key_id != head.key_id:
-            frontier = Frontier.of(head.size, partial(store.read_nodes, _executing(connection)))
-            position = Position(head.ledger, head.epoch, head.key_id, frontier)
-        rows = connection.execute(
+        execute, position = _executing(connection), self._position
+        signed, _ = store.read_kept(execute)
+        if position.signed != signed:
+            nodes = partial(store.read_nodes, execute)
+            position = Position(signed, Frontier.of(signed.head.size, nodes))
+        for row in execute(
             "SELECT id, expected_size, time_ms, drafts FROM batches WHERE answered IS NULL "
-            "ORDER BY ticket LIMIT %s FOR UPDATE SKIP LOCKED",
-            (BATCHES_AT_ONCE,),
-            binary=True,
-        ).fetchall()
-        for row in rows:
+            f"ORDER BY ticket LIMIT {BATCHES_AT_ONCE} FOR UPDATE SKIP LOCKED"
+        ).fetchall():
             position = self._number_one(connection, position, _Waiting(*row))
-        connection.execute(
-            f"DELETE FROM batches WHERE answered < now() - interval '{ANSWERS_KEPT}'"
-        )
+        execute(f"DELETE FROM batches WHERE answered < now() - interval '{ANSWERS_KEPT}'")
         return position
 
     def _number_one(
         self, connection: Connection, position: Position, waiting: _Waiting
     ) -> Position:
-        size = position.frontier.size
+        execute, size = _executing(connection), position.frontier.size
         seqs, moved_to = list[int](), None
         if waiting.expected_size not in (None, size):
             moved_to = size
         else:
-            sorted_out = sort_out(_drafts.decode(waiting.drafts), partial(_lookup, connection))
-            done = None
-            if sorted_out.fresh:
-                done = sequence(position, sorted_out.fresh, self._signers, time_ms=waiting.time_ms)
-                _store(connection, done)
-                position = done.position
-            seqs = [found.seq for found in sorted_out.found(done.rows if done else ())]
-        connection.execute(
-            "UPDATE batches SET seqs = %s, moved_to = %s, drafts = '', answered = now() "
-            "WHERE id = %s",
-            (seqs, moved_to, waiting.id),
-        )
+            drafts = _drafts.decode(waiting.drafts)
+            known = _recorded(execute, drafts)
+            done = number(position, drafts, known, self._signers, time_ms=waiting.time_ms)
+            if done.rows:
+                self._session.store(connection, done)
+            position, seqs = done.position, [found.seq for found in done.answers]
+        answer = "seqs = ?, moved_to = ?, drafts = '', answered = now()"
+        execute(f"UPDATE batches SET {answer} WHERE id = ?", seqs, moved_to, waiting.id)
         return position
 
-    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
-        def change(connection: Connection) -> None:
-            with connection.transaction():
-                connection.execute(_LOCK, (LOCK_SPACE,))
-                work(_executing(connection))
 
-        self._session.run(doing, change)
-
-    def close(self) -> None:
-        self._resources.close()
-
-
-def _wait_for_seat(connection: Connection) -> None:
-    """Held as long as the connection; one that just died may hold it a moment longer."""
+def _take_seat(connection: Connection, *, wait: bool = False) -> None:
+    """Held as long as the connection. `wait`: one that just died may hold it a moment longer."""
+    lock = "pg_advisory_lock" if wait else "pg_try_advisory_lock"
+    seat = f"SELECT {lock}(%s, 'snapshots'::regclass::oid::int)"
     try:
-        connection.execute(f"SELECT pg_advisory_lock{_SEAT}", (LOCK_SPACE,))
-    except errors.LockNotAvailable as error:
-        raise _taken() from error
+        taken = connection.execute(seat, (LOCK_SPACE,)).fetchone() == (False,)
+    except errors.LockNotAvailable:
+        taken = True
+    if taken:
+        raise TemporaryFault("another control plane runs on this ledger")
 
 
-def _take_seat(connection: Connection) -> None:
-    """The same after a broken connection, without waiting: the caller tries again."""
-    row = connection.execute(f"SELECT pg_try_advisory_lock{_SEAT}", (LOCK_SPACE,)).fetchone()
-    if row is None or not row[0]:
-        raise _taken()
-
-
-def _taken() -> TemporaryFault:
-    text = "another control plane runs on this ledger"
-    return TemporaryFault(text)
-
-
-def _begin(
-    connection: Connection, *, signers: Signers, ledger: str | None, time_ms: int | None
-) -> None:
-    """The first entry, unless another replica was quicker."""
-    with connection.transaction():
-        connection.execute(_LOCK, (LOCK_SPACE,))
-        if not store.has_begun(_executing(connection)):
-            _store(connection, first_entry(signers, ledger, time_ms))
-
-
-def _withdraw(connection: Connection, waiting: _Waiting) -> bool:
+def _withdraw(execute: Execute, waiting: _Waiting) -> bool:
     """Whether a batch was still waiting, and is gone. Waits for a sequencer that has it in hand."""
-    done = connection.execute(
-        "DELETE FROM batches WHERE id = %s AND answered IS NULL", (waiting.id,)
-    )
+    done = execute("DELETE FROM batches WHERE id = ? AND answered IS NULL", waiting.id)
     return done.rowcount == 1
 
 
-def _answer(connection: Connection, waiting: _Waiting) -> list[store.Found] | None:
-    row = connection.execute(
-        "SELECT answered IS NOT NULL, seqs, moved_to FROM batches WHERE id = %s", (waiting.id,)
-    ).fetchone()
+def _answer(execute: Execute, waiting: _Waiting) -> list[store.Found] | None:
+    text = "SELECT answered IS NOT NULL, seqs, moved_to FROM batches WHERE id = ?"
+    row = execute(text, waiting.id).fetchone()
     if row is None:
         raise PermanentFault("a batch has vanished from the database")
     answered, seqs, moved_to = row
@@ -400,75 +326,32 @@ def _answer(connection: Connection, waiting: _Waiting) -> list[store.Found] | No
         return None
     if moved_to is not None:
         raise HeadMoved(expected=waiting.expected_size or 0, size=moved_to)
-    rows = connection.execute(
-        "SELECT seq, data FROM entries WHERE seq = ANY(%s)", (seqs,), binary=True
-    ).fetchall()
+    rows = execute("SELECT seq, data FROM entries WHERE seq = ANY(?)", seqs)
     found = {row[0]: store.Found(*row) for row in rows}
     return [found[seq] for seq in seqs]
 
 
-def _lookup(
-    connection: Connection, effects: Sequence[store.Effect]
-) -> dict[store.Effect, store.Found]:
-    rows = connection.execute(
+def _recorded(execute: Execute, drafts: Sequence[Prepared]) -> dict[store.Effect, store.Found]:
+    """Which of the drafts' effects are recorded; the writer that asked reads their bytes."""
+    effects = [(draft.plan_id, draft.effect) for draft in drafts if draft.effect is not None]
+    if not effects:
+        return {}
+    rows = execute(
         "SELECT plan_id, effect, seq FROM entries "
-        "JOIN unnest(%s::text[], %s::text[]) AS wanted (plan, name) "
+        "JOIN unnest(?::text[], ?::text[]) AS wanted (plan, name) "
         "ON plan_id = plan AND effect = name",
-        ([plan for plan, _ in effects], [name for _, name in effects]),
-    ).fetchall()
-    # The bytes are read with the answer, by the writer that asked.
+        [plan for plan, _ in effects],
+        [name for _, name in effects],
+    )
     return {(plan, name): store.Found(seq, None) for plan, name, seq in rows}
 
 
-def _store(connection: Connection, done: Sequenced) -> None:
-    with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
-        copy.set_types(["int8", "text", "text", "text", "bytea", "bytea"])
-        for row in done.rows:
-            copy.write_row(row)
-    execute = _executing(connection)
-    for blob in done.blobs:
-        execute(store.STORE_BLOB, *blob)
-    store.store_head(execute, done.head, done.rows[0].seq - 1)
+def _executing(connection: Connection) -> Execute:
+    return lambda text, *values: connection.execute(_marked(text, values), values, binary=True)
 
 
-def _executing(connection: Connection) -> Callable[..., Cursor]:
-    """Runs texts in which `?` stands for a value: bytes are sent as they are."""
-
-    def execute(text: str, *values: object) -> Cursor:
-        return connection.execute(_with_marks(text, values), values, binary=True)
-
-    return execute
-
-
-def _with_marks(text: str, values: Sequence[object]) -> bytes:
+def _marked(text: str, values: Sequence[object]) -> bytes:
+    """psycopg's marks in place of `?`: bytes are sent as they are."""
     for value in values:
         text = text.replace("?", "%b" if isinstance(value, bytes) else "%s", 1)
     return text.encode()
-
-
-class PostgresSource:
-    """Queries of one schema."""
-
-    def __init__(self, database: Database, session: Session) -> None:
-        self._database, self._session = database, session
-        self.close = session.close
-
-    def query(self, text: str, *values: object) -> list[store.Row]:
-        return self._session.run(DOING, lambda found: _executing(found)(text, *values).fetchall())
-
-    @contextmanager
-    def view(self) -> Iterator[store.SqlView]:
-        """One repeatable read."""
-        with postgres_faults(DOING), self._database.one_moment() as connection:
-            streams = count()
-
-            def stream(text: str, *values: object) -> Iterator[store.Row]:
-                # Page by page: a client-side cursor would hold the whole log in memory.
-                name = f"stream_{next(streams)}"
-                with postgres_faults(DOING), connection.cursor(name) as cursor:
-                    cursor.itersize = 1 if "blobs" in text else _PAGE
-                    cursor.execute(_with_marks(text, values), values, binary=True)
-                    yield from cursor
-
-            # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
-            yield store.SqlView(stream, complaint=lambda: "")

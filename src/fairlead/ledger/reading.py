@@ -1,27 +1,21 @@
 """The reading half of the port, as queries that every database answers."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
-from fairlead.core.audit import Proof, SignedHead, TreeNode, consistency_proof, inclusion_proof
+from fairlead.core.audit import Proof, SignedHead, consistency_proof, inclusion_proof
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
 from fairlead.host import files
-from fairlead.ledger.entries import NotAnEntry, parse
+from fairlead.ledger.entries import entry_of
 from fairlead.ledger.segment import verify_archive, write_segment
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, LedgerIdentity
-from fairlead.ledger.store import Found, Query, SqlSource, read_kept, read_nodes
-from fairlead.ledger.verify import verify
+from fairlead.ledger.store import Execute, Found, SqlSession, read_kept, read_nodes
+from fairlead.ledger.verify import LedgerWalk
 from fairlead.ports.faults import faults
-from fairlead.ports.ledger import (
-    Archived,
-    Damaged,
-    Entry,
-    Progress,
-    ProjectionSnapshot,
-    Verification,
-)
+from fairlead.ports.ledger import Damaged, Entry, Progress, ProjectionSnapshot, Verification
 
 LIMIT_MAX = 100_000
 """Entries in one answer: a projection reads page by page."""
@@ -30,8 +24,9 @@ LIMIT_MAX = 100_000
 class StoreReader:
     """A `LedgerReader` over the tables of any database. May be used from several threads."""
 
-    def __init__(self, source: SqlSource) -> None:
+    def __init__(self, source: SqlSession[Any]) -> None:
         self._source, self._query = source, source.query
+        self._nodes = partial(read_nodes, source.query)
 
     def entry(self, seq: int) -> Entry | None:
         found = min(seq, INTEGER_MAX)  # no database takes any number
@@ -62,10 +57,10 @@ class StoreReader:
         return entry_of(Found(*rows[0])) if rows else None
 
     def archived_to(self) -> int:
-        return read_kept(self._query).archived_to
+        return read_kept(self._query)[1]
 
     def head(self) -> SignedHead:
-        return read_kept(self._query).head
+        return read_kept(self._query)[0]
 
     def keys(self) -> Mapping[str, bytes]:
         return identity_at(self._query, self.head().head.size).keys
@@ -78,9 +73,6 @@ class StoreReader:
     def consistency(self, old_size: int, new_size: int) -> Proof:
         require(0 <= old_size <= new_size <= self.head().head.size, "a log only grows")
         return consistency_proof(old_size, new_size, self._nodes)
-
-    def _nodes(self, nodes: Sequence[TreeNode]) -> list[bytes]:
-        return read_nodes(self._query, nodes)
 
     def blob_get(self, digest: str) -> bytes | None:
         rows = self._query("SELECT data FROM blobs WHERE digest = ?", digest)
@@ -95,38 +87,31 @@ class StoreReader:
     ) -> Verification:
         """Follow the whole log as it is now; what is appended meanwhile is not looked at."""
         with self._source.view() as view:
-            return verify(view, held, progress=progress)
+            return LedgerWalk(view, held, progress=progress).run()
 
     def verify_archive(self, directory: Path, *, progress: Progress | None = None) -> Verification:
-        kept = read_kept(self._query)
-        return verify_archive(directory, kept, self._nodes, self.keys(), progress)
+        head, archived_to = self.head().head, self.archived_to()
+        segments = sorted(directory.glob(f"{head.ledger}-*.jsonl"))
+        return verify_archive(segments, archived_to, self._nodes, self.keys(), progress)
 
     def export(
         self,
-        out: BinaryIO,
+        out: BinaryIO | Path,
         *,
         first: int = 1,
         last: int | None = None,
         progress: Progress | None = None,
-    ) -> int:
-        """Write a run of entries as a segment, which verifies by itself; returns the last."""
+    ) -> None:
+        """Write a run of entries as a segment; a file appears whole, durably, or not at all."""
         size = self.head().head.size
         last = size if last is None else last
         require(1 <= first <= last <= size, "a run of entries that are there")
-        write_segment(self, self._nodes, first, last, out, progress=progress)
-        return last
-
-    def export_file(
-        self,
-        path: Path,
-        *,
-        first: int = 1,
-        last: int | None = None,
-        progress: Progress | None = None,
-    ) -> int:
-        """The same into a file that appears whole, durably, or not at all."""
-        with faults(f"write {path}"), files.draft(path) as draft, open(draft, "wb") as out:
-            return self.export(out, first=first, last=last, progress=progress)
+        run = range(first, last + 1)
+        if not isinstance(out, Path):
+            write_segment(self, self._nodes, run, out, progress)
+            return
+        with faults(f"write {out}"), files.draft(out) as draft, open(draft, "wb") as file:
+            write_segment(self, self._nodes, run, file, progress)
 
     def close(self) -> None:
         self._source.close()
@@ -138,7 +123,7 @@ class StoreReader:
         self.close()
 
 
-def identity_at(query: Query, size: int) -> LedgerIdentity:
+def identity_at(query: Execute, size: int) -> LedgerIdentity:
     """The identity after `size` entries, from the few that change it; signatures are checked."""
     text = "SELECT seq, data FROM entries WHERE kind IN (?, ?, ?) AND seq <= ? ORDER BY seq"
     identity = LedgerIdentity()
@@ -147,15 +132,3 @@ def identity_at(query: Query, size: int) -> LedgerIdentity:
         if problem := identity.follow(entry):
             raise Damaged(f"entry {entry.seq}: {problem}")
     return identity
-
-
-def entry_of(found: Found) -> Entry:
-    if found.data is None:
-        raise Archived(f"the content of entry {found.seq} was moved to an archive segment")
-    try:
-        entry = parse(found.data)
-    except NotAnEntry as error:
-        raise Damaged(f"entry {found.seq} cannot be read: {error}") from error
-    if entry.seq != found.seq:
-        raise Damaged(f"entry {found.seq} says that it is entry {entry.seq}")
-    return entry

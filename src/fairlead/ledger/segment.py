@@ -1,11 +1,9 @@
 """Segments: a run of entries in a file that can be verified by itself, for archives and exports.
 
-An archive is a directory of segments that together hold what a ledger has moved away.
-
 One line of JSON about the run, then each entry's canonical bytes as a line of its own, then the
 blobs that these entries name, each once, as a line of canonical JSON. The first line holds the
 frontier before the run, a signed head of the ledger, and the proof that the log up to the end of
-the run begins the log of that head.
+the run begins the log of that head. An archive is a directory of segments.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +14,9 @@ from typing import BinaryIO
 
 from fairlead.core.audit import Frontier, SignedHead, TreeNode, check_consistency, leaf_hash
 from fairlead.core.canonical import canonical
-from fairlead.ledger.entries import NotAnEntry, blobs_named, parse
+from fairlead.ledger.entries import blobs_named, parse
 from fairlead.ledger.keys import signature_holds
-from fairlead.ledger.store import Kept
+from fairlead.ledger.verify import answer
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged, Entry, LedgerReader, Progress, Verification
 from fairlead.schema.audit import SEGMENT_FORMAT, SegmentDocument, read_segment_header
@@ -26,21 +24,17 @@ from fairlead.schema.border import DOCUMENT_BYTES_MAX, BadInput
 
 ReadNodes = Callable[[Sequence[TreeNode]], list[bytes]]
 """Hashes of the tree's nodes, in the order asked."""
+Keys = Mapping[str, bytes]
+Reported = Progress | None
 _PAGE = 1_000
 # What a first line can come to: 64 hashes of 64 digits twice, and a few hundred keys.
 _HEADER_BYTES_MAX = 1 << 20
 
 
 def write_segment(
-    reader: LedgerReader,
-    nodes: ReadNodes,
-    first: int,
-    last: int,
-    out: BinaryIO,
-    *,
-    progress: Progress | None = None,
+    reader: LedgerReader, nodes: ReadNodes, run: range, out: BinaryIO, progress: Reported
 ) -> None:
-    head = reader.head()
+    first, last, head = run[0], run[-1], reader.head()
     header = {
         "format": SEGMENT_FORMAT,
         "first": first,
@@ -80,11 +74,11 @@ class Segment:
 
     def entries(self) -> Iterator[Entry]:
         """The entries as the file has them, not compared with anything."""
-        for _ in range(self.header.first, self.header.last + 1):
+        for seq in range(self.header.first, self.header.last + 1):
             line = self._file.readline(DOCUMENT_BYTES_MAX)
             if not line:
                 return
-            yield parse(line.removesuffix(b"\n"))
+            yield parse(line.removesuffix(b"\n"), seq)
 
     def blobs(self) -> Iterator[bytes]:
         """After the entries: the blobs that they name."""
@@ -93,24 +87,20 @@ class Segment:
 
     def verify(
         self,
-        held: tuple[SignedHead, ...] = (),
+        held: Sequence[SignedHead] = (),
         *,
-        keys: Mapping[str, bytes] | None = None,
-        progress: Progress | None = None,
+        keys: Keys | None = None,
+        progress: Reported = None,
     ) -> Verification:
         """Follow the entries to the head. `keys`: those of the ledger, else those in the file."""
         header, head = self.header, self.header.head.to_head()
         frontier = Frontier(header.first - 1, tuple(map(bytes.fromhex, header.before)))
         roots = {frontier.size: frontier.root()}
         cuts, named = {signed.head.size for signed in held}, dict[str, int]()
-
-        def answer(problem: str = "", seq: int | None = None) -> Verification:
-            return Verification(frontier.size, frontier.root().hex(), problem, seq)
-
         try:
             for seq, entry in enumerate(self.entries(), start=header.first):
                 if entry.seq != seq:
-                    return answer(f"entry {seq} is missing or out of place", seq)
+                    raise Damaged(f"entry {seq} is missing or out of place", seq)
                 frontier = frontier.extend([leaf_hash(entry.data)]).frontier
                 if seq in cuts:
                     roots[seq] = frontier.root()
@@ -118,39 +108,37 @@ class Segment:
                     named.setdefault(digest, seq)
                 if progress and seq % _PAGE == 0:
                     progress(seq - header.first + 1, header.last - header.first + 1)
-        except NotAnEntry as error:
-            return answer(f"entry {frontier.size + 1} cannot be read: {error}", frontier.size + 1)
-        if frontier.size != header.last:
-            return answer(f"ends after entry {frontier.size}, not {header.last}")
-        if problem := self._problem(head, frontier, keys) or _held(held, head, roots):
-            return answer(problem)
-        return answer(*self._check_blobs(named))
+            if frontier.size != header.last:
+                raise Damaged(f"ends after entry {frontier.size}, not {header.last}")
+            self._check_head(head, frontier, keys)
+            _check_held(held, head, roots)
+            self._check_blobs(named)
+        except Damaged as damage:
+            return answer(frontier, damage)
+        return answer(frontier)
 
-    def _check_blobs(self, named: dict[str, int]) -> tuple[str, int | None]:
+    def _check_blobs(self, named: dict[str, int]) -> None:
         """Every blob that an entry names is here, and nothing else is."""
         for data in self.blobs():
             if named.pop(sha256(data).hexdigest(), None) is None:
-                return "holds something that none of its entries names", None
+                raise Damaged("holds something that none of its entries names")
         for seq in named.values():
-            return f"a blob of entry {seq} is missing or was changed", seq
-        return "", None
+            raise Damaged(f"a blob of entry {seq} is missing or was changed", seq)
 
-    def _problem(
-        self, head: SignedHead, frontier: Frontier, keys: Mapping[str, bytes] | None
-    ) -> str:
+    def _check_head(self, signed: SignedHead, frontier: Frontier, keys: Keys | None) -> None:
+        head = signed.head
         known = {name: bytes.fromhex(key) for name, key in self.header.keys.items()}
-        key = (known if keys is None else keys).get(head.head.key_id)
-        if key is None or not signature_holds(key, head.head.to_sign(), head.signature):
-            return "the signature of its head does not hold"
+        key = (known if keys is None else keys).get(head.key_id)
+        if key is None or not signature_holds(key, head.to_sign(), signed.signature):
+            raise Damaged("the signature of its head does not hold")
         if not check_consistency(
             old_size=frontier.size,
             old_root=frontier.root(),
-            new_size=head.head.size,
-            new_root=bytes.fromhex(head.head.root),
+            new_size=head.size,
+            new_root=bytes.fromhex(head.root),
             proof=[bytes.fromhex(node) for node in self.header.consistency],
         ):
-            return "the entries are not those of its head"
-        return ""
+            raise Damaged("the entries are not those of its head")
 
 
 @contextmanager
@@ -162,39 +150,30 @@ def open_segment(path: Path) -> Iterator[Segment]:
         raise PermanentFault(f"cannot read {path}: {error.strerror}") from error
 
 
-def _held(held: tuple[SignedHead, ...], head: SignedHead, roots: dict[int, bytes]) -> str:
+def _check_held(held: Sequence[SignedHead], own: SignedHead, roots: dict[int, bytes]) -> None:
     """Heads that were held elsewhere: of the same ledger, at a size inside the run."""
-    for signed in held:
-        size = signed.head.size
-        if signed.head.ledger != head.head.ledger:
-            return f"the head held elsewhere is of ledger {signed.head.ledger}"
-        if size == head.head.size and signed.head.root == head.head.root:
+    for head in (signed.head for signed in held):
+        size, root = head.size, roots.get(head.size)
+        if head.ledger != own.head.ledger:
+            raise Damaged(f"the head held elsewhere is of ledger {head.ledger}")
+        if (size, head.root) == (own.head.size, own.head.root):
             continue
-        if size not in roots:
-            return f"the head held elsewhere (size {size}) ends outside of this segment"
-        if roots[size].hex() != signed.head.root:
-            return f"the entries up to {size} are not those of the head held elsewhere"
-    return ""
-
-
-def segment_name(ledger: str, first: int, last: int) -> str:
-    return f"{ledger}-{first:012d}-{last:012d}.jsonl"
+        if root is None:
+            raise Damaged(f"the head held elsewhere (size {size}) ends outside of this segment")
+        if root.hex() != head.root:
+            raise Damaged(f"the entries up to {size} are not those of the head held elsewhere")
 
 
 def verify_archive(
-    directory: Path,
-    kept: Kept,
-    nodes: ReadNodes,
-    keys: Mapping[str, bytes],
-    progress: Progress | None = None,
+    segments: Sequence[Path], archived_to: int, nodes: ReadNodes, keys: Keys, progress: Reported
 ) -> Verification:
-    """Whether the segments in a directory hold every archived entry, exactly as the tree has them.
+    """Whether these segments, in order, hold every archived entry exactly as the tree has them.
 
     A segment's entries are the tree's if the frontiers at both ends are the tree's.
     """
     done, root = 0, Frontier().root().hex()
-    for path in sorted(directory.glob(f"{kept.head.head.ledger}-*.jsonl")):
-        if done >= kept.archived_to:
+    for path in segments:
+        if done >= archived_to:
             break
         try:
             with open_segment(path) as segment:
@@ -202,17 +181,16 @@ def verify_archive(
                 if header.last <= done:
                     continue  # written again after a crash, under another end
                 if header.first > done + 1:
-                    return Verification(done, root, f"no segment holds entry {done + 1}", done + 1)
-                before = [bytes.fromhex(peak) for peak in header.before]
+                    break
                 found = segment.verify(keys=keys, progress=progress)
         except BadInput as error:
             return Verification(done, root, f"{path.name}: {error}")
-        start = list(Frontier.of(header.first - 1, nodes).peaks)
+        before = [peak.hex() for peak in Frontier.of(header.first - 1, nodes).peaks]
         end = Frontier.of(header.last, nodes).root().hex()
-        if not found.ok or before != start or found.root != end:
+        if not found.ok or header.before != before or found.root != end:
             problem = found.problem or "its entries are not those of the ledger"
             return Verification(done, root, f"{path.name}: {problem}", found.seq)
         done, root = header.last, end
-    if done < kept.archived_to:
+    if done < archived_to:
         return Verification(done, root, f"no segment holds entry {done + 1}", done + 1)
     return Verification(done, root)

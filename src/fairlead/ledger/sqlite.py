@@ -1,180 +1,127 @@
 """The ledger in one SQLite file: the embedded default.
 
-    with SqliteLedger.open("ledger.db", KeyDirectory("keys")) as ledger: ...
-    with SqliteReader("ledger.db") as reader: ...        # beside a running writer, without a key
-
 WAL, synced in full. One process writes, which a lock beside the file makes sure of; it keeps the
 tree's frontier in memory, so an append reads nothing but the effects it must not repeat. Reads have
 a connection of their own: they see what is durable and never wait for the writer, nor it for them.
+
+A backup is a whole ledger as of one moment. Restoring one loses what came after it; the restored
+ledger says so in a signed entry that begins a new epoch, so that a holder of a later head learns
+that entries are gone, and how many, instead of finding a log that seems to be forged.
 """
 
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Self
 
+from fairlead.core.audit import SignedHead
 from fairlead.host import files
-from fairlead.ledger import entries, store
-from fairlead.ledger.keys import Signers
+from fairlead.ledger import store
+from fairlead.ledger.entries import Numbered, Prepared, number, store_beside
+from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.writing import StoreWriter, check_opening
+from fairlead.ledger.writing import StoreWriter, begin
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault, faults
-from fairlead.ports.ledger import Damaged, HeadMoved
+from fairlead.ports.ledger import Damaged, Entry, HeadMoved
 
 BUSY_TIMEOUT_S = 5.0
 # Pages that may wait in the log before they are moved into the file: a bulk of appends then
 # syncs the file once per 16 MiB rather than once per 4.
 WAL_PAGES = 4_000
 
-_TEMPORARY = {
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_INTERRUPT,
-    # How a full disk shows itself when the shared-memory file beside the log has to grow.
-    sqlite3.SQLITE_IOERR_SHMSIZE,
-}
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR_SHMSIZE}
+"""The last: a full disk when the shared-memory file beside the log has to grow."""
+_TEMPORARY = _NO_ROOM | {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT}
+_DURABLE = (("journal_mode", "WAL", "wal"), ("synchronous", "FULL", 2), ("foreign_keys", "ON", 1))
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-
-
-class _Repeated(Exception):
-    """An effect is recorded already."""
 
 
 class SqliteReader(StoreReader):
     """Reads a ledger's file."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__(SqliteSource(Path(path)))
+        super().__init__(SqliteSession(Path(path), open_reader(Path(path))))
 
 
-class SqliteLedger(StoreWriter):
+class SqliteLedger(StoreWriter[sqlite3.Connection]):
     """Writes a ledger's file; `open` is the way to get one."""
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        source: "SqliteSource",
-        position: entries.Position,
-        signers: Signers,
-        resources: ExitStack,
-    ) -> None:
-        super().__init__(source, signers)
-        self._connection, self._position, self._resources = connection, position, resources
-        self._writer = threading.Lock()
-
     @classmethod
-    def open(
-        cls,
-        path: str | Path,
-        signers: Signers,
-        *,
-        ledger_id: str | None = None,
-        time_ms: int | None = None,
-    ) -> Self:
-        """Open a ledger for writing, or begin one (`ledger_id`, `time_ms`: of its first entry).
+    def open(cls, path: str | Path, signers: KeyDirectory) -> Self:
+        """Open a ledger for writing, or begin one.
 
-        Verifies what came after the last checkpoint, so that damage at the end of the log, where
-        a crash may have left it, is found before anything is built on it.
+        Damage at the end of the log, where a crash may have left it, is found here (`Damaged`).
         """
         path = Path(path)
         with ExitStack() as resources:
-            resources.callback(os.close, _lock(path))
-            connection = resources.enter_context(closing(open_writer(path)))
-            if not store.has_begun(connection.execute):
-                with transaction(connection, "begin a ledger"):
-                    _store(connection, entries.first_entry(signers, ledger_id, time_ms))
-            source = resources.enter_context(closing(SqliteSource(path)))
-            position = check_opening(source, signers)
-            return cls(connection, source, position, signers, resources.pop_all())
+            with faults(f"open {path}"):
+                path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+                # SQLite's own lock is held per transaction only; between two of ours no other
+                # writer may append, because the frontier is kept in memory.
+                resources.callback(os.close, files.lock_alone(lock_file(path), of=path))
+                create(path)
+            session = resources.enter_context(closing(SqliteSession(path, open_writer(path))))
+            begin(session, signers)
+            source = resources.enter_context(closing(SqliteSession(path, open_reader(path))))
+            return cls(session, source, signers, resources)
 
     def _record(
-        self, drafts: Sequence[entries.Prepared], *, time_ms: int, expected_size: int | None
+        self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
     ) -> list[store.Found]:
-        """Number and store under the writer's lock.
+        """Hardly any effect is a repeated one, and the index over them is written anyway: only
+        when it refuses are they looked up."""
 
-        Hardly any effect is a repeated one, and the index over them is written anyway: only when
-        it refuses are they looked up.
-        """
-        with self._writer:
-            try:
-                return self._try(drafts, time_ms, expected_size, entries.nothing_recorded)
-            except _Repeated:
-                return self._try(drafts, time_ms, expected_size, self._lookup)
-
-    def _try(
-        self,
-        drafts: Sequence[entries.Prepared],
-        time_ms: int,
-        expected_size: int | None,
-        lookup: entries.Lookup,
-    ) -> list[store.Found]:
-        with transaction(self._connection, "append to the ledger"):
+        def append(connection: sqlite3.Connection) -> list[store.Found]:
             size = self._position.frontier.size
-            if expected_size is not None and expected_size != size:
-                raise HeadMoved(expected=expected_size, size=size)
-            sorted_out = entries.sort_out(drafts, lookup)
-            if not sorted_out.fresh:
-                return sorted_out.found(())
-            done = entries.sequence(
-                self._position, sorted_out.fresh, self._signers, time_ms=time_ms
-            )
+            if expected_size not in (None, size):
+                raise HeadMoved(expected=expected_size or 0, size=size)
             try:
-                _store(self._connection, done)
-            except sqlite3.IntegrityError as error:
-                if lookup is entries.nothing_recorded:
-                    raise _Repeated from error
-                raise
-        self._position = done.position  # only now: what is not durable never was
-        return sorted_out.found(done.rows)
+                return self._store(connection, drafts, {}, time_ms)
+            except sqlite3.IntegrityError:
+                known = dict(_recorded(connection, drafts))
+                return self._store(connection, drafts, known, time_ms)
 
-    def _lookup(self, effects: Sequence[store.Effect]) -> dict[store.Effect, store.Found]:
-        sql = "SELECT seq, data FROM entries WHERE plan_id = ? AND effect = ?"
-        execute, found = self._connection.execute, {}
-        for effect in effects:
-            row = execute(sql, effect).fetchone()
-            if row is not None:
-                found[effect] = store.Found(*row)
-        return found
+        return self._session.run("append to the ledger", append)
 
-    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
-        with self._writer, transaction(self._connection, doing):
-            work(_executing(self._connection))
-
-    def close(self) -> None:
-        with self._writer:
-            self._resources.close()
+    def _store(
+        self,
+        connection: sqlite3.Connection,
+        drafts: Sequence[Prepared],
+        known: Mapping[store.Effect, store.Found],
+        time_ms: int,
+    ) -> list[store.Found]:
+        done = number(self._position, drafts, known, self._signers, time_ms=time_ms)
+        if done.rows:
+            with self._session.changing(connection):
+                self._session.store(connection, done)
+            self._position = done.position  # only now: what is not durable never was
+        return done.answers
 
 
-def _executing(connection: sqlite3.Connection) -> Callable[..., sqlite3.Cursor]:
-    return lambda text, *values: connection.execute(text, values)
+def _recorded(
+    connection: sqlite3.Connection, drafts: Sequence[Prepared]
+) -> Iterator[tuple[store.Effect, store.Found]]:
+    sql = "SELECT seq, data FROM entries WHERE plan_id = ? AND effect = ?"
+    for draft in drafts:
+        for row in connection.execute(sql, (draft.plan_id, draft.effect)):
+            yield (draft.plan_id, draft.effect), store.Found(*row)
 
 
-def _store(connection: sqlite3.Connection, done: entries.Sequenced) -> None:
-    """All rows of a step, inside the caller's transaction."""
-    connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
-    if done.blobs:
-        connection.executemany(store.STORE_BLOB, done.blobs)
-    store.store_head(_executing(connection), done.head, done.rows[0].seq - 1)
+class SqliteSession:
+    """A connection to one file, for writing or for reading."""
 
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self._connection, self._lock = path, connection, threading.Lock()
 
-class SqliteSource:
-    """Queries of one file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._connection: sqlite3.Connection | None = open_reader(path)
-        self._lock = threading.Lock()
+    def run(self, doing: str, work: Callable[[sqlite3.Connection], store.T]) -> store.T:
+        with self._lock, sqlite_faults(doing):
+            return work(self._connection)
 
     def query(self, text: str, *values: object) -> list[store.Row]:
-        with self._lock, sqlite_faults(f"read {self.path}"):
-            if self._connection is None:
-                raise sqlite3.ProgrammingError("the ledger is closed")
-            return self._connection.execute(text, values).fetchall()
+        return self.run(f"read {self.path}", lambda found: found.execute(text, values).fetchall())
 
     @contextmanager
     def view(self) -> Iterator[store.SqlView]:
@@ -182,11 +129,25 @@ class SqliteSource:
             connection.execute("BEGIN")
             yield view_of(connection, self.path)
 
+    @contextmanager
+    def changing(self, connection: sqlite3.Connection) -> Iterator[store.Execute]:
+        """All of it, durably, or nothing: also when what goes wrong is an interrupt."""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield lambda text, *values: connection.execute(text, values)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def store(self, connection: sqlite3.Connection, done: Numbered) -> None:
+        connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
+        store_beside(lambda text, *values: connection.execute(text, values), done)
+
     def close(self) -> None:
         with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+            self._connection.close()
 
 
 def view_of(connection: sqlite3.Connection, path: Path) -> store.SqlView:
@@ -203,60 +164,23 @@ def view_of(connection: sqlite3.Connection, path: Path) -> store.SqlView:
     return store.SqlView(stream, hint="NOT INDEXED", complaint=complaint)
 
 
-def fault(error: sqlite3.Error, doing: str) -> Fault:
-    """The fault that an error of SQLite is; raise it `from error`."""
-    message = f"cannot {doing}: {error}"
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:
-        return PermanentFault(message)
-    if code in _TEMPORARY or code & 0xFF in _TEMPORARY:
-        return TemporaryFault(message)
-    if code & 0xFF in _DAMAGED:
-        return Damaged(message)
-    return PermanentFault(message)
-
-
 @contextmanager
 def sqlite_faults(doing: str) -> Iterator[None]:
+    """Translate SQLite's errors inside into faults."""
     try:
         yield
     except sqlite3.Error as error:
-        raise fault(error, doing) from error
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection, doing: str) -> Iterator[None]:
-    """All of it, durably, or nothing: also when what goes wrong is an interrupt."""
-    with sqlite_faults(doing):
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+        kind: type[Fault] = PermanentFault
+        if {code, code & 0xFF} & _TEMPORARY:
+            kind = TemporaryFault
+        elif code & 0xFF in _DAMAGED:
+            kind = Damaged
+        raise kind(f"cannot {doing}: {error}") from error
 
 
 def lock_file(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
-
-
-def _lock(path: Path) -> int:
-    """Be the only writer, of a file that is made if it is missing.
-
-    SQLite's own lock is held per transaction only; between two of ours no other writer may append,
-    because the frontier is kept in memory.
-    """
-    with faults(f"open {path}"):
-        try:
-            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            descriptor = files.lock_alone(lock_file(path))
-        except files.LockHeld as held:
-            message = f"{path} has another writer: process {held.holder}"
-            raise PermanentFault(message) from held
-        create(path)
-        return descriptor
 
 
 def create(path: Path) -> None:
@@ -266,39 +190,38 @@ def create(path: Path) -> None:
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """A connection that writes; what was asked of SQLite is read back."""
-    with sqlite_faults(f"open {path}"):
-        connection = _connect(path, "rw")
-        try:
-            _set(connection, path, "journal_mode", "WAL", reads="wal")
-            _set(connection, path, "synchronous", "FULL", reads=2)
-            _set(connection, path, "foreign_keys", "ON", reads=1)
-            connection.execute("PRAGMA trusted_schema = OFF")
-            connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-            connection.execute("PRAGMA cache_size = -65536")  # KiB
-            migrate(connection)
-        except BaseException:
-            connection.close()
-            raise
+    """A connection that writes. Pragmas are read back: a refused one is no error to SQLite."""
+    with sqlite_faults(f"open {path}"), _opening(path, "rw") as connection:
+        for pragma, value, wanted in _DURABLE:
+            connection.execute(f"PRAGMA {pragma} = {value}")
+            (found,) = connection.execute(f"PRAGMA {pragma}").fetchone()
+            if found != wanted:
+                problem = f"SQLite refuses {pragma} = {value} (it stays {found!r})"
+                raise PermanentFault(f"{path}: {problem}")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        connection.execute("PRAGMA cache_size = -65536")  # KiB
+        migrate(connection)
     return connection
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise PermanentFault(f"there is no ledger at {path}")
-    with sqlite_faults(f"read {path}"):
-        connection = _connect(path, "ro")
-        try:
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("PRAGMA trusted_schema = OFF")
-            connection.execute("PRAGMA cell_size_check = ON")
-            (applied,) = connection.execute("PRAGMA user_version").fetchone()
-            if store.missing_migrations("sqlite", applied):
-                raise PermanentFault(f"{path} is not a ledger, or one of an earlier release")
-        except BaseException:
-            connection.close()
-            raise
+    with sqlite_faults(f"read {path}"), _opening(path, "ro") as connection:
+        for setting in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON"):
+            connection.execute(f"PRAGMA {setting}")
+        if _missing(connection):
+            raise PermanentFault(f"{path} is not a ledger, or one of an earlier release")
     return connection
+
+
+@contextmanager
+def _opening(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    """A new connection, closed again if it cannot be prepared."""
+    with ExitStack() as undo:
+        yield undo.enter_context(closing(_connect(path, mode)))
+        undo.pop_all()
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -311,19 +234,63 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     )
 
 
-def _set(
-    connection: sqlite3.Connection, path: Path, pragma: str, value: str, *, reads: object
-) -> None:
-    """A pragma that cannot be had is no error to SQLite; the row it answers with says so."""
-    connection.execute(f"PRAGMA {pragma} = {value}")
-    (found,) = connection.execute(f"PRAGMA {pragma}").fetchone()
-    if found != reads:
-        raise PermanentFault(f"{path}: SQLite refuses {pragma} = {value} (it stays {found!r})")
+def _missing(connection: sqlite3.Connection) -> list[tuple[int, str, str]]:
+    (applied,) = connection.execute("PRAGMA user_version").fetchone()
+    return store.missing_migrations("sqlite", applied)
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    (applied,) = connection.execute("PRAGMA user_version").fetchone()
-    for migration in store.missing_migrations("sqlite", applied):
+    for version, _, sql in _missing(connection):
         connection.executescript(
-            f"BEGIN IMMEDIATE;\n{migration.sql}\nPRAGMA user_version = {migration.number};\nCOMMIT;"
+            f"BEGIN IMMEDIATE;\n{sql}\nPRAGMA user_version = {version};\nCOMMIT;"
         )
+
+
+def backup(path: Path, target: Path) -> SignedHead:
+    """Copy a ledger as it is now into a file that appears whole or not at all; returns its head."""
+    if target.exists():
+        raise PermanentFault(f"{target} is there already")
+    with faults(f"write {target}"), files.draft(target) as draft:
+        return _copy(path, Path(draft))
+
+
+def restore(
+    source: Path,
+    path: Path,
+    signers: KeyDirectory,
+    *,
+    time_ms: int,
+    author: str,
+    reason: str,
+    lost: SignedHead | None = None,
+) -> Entry:
+    """Put a backup where a ledger is to be, and begin a new epoch; returns the entry that says so.
+
+    `lost`: the newest head that is known of the ledger that went. Refuses one that does not verify.
+    """
+    if path.exists():
+        raise PermanentFault(f"{path} is there already; move it away first")
+    with SqliteReader(source) as reader:
+        found = reader.verify()
+        if not found.ok:
+            raise Damaged(f"the backup {source} does not verify: {found.problem}")
+        signers.load(reader.head().head.key_id)
+    with faults(f"write {path}"), files.draft(path) as name:
+        draft = Path(name)
+        _copy(source, draft)
+        # The epoch begins before the file gets its name: no crash leaves a restored ledger that
+        # does not say so. Closing moves the log into the file, which is then whole by itself.
+        with SqliteLedger.open(draft, signers) as ledger:
+            entry = ledger.begin_epoch(time_ms=time_ms, author=author, reason=reason, lost=lost)
+        lock_file(draft).unlink()
+    return entry
+
+
+def _copy(source: Path, target: Path) -> SignedHead:
+    with (
+        closing(open_reader(source)) as reader,
+        sqlite_faults(f"write {target}"),
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        reader.backup(copy)
+        return store.read_kept(copy.execute)[0]

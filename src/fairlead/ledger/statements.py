@@ -11,63 +11,25 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.core.audit import Head, SignedHead, key_id, statement_to_sign
+from fairlead.core.audit import SignedHead, key_id, statement_to_sign
 from fairlead.ledger.keys import SecretKey, signature_holds
 from fairlead.ports.ledger import Draft, Entry
 
-CREATED, ROTATED, EPOCH, ARCHIVED = (
-    "ledger.created",
-    "key.rotated",
-    "ledger.epoch",
-    "ledger.archived",
-)
+CREATED, ROTATED, EPOCH = "ledger.created", "key.rotated", "ledger.epoch"
+ARCHIVED = "ledger.archived"
 OWN_KINDS = (CREATED, ROTATED, EPOCH, ARCHIVED)
 """Entries that verifying begins with."""
-KEPT_KINDS = (
-    *OWN_KINDS,
-    "owner.pseudonym",
-    "gpu.resolve.scope",
-    "gpu.resolve.draw",
-    "gpu.resolve.void",
-)
+_PROVED = ("owner.pseudonym", "gpu.resolve.scope", "gpu.resolve.draw", "gpu.resolve.void")
+KEPT = (*OWN_KINDS, *_PROVED)
 """Entries that are never moved to an archive; exports of later outcomes prove the others."""
-FORMAT = 1
-AUTHOR = "ledger"
 
 
-def created(ledger: str, key: SecretKey, *, time_ms: int) -> Draft:
-    body = {"format": FORMAT, "ledger": ledger, "public_key": key.public_key.hex()}
-    return _signed(CREATED, ledger, body, key, time_ms=time_ms, author=AUTHOR)
-
-
-def rotated(ledger: str, old: SecretKey, new: SecretKey, *, time_ms: int, author: str) -> Draft:
-    """The old key introduces the new one."""
-    body = {"new_key_id": new.key_id, "public_key": new.public_key.hex()}
-    return _signed(ROTATED, ledger, body, old, time_ms=time_ms, author=author)
-
-
-def restored(
-    head: Head, key: SecretKey, *, time_ms: int, author: str, reason: str, lost: SignedHead | None
-) -> Draft:
-    """A new epoch begins after `head`, the end of the backup."""
-    body = {
-        "epoch": head.epoch + 1,
-        "size": head.size,
-        "root": head.root,
-        "reason": reason,
-        "lost": lost.as_document() if lost else None,
-    }
-    return _signed(EPOCH, head.ledger, body, key, time_ms=time_ms, author=author)
-
-
-def archived(segment: str, *, first: int, last: int, time_ms: int, author: str) -> Draft:
-    body = {"segment": segment, "first": first, "last": last}
-    return Draft(kind=ARCHIVED, time_ms=time_ms, author=author, body=body)
-
-
-def _signed(
+def statement(
     kind: str, ledger: str, body: dict[str, Any], key: SecretKey, *, time_ms: int, author: str
 ) -> Draft:
+    """One of the ledger's own entries; the key in force signs it, unless the head alone does."""
+    if kind == ARCHIVED:
+        return Draft(kind=kind, time_ms=time_ms, author=author, body=body)
     body = {**body, "key_id": key.key_id}
     signature = key.sign(statement_to_sign(ledger, {"kind": kind, **body})).hex()
     return Draft(kind=kind, time_ms=time_ms, author=author, body={**body, "signature": signature})
@@ -102,26 +64,19 @@ class LedgerIdentity:
         if kind == CREATED:
             self.ledger = body["ledger"]
             self._introduce(body["public_key"])
-        problem = self._unsigned(kind, body) if kind != ARCHIVED else ""
-        if not problem and kind == ROTATED:
-            return self._rotate(body)
-        if not problem and kind == EPOCH:
-            return self._begin(body, seq, root)
-        return problem
-
-    def _rotate(self, body: dict[str, Any]) -> str:
-        if key_id(bytes.fromhex(body["public_key"])) != body["new_key_id"]:
-            return "the new key does not have the id it is introduced with"
-        self._introduce(body["public_key"])
-        return ""
-
-    def _begin(self, body: dict[str, Any], seq: int, root: bytes | None) -> str:
-        if body["epoch"] != self.epoch + 1 or body["size"] != seq - 1:
-            return "an epoch goes on where the last one was restored to"
-        if root is not None and body["root"] != root.hex():
-            return "the epoch was begun after other entries than these"
-        self.epoch += 1
-        self.restored_from.append(body["size"])
+        if kind != ARCHIVED and (problem := self._unsigned(kind, body)):
+            return problem
+        if kind == ROTATED:
+            if key_id(bytes.fromhex(body["public_key"])) != body["new_key_id"]:
+                return "the new key does not have the id it is introduced with"
+            self._introduce(body["public_key"])
+        if kind == EPOCH:
+            if body["epoch"] != self.epoch + 1 or body["size"] != seq - 1:
+                return "an epoch goes on where the last one was restored to"
+            if root is not None and body["root"] != root.hex():
+                return "the epoch was begun after other entries than these"
+            self.epoch += 1
+            self.restored_from.append(body["size"])
         return ""
 
     def _introduce(self, public_key: str) -> None:

@@ -1,16 +1,21 @@
 """The tables of a ledger, in SQL that SQLite and PostgreSQL share; a source runs it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from importlib.resources import files
-from typing import Any, NamedTuple, Protocol
+from dataclasses import fields
+from importlib.resources import files as resources
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from fairlead.core.audit import Head, SignedHead, TreeNode
 from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 
+if TYPE_CHECKING:
+    from fairlead.ledger.entries import Numbered
+
+C = TypeVar("C")
+T = TypeVar("T")
 CHECKPOINT_EVERY = 10_000
 """A signed head is kept each time the log passes a multiple of this: an opening verifies at most
 about so many entries, 0.1 s."""
@@ -35,47 +40,40 @@ class Found(NamedTuple):
     data: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The one changing row of a ledger: its head, and how far its content was archived."""
-
-    head: SignedHead
-    archived_to: int
-
-
-class StoredBlob(NamedTuple):
-    """A large document, and the last entry that it belongs to."""
-
-    digest: str
-    data: bytes
-    seq: int
-
-
-Effect = tuple[str, str]
+Effect = tuple[str | None, str | None]
 """A plan and one of its effects."""
 Row = tuple[Any, ...]
 
 
-class SqlSource(Protocol):
-    """Runs queries in which `?` stands for a value; each sees the newest durable state."""
+Execute = Callable[..., Iterable[Row]]
+"""A text, in which `?` stands for a value, and its values to its rows."""
+
+
+class SqlSession(Protocol[C]):
+    """One connection to the tables, used by one thread at a time."""
 
     def query(self, text: str, *values: object) -> list[Row]:
-        """All rows."""
+        """All rows, of the newest durable state."""
 
     def view(self) -> AbstractContextManager["SqlView"]:
         """The whole at one moment, on a connection that does not hold up the others."""
+
+    def run(self, doing: str, work: Callable[[C], T]) -> T:
+        """Do some work, which must bear being done twice."""
+
+    def changing(self, connection: C) -> AbstractContextManager[Execute]:
+        """A transaction beside which no other appends: all of it, durably, or nothing."""
+
+    def store(self, connection: C, done: "Numbered") -> None:
+        """All rows of a step, inside such a transaction."""
 
     def close(self) -> None:
         """Let go."""
 
 
-Query = Callable[..., Iterable[Row]]
-"""A query's text and values to its rows."""
-Execute = Callable[..., object]
-"""The same for a statement without rows, inside the caller's transaction."""
-_HEAD = "ledger, epoch, size, root, time_ms, key_id, signature"
-_EXCLUDED = ", ".join(f"excluded.{name}" for name in _HEAD.split(", "))
-_MARKS = ", ".join("?" for _ in _HEAD.split(", "))
+_COLUMNS = (*(field.name for field in fields(Head)), "signature")
+_HEAD, _MARKS = ", ".join(_COLUMNS), ", ".join("?" * len(_COLUMNS))
+_EXCLUDED = ", ".join(f"excluded.{name}" for name in _COLUMNS)
 _STORE_HEAD = (
     f"INSERT INTO kept (one, {_HEAD}) VALUES (1, {_MARKS}) ON CONFLICT (one) "
     f"DO UPDATE SET ({_HEAD}) = ({_EXCLUDED})"
@@ -86,11 +84,13 @@ _STORE_CHECKPOINT = f"INSERT INTO checkpoints ({_HEAD}) VALUES ({_MARKS})"
 class SqlView:
     """The whole ledger at one moment, to be streamed; nothing that comes later is in it."""
 
-    def __init__(self, stream: Query, *, hint: str = "", complaint: Callable[[], str]) -> None:
+    def __init__(
+        self, stream: Execute, *, hint: str = "", complaint: Callable[[], str] = lambda: ""
+    ) -> None:
         self._stream, self._hint, self.complaint = stream, hint, complaint
         """`complaint`: what the database finds wrong with itself, its indexes above all."""
 
-    def kept(self) -> Kept:
+    def kept(self) -> tuple[SignedHead, int]:
         return read_kept(self._stream)
 
     def checkpoints(self, *, above: int) -> list[SignedHead]:
@@ -105,24 +105,19 @@ class SqlView:
         return ((row[0], row[1]) for row in self._stream("SELECT digest, data FROM blobs"))
 
 
-def read_kept(query: Query) -> Kept:
+def read_kept(query: Execute) -> tuple[SignedHead, int]:
+    """The head, and the last entry whose content was archived."""
     for row in query(f"SELECT archived_to, {_HEAD} FROM kept"):
-        return Kept(_signed_head(row[1:]), row[0])
+        return _signed_head(row[1:]), row[0]
     raise Damaged("there is no head: the ledger was never begun, or lost it")
 
 
-def has_begun(query: Query) -> bool:
-    return bool(list(query("SELECT 1 FROM kept")))
-
-
-def read_nodes(query: Query, nodes: Sequence[TreeNode]) -> list[bytes]:
+def read_nodes(query: Execute, nodes: Sequence[TreeNode]) -> list[bytes]:
     """Hashes of the tree's nodes, in the order asked; `Damaged` if one is missing."""
     seqs = sorted({node.last_leaf + 1 for node in nodes})
     marks = ", ".join("?" * len(seqs))
-    completed: Mapping[int, bytes] = {}
-    if seqs:
-        rows = query(f"SELECT seq, nodes FROM entries WHERE seq IN ({marks})", *seqs)
-        completed = {row[0]: row[1] for row in rows}
+    text = f"SELECT seq, nodes FROM entries WHERE seq IN ({marks})"
+    completed: dict[int, bytes] = {row[0]: row[1] for row in (query(text, *seqs) if seqs else ())}
     try:
         hashes = [node.among(completed[node.last_leaf + 1]) for node in nodes]
     except KeyError as error:
@@ -134,11 +129,10 @@ def read_nodes(query: Query, nodes: Sequence[TreeNode]) -> list[bytes]:
 
 def store_head(execute: Execute, signed: SignedHead, old_size: int) -> None:
     """The new head, inside the caller's transaction; kept for good where it passes a checkpoint."""
-    head = signed.head
-    row = (head.ledger, head.epoch, head.size, head.root, head.time_ms, head.key_id)
-    execute(_STORE_HEAD, *row, signed.signature)
-    if head.size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY:
-        execute(_STORE_CHECKPOINT, *row, signed.signature)
+    row, size = signed.as_document().values(), signed.head.size
+    execute(_STORE_HEAD, *row)
+    if size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY:
+        execute(_STORE_CHECKPOINT, *row)
 
 
 STORE_BLOB = (
@@ -156,38 +150,24 @@ KEEP_SNAPSHOT = (
 
 def drop_content(execute: Execute, last: int, kinds: Sequence[str]) -> None:
     """Forget the bytes of entries up to `last`, but for these kinds, and their blobs."""
-    marks = ", ".join("?" * len(kinds))
-    execute(
-        "UPDATE entries SET data = NULL WHERE seq <= ? AND data IS NOT NULL "
-        f"AND kind NOT IN ({marks})",
-        last,
-        *kinds,
-    )
+    old = f"seq <= ? AND data IS NOT NULL AND kind NOT IN ({', '.join('?' * len(kinds))})"
+    execute(f"UPDATE entries SET data = NULL WHERE {old}", last, *kinds)
     execute("DELETE FROM blobs WHERE seq <= ?", last)
     execute("UPDATE kept SET archived_to = ?", last)
 
 
 def _signed_head(row: Sequence[Any]) -> SignedHead:
-    ledger, epoch, size, root, time_ms, key_id, signature = row
-    head = Head(ledger=ledger, epoch=epoch, size=size, root=root, time_ms=time_ms, key_id=key_id)
-    return SignedHead(head, signature)
+    *head, signature = row
+    return SignedHead(Head(**dict(zip(_COLUMNS, head, strict=False))), signature)
 
 
-class Migration(NamedTuple):
-    """A numbered SQL file, `0001_ledger.sql`, applied once in a transaction of its own."""
-
-    number: int
-    name: str
-    sql: str
-
-
-def missing_migrations(database: str, applied: int) -> list[Migration]:
-    """The files of a database (`sqlite`, `postgres`) after `applied`, the last one that it has."""
+def missing_migrations(database: str, applied: int) -> list[tuple[int, str, str]]:
+    """Number, name and SQL of a database's files (`0001_ledger.sql`, …) after the last applied."""
     found = []
-    for file in files("fairlead.ledger").joinpath("migrations", database).iterdir():
+    for file in resources("fairlead.ledger").joinpath("migrations", database).iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
-        found.append(Migration(int(number), name, file.read_text()))
-    if applied > max(migration.number for migration in found):
+        found.append((int(number), name, file.read_text()))
+    if applied > len(found):
         raise PermanentFault(
             f"the ledger was written by a later release (its tables are at {applied}, "
             f"this release knows {len(found)})"

@@ -8,11 +8,9 @@ is to be compared, and around each of the ledger's own entries, which may change
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
-import msgspec
-
 from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
-from fairlead.ledger.entries import BLOBS, NotAnEntry, blobs_named, index_of, parse
+from fairlead.ledger.entries import BLOBS, blobs_named, index_of, parse
 from fairlead.ledger.statements import OWN_KINDS, LedgerIdentity
 from fairlead.ledger.store import SqlView, StoredRow
 from fairlead.ports.ledger import Damaged, Entry, Progress, Verification
@@ -22,35 +20,26 @@ _MARK = f'"{BLOBS}":'.encode()
 """In the bytes of every entry that names blobs; looked for before anything is parsed."""
 
 
-class Problem(Exception):
-    """Something that is not as it was."""
-
-    def __init__(self, message: str, seq: int | None = None) -> None:
-        super().__init__(message)
-        self.seq = seq
+def answer(frontier: Frontier, damage: Damaged | None = None) -> Verification:
+    """What following the log up to this frontier showed."""
+    seq = damage.seq if damage else None
+    return Verification(frontier.size, frontier.root().hex(), str(damage or ""), seq)
 
 
-def verify(
-    view: SqlView, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
-) -> Verification:
-    return _Walk(view, held, progress).run()
-
-
-def verify_tail(view: SqlView, start: Frontier, identity: LedgerIdentity) -> Verification:
-    """Follow what came after a checkpoint, of which the caller knows frontier and identity."""
-    walk = _Walk(view, (), None)
-    walk.frontier, walk.identity, walk.whole = start, identity, False
-    return walk.run()
-
-
-class _Walk:
-    """One pass over a view."""
+class LedgerWalk:
+    """One pass over a view; with `start`, over what came after a checkpoint that was verified."""
 
     def __init__(
-        self, view: SqlView, held: Sequence[SignedHead], progress: Progress | None
+        self,
+        view: SqlView,
+        held: Sequence[SignedHead] = (),
+        *,
+        start: tuple[Frontier, LedgerIdentity] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.view, self.held, self.progress = view, held, progress
-        self.frontier, self.identity, self.whole = Frontier(), LedgerIdentity(), True
+        self.frontier, self.identity = start or (Frontier(), LedgerIdentity())
+        self.whole = start is None
         self.named: dict[str, tuple[int, int]] = {}
         """Blobs that entries name: the entry, and how many bytes it says."""
 
@@ -61,24 +50,19 @@ class _Walk:
             self._held()
             if self.whole:
                 self._beside()
-        except Problem as problem:
-            return self._answer(str(problem), problem.seq)
         except Damaged as damage:
-            return self._answer(str(damage), None)
-        return self._answer("", None)
-
-    def _answer(self, problem: str, seq: int | None) -> Verification:
-        return Verification(self.frontier.size, self.frontier.root().hex(), problem, seq)
+            return answer(self.frontier, damage)
+        return answer(self.frontier)
 
     def _entries(self) -> None:
-        kept = self.view.kept()
-        total, start = kept.head.head.size, self.frontier.size
+        newest, archived_to = self.view.kept()
+        total, start = newest.head.size, self.frontier.size
         heads = {head.head.size: head for head in self.view.checkpoints(above=start)}
-        heads[total] = kept.head
+        heads[total] = newest
         cuts = heads.keys() | {head.head.size for head in self.held}
         self.roots = {start: self.frontier.root()}
         for batch in _batches(self.view.rows(after=start), cuts):
-            self._batch(batch, kept.archived_to)
+            self._batch(batch, archived_to)
             size = self.frontier.size
             if size in cuts:
                 self.roots[size] = self.frontier.root()
@@ -87,14 +71,14 @@ class _Walk:
             if self.progress:
                 self.progress(size, total)
         if self.frontier.size != total:
-            raise Problem(f"ends after entry {self.frontier.size}, but the head covers {total}")
+            raise Damaged(f"ends after entry {self.frontier.size}, but the head covers {total}")
 
     def _batch(self, batch: list[StoredRow], archived_to: int) -> None:
         size = self.frontier.size
         leaves = []
         for seq, row in enumerate(batch, start=size + 1):
             if row.seq != seq:
-                raise Problem(f"entry {seq} is missing", seq)
+                raise Damaged(f"entry {seq} is missing", seq)
             if row.data is not None:
                 leaves.append(leaf_hash(row.data))
                 _check_index(row, row.data)
@@ -104,62 +88,53 @@ class _Walk:
             elif seq <= archived_to:
                 leaves.append(row.nodes[:HASH_BYTES])
             else:
-                raise Problem(f"the content of entry {seq} is missing", seq)
+                raise Damaged(f"the content of entry {seq} is missing", seq)
         if batch[0].kind in OWN_KINDS or size == 0:
-            self._own(batch[0])
+            root = self.frontier.root()
+            if problem := self.identity.follow(_entry(batch[0]), root_before=root):
+                raise Damaged(f"entry {batch[0].seq}: {problem}", batch[0].seq)
         frontier, completed = self.frontier.extend(leaves)
         if completed != [row.nodes for row in batch]:
-            raise _difference(completed, batch)
+            for row, nodes in zip(batch, completed, strict=True):
+                _check_nodes(row, nodes)
         self.frontier = frontier
-
-    def _own(self, row: StoredRow) -> None:
-        if problem := self.identity.follow(_entry(row), root_before=self.frontier.root()):
-            raise Problem(f"entry {row.seq}: {problem}", row.seq)
 
     def _head(self, signed: SignedHead, which: str) -> None:
         size = signed.head.size
         if signed.head.root != self.roots[size].hex():
-            raise Problem(f"the entries up to {size} are not those of {which}")
+            raise Damaged(f"the entries up to {size} are not those of {which}")
         if problem := self.identity.check(signed):
-            raise Problem(f"{which} of size {size} {problem}")
+            raise Damaged(f"{which} of size {size} {problem}")
 
     def _held(self) -> None:
         for signed in self.held:
             head, identity = signed.head, self.identity
             what = f"the head held elsewhere (size {head.size})"
             if head.ledger != identity.ledger:
-                raise Problem(f"{what} is of ledger {head.ledger}, this is {identity.ledger}")
-            lost = _lost(identity, signed)
-            if lost is not None:
-                raise Problem(
-                    f"{what} covers entries that are gone: the ledger was restored from a backup "
-                    f"of {lost} entries",
-                    lost + 1,
-                )
+                raise Damaged(f"{what} is of ledger {head.ledger}, this is {identity.ledger}")
+            # The size to which a later epoch was restored may cut off what the head covers.
+            lost = min(identity.restored_from[head.epoch :], default=head.size)
+            if lost < head.size:
+                gone = f"the ledger was restored from a backup of {lost} entries"
+                raise Damaged(f"{what} covers entries that are gone: {gone}", lost + 1)
             if head.epoch > identity.epoch or head.size > self.frontier.size:
-                raise Problem(f"{what} covers more than the {self.frontier.size} entries here")
+                raise Damaged(f"{what} covers more than the {self.frontier.size} entries here")
             if problem := identity.check_signature(signed):
-                raise Problem(f"{what} {problem}")
+                raise Damaged(f"{what} {problem}")
             if self.roots[head.size].hex() != head.root:
-                raise Problem(f"the entries up to {head.size} are not those of {what}")
+                raise Damaged(f"the entries up to {head.size} are not those of {what}")
 
     def _beside(self) -> None:
         for digest, data in self.view.blobs():
             if sha256(data).hexdigest() != digest:
-                raise Problem(f"blob {digest} does not have the content of its name")
+                raise Damaged(f"blob {digest} does not have the content of its name")
             seq, size = self.named.pop(digest, (None, len(data)))
             if size != len(data):
-                raise Problem(f"a blob of entry {seq} is not as long as it says", seq)
+                raise Damaged(f"a blob of entry {seq} is not as long as it says", seq)
         for seq, _ in self.named.values():
-            raise Problem(f"a blob of entry {seq} is missing", seq)
+            raise Damaged(f"a blob of entry {seq} is missing", seq)
         if complaint := self.view.complaint():
-            raise Problem(f"the database is damaged: {complaint}")
-
-
-def _lost(identity: LedgerIdentity, signed: SignedHead) -> int | None:
-    """The size to which a later epoch was restored, if that cut off what the head covers."""
-    later = identity.restored_from[signed.head.epoch :]
-    return min(later) if later and min(later) < signed.head.size else None
+            raise Damaged(f"the database is damaged: {complaint}")
 
 
 def _batches(rows: Iterable[StoredRow], cuts: Iterable[int]) -> Iterator[list[StoredRow]]:
@@ -179,28 +154,20 @@ def _batches(rows: Iterable[StoredRow], cuts: Iterable[int]) -> Iterator[list[St
 
 def _entry(row: StoredRow) -> Entry:
     if row.data is None:
-        raise Problem(f"the content of entry {row.seq} is missing", row.seq)
-    try:
-        return parse(row.data)
-    except NotAnEntry as error:
-        raise Problem(f"entry {row.seq} cannot be read: {error}", row.seq) from error
+        raise Damaged(f"the content of entry {row.seq} is missing", row.seq)
+    return parse(row.data, row.seq)
 
 
 def _check_index(row: StoredRow, data: bytes) -> None:
     """What an entry is found by must be what it says."""
-    try:
-        index = index_of(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Problem(f"entry {row.seq} cannot be read: {error}", row.seq) from error
+    index = index_of(data, row.seq)
     if (index.seq, index.kind, index.plan_id, index.effect) != row[:4]:
-        raise Problem(f"entry {row.seq} is kept under other names than it says", row.seq)
+        raise Damaged(f"entry {row.seq} is kept under other names than it says", row.seq)
 
 
-def _difference(completed: list[bytes], batch: list[StoredRow]) -> Problem:
-    """Where the tree that was grown again first differs from the stored one."""
-    row, nodes = next(
-        (row, nodes) for row, nodes in zip(batch, completed, strict=True) if row.nodes != nodes
-    )
+def _check_nodes(row: StoredRow, nodes: bytes) -> None:
+    """The nodes that grow again from the entries must be the stored ones."""
     if row.nodes[:HASH_BYTES] != nodes[:HASH_BYTES]:
-        return Problem(f"entry {row.seq} is not the one that the tree was built from", row.seq)
-    return Problem(f"a node of the tree above entry {row.seq} was changed", row.seq)
+        raise Damaged(f"entry {row.seq} is not the one that the tree was built from", row.seq)
+    if row.nodes != nodes:
+        raise Damaged(f"a node of the tree above entry {row.seq} was changed", row.seq)

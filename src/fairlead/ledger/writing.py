@@ -2,42 +2,46 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, Generic
 
 from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
 from fairlead.ledger import store
-from fairlead.ledger.entries import Position, Prepared, prepare
-from fairlead.ledger.keys import Signers
-from fairlead.ledger.reading import StoreReader, entry_of, identity_at
-from fairlead.ledger.segment import segment_name
-from fairlead.ledger.statements import KEPT_KINDS, LedgerIdentity, archived, restored, rotated
-from fairlead.ledger.verify import verify_tail
+from fairlead.ledger.entries import Numbered, Position, Prepared, entry_of, first_entry, prepare
+from fairlead.ledger.keys import KeyDirectory
+from fairlead.ledger.reading import StoreReader, identity_at
+from fairlead.ledger.statements import ARCHIVED, EPOCH, KEPT, ROTATED, LedgerIdentity, statement
+from fairlead.ledger.store import C, SqlSession
+from fairlead.ledger.verify import LedgerWalk
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
 
-StatementMaker = Callable[[Head], Draft]
 
+class StoreWriter(StoreReader, ABC, Generic[C]):
+    """A `Ledger` over any database that can record. Takes over `resources`."""
 
-class StoreWriter(StoreReader, ABC):
-    """A `Ledger` over any database that can record."""
-
-    def __init__(self, source: store.SqlSource, signers: Signers) -> None:
+    def __init__(
+        self,
+        session: SqlSession[C],
+        source: SqlSession[C],
+        keys: KeyDirectory,
+        resources: ExitStack,
+    ) -> None:
         super().__init__(source)
-        self._signers = signers
+        self._session, self._signers = session, keys
+        self._position = check_opening(source, keys)
         self._failure: str | None = None
+        self._resources = resources.pop_all()
 
     @abstractmethod
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
     ) -> list[store.Found]:
         """Number and store, all or none, durably; `HeadMoved` if the size is another."""
-
-    @abstractmethod
-    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
-        """Change something else than entries, in a transaction of its own."""
 
     def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
         require(len(drafts) > 0, "there is something to append")
@@ -59,41 +63,33 @@ class StoreWriter(StoreReader, ABC):
 
     def rotate_key(self, *, time_ms: int, author: str) -> Entry:
         new = self._signers.create()
-
-        def introduce(head: Head) -> Draft:
-            old = self._signers.load(head.key_id)
-            return rotated(head.ledger, old, new, time_ms=time_ms, author=author)
-
-        return self._state(introduce)
+        body = {"new_key_id": new.key_id, "public_key": new.public_key.hex()}
+        return self._state(ROTATED, lambda _: body, time_ms=time_ms, author=author)
 
     def begin_epoch(
         self, *, time_ms: int, author: str, reason: str, lost: SignedHead | None = None
     ) -> Entry:
+        def body(head: Head) -> dict[str, Any]:  # where the backup ends, and the epoch begins
+            place = {"epoch": head.epoch + 1, "size": head.size, "root": head.root}
+            return {**place, "reason": reason, "lost": lost.as_document() if lost else None}
 
-        def begin(head: Head) -> Draft:
-            key = self._signers.load(head.key_id)
-            return restored(head, key, time_ms=time_ms, author=author, reason=reason, lost=lost)
-
-        return self._state(begin)
+        return self._state(EPOCH, body, time_ms=time_ms, author=author)
 
     def archive(self, directory: Path, *, last: int, time_ms: int, author: str) -> Path:
         """Move the content of the entries up to `last` into a segment; returns its file.
 
-        Their places in the tree stay, so everything still proves and verifies; so do their plans
-        and effects. Kinds that are never moved are in the segment too, but are kept.
+        Their places in the tree stay, so everything still proves and verifies. Kinds that are
+        never moved are in both.
         """
-        kept = store.read_kept(self._query)
-        first, head = kept.archived_to + 1, kept.head.head
+        signed, archived_to = store.read_kept(self._query)
+        first, head = archived_to + 1, signed.head
         require(first <= last <= head.size, f"what is archived lies in {first} to {head.size}")
-        path = directory / segment_name(head.ledger, first, last)
-        self.export_file(path, first=first, last=last)
+        path = directory / f"{head.ledger}-{first:012d}-{last:012d}.jsonl"
+        self.export(path, first=first, last=last)
+        body = {"segment": path.name, "first": first, "last": last}
         # Said before it is done: a crash in between leaves the content in both places.
-        self._state(
-            lambda _: archived(path.name, first=first, last=last, time_ms=time_ms, author=author)
-        )
-        self._change(
-            "archive entries", lambda execute: store.drop_content(execute, last, KEPT_KINDS)
-        )
+        self._state(ARCHIVED, lambda _: body, time_ms=time_ms, author=author)
+        self._change("archive entries", partial(store.drop_content, last=last, kinds=KEPT))
         return path
 
     def blob_put(self, data: bytes) -> str:
@@ -102,15 +98,17 @@ class StoreWriter(StoreReader, ABC):
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        self._change(
-            "keep a snapshot", lambda execute: execute(store.KEEP_SNAPSHOT, name, seq, state)
-        )
+        row = (name, seq, state)
+        self._change("keep a snapshot", lambda execute: execute(store.KEEP_SNAPSHOT, *row))
 
-    def _state(self, make: StatementMaker) -> Entry:
+    def _state(
+        self, kind: str, body: Callable[[Head], dict[str, Any]], *, time_ms: int, author: str
+    ) -> Entry:
         """Record a statement about the head as it is; if others were quicker, about theirs."""
         while True:
             head = self.head().head
-            draft = make(head)
+            key = self._signers.load(head.key_id)
+            draft = statement(kind, head.ledger, body(head), key, time_ms=time_ms, author=author)
             try:
                 (recorded,) = self._record(
                     [prepare(draft, own=True)], time_ms=draft.time_ms, expected_size=head.size
@@ -119,17 +117,46 @@ class StoreWriter(StoreReader, ABC):
                 continue
             return entry_of(recorded)
 
+    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
+        """Change something else than entries, in a transaction of its own."""
 
-def check_opening(source: store.SqlSource, signers: Signers) -> Position:
+        def change(connection: C) -> None:
+            with self._session.changing(connection) as execute:
+                work(execute)
+
+        self._session.run(doing, change)
+
+    def close(self) -> None:
+        self._resources.close()
+
+
+def begin(
+    session: SqlSession[C],
+    keys: KeyDirectory,
+    first: Callable[[KeyDirectory], Numbered] = first_entry,
+) -> None:
+    """Store the first entry, unless there is one, or another replica is quicker."""
+    begun = "SELECT 1 FROM kept"
+
+    def start(connection: C) -> None:
+        with session.changing(connection) as execute:
+            if not list(execute(begun)):
+                session.store(connection, first(keys))
+
+    if not session.query(begun):
+        session.run("begin a ledger", start)
+
+
+def check_opening(source: SqlSession[C], signers: KeyDirectory) -> Position:
     """Verify what came since the last checkpoint, and find where to go on appending.
 
-    A log of any length opens in the time that the entries since then take, about 10 µs each; what
-    lies before is what `fairlead audit verify` is for. Raises `Damaged`, or a `PermanentFault`
-    without the key.
+    About 10 µs for each entry since then, whatever the length of the log; what lies before is what
+    `fairlead audit verify` is for. Raises `Damaged`, or a `PermanentFault` without the key.
     """
     nodes = partial(store.read_nodes, source.query)
     with source.view() as view:
-        head = view.kept().head.head
+        signed, _ = view.kept()
+        head = signed.head
         checkpoints = [kept for kept in view.checkpoints(above=0) if kept.head.size <= head.size]
         frontier, identity = Frontier(), LedgerIdentity()
         if checkpoints:
@@ -140,8 +167,8 @@ def check_opening(source: store.SqlSource, signers: Signers) -> Position:
                 raise Damaged(f"the tree is not that of the checkpoint of size {start.head.size}")
             if problem := identity.check(start):
                 raise Damaged(f"the checkpoint of size {start.head.size} {problem}")
-        found = verify_tail(view, frontier, identity)
+        found = LedgerWalk(view, start=(frontier, identity)).run()
     if not found.ok:
         raise Damaged(f"the ledger does not verify: {found.problem}")
     signers.load(head.key_id)
-    return Position(head.ledger, head.epoch, head.key_id, Frontier.of(head.size, nodes))
+    return Position(signed, Frontier.of(head.size, nodes))

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from fairlead.core.cpu import CpuConfig
+from fairlead.core.cpu.allocate import GovernedPod
 from fairlead.engine.cpu import BadState, CpuGovernor, CpuLoop, CpuTurn
 from fairlead.host.clock import steady_now_ms
 from fairlead.node.cgroups import CgroupFiles
@@ -154,16 +155,15 @@ def status_document(turn: CpuTurn, governor: CpuGovernor) -> dict[str, Any]:
         "observed_only": turn.observed_only,
         "written": len(turn.written),
         "failures": [
-            {"pod": write.uid, "container": write.container, "reason": reason}
-            for write, reason in ((failure.write, failure.reason) for failure in turn.failures)
+            {"pod": f.write.uid, "container": f.write.container, "reason": f.reason}
+            for f in turn.failures
         ],
-        "pods": [_pod(turn, governor, uid) for uid in sorted(plan.allocations)],
+        "pods": [_pod(turn, governor, pod) for pod in turn.snapshot.pods],
     }
 
 
-def _pod(turn: CpuTurn, governor: CpuGovernor, uid: str) -> dict[str, Any]:
-    plan, state = turn.plan, governor.pods[uid]
-    seen = next(pod for pod in turn.snapshot.pods if pod.uid == uid)
+def _pod(turn: CpuTurn, governor: CpuGovernor, seen: GovernedPod) -> dict[str, Any]:
+    uid, plan, state = seen.uid, turn.plan, governor.pods[seen.uid]
     bound = plan.bounds[uid]
     return {
         "pod": uid,

@@ -121,14 +121,14 @@ class NoCpuController(PermanentFault):
 
 
 @dataclass(frozen=True, slots=True)
-class Controller:
+class CgroupController:
     """One line of `/proc/cgroups`."""
 
     hierarchy: int  # 0: not bound to a v1 hierarchy
     enabled: bool
 
 
-def parse_proc_cgroups(text: str) -> dict[str, Controller]:
+def parse_proc_cgroups(text: str) -> dict[str, CgroupController]:
     """Name to controller; comments and garbage lines are skipped.
 
     Only good for explaining a failure: since Linux 6.12 it leaves out what v1 cannot offer.
@@ -140,7 +140,7 @@ def parse_proc_cgroups(text: str) -> dict[str, Controller]:
             continue
         name, hierarchy, _, enabled = fields
         if hierarchy.isascii() and hierarchy.isdigit() and len(hierarchy) < 20:
-            controllers[name] = Controller(int(hierarchy), enabled == "1")
+            controllers[name] = CgroupController(int(hierarchy), enabled == "1")
     return controllers
 
 
@@ -174,7 +174,7 @@ def locate(
     mounts: Sequence[Mount],
     *,
     unified_controllers: frozenset[str],
-    known: Mapping[str, Controller],
+    known: Mapping[str, CgroupController],
     root: Path = Path("/"),
 ) -> CgroupHost:
     """Decide from the parsed files; NoCpuController says what is missing."""
@@ -189,7 +189,9 @@ def locate(
 
 
 def _no_cpu(
-    cgroup2: Mount | None, unified_controllers: frozenset[str], known: Mapping[str, Controller]
+    cgroup2: Mount | None,
+    unified_controllers: frozenset[str],
+    known: Mapping[str, CgroupController],
 ) -> NoCpuController:
     """What stands between us and the `cpu` controller, the clearest sign first."""
     cpu = known.get("cpu")

@@ -113,19 +113,19 @@ class ContainerFiles:
     v1: cpu.stat, cpuacct.usage, cpu.cfs_quota_us, cpu.cfs_period_us. v2: cpu.stat, cpu.max.
     """
 
-    def __init__(self, version: int, descriptors: tuple[int, ...]) -> None:
-        self._version, self._descriptors = version, descriptors
+    def __init__(self, version: int, descriptors: list[int]) -> None:
+        self._version, self.descriptors = version, descriptors
 
     def counters(self) -> Counters | None:
         """The counters now; None when any of it is missing or rubbish."""
         try:
-            data = read_file(self._descriptors[0])
+            data = read_file(self.descriptors[0])
             if self._version == 2:
                 stat = kernel_files.cpu_stat_v2(data)
                 usage_us = None if stat is None else stat.usage_us
             else:
                 stat = kernel_files.cpu_stat_v1(data)
-                usage_ns = kernel_files.counter(read_file(self._descriptors[1]))
+                usage_ns = kernel_files.counter(read_file(self.descriptors[1]))
                 usage_us = None if usage_ns is None else usage_ns // 1000
         except OSError:
             return None  # the container went away
@@ -139,16 +139,15 @@ class ContainerFiles:
         """The limit in force; None when it cannot be read as the kernel writes it."""
         try:
             if self._version == 2:
-                return kernel_files.quota_v2(read_file(self._descriptors[1]))
-            quota, period = (read_file(descriptor) for descriptor in self._descriptors[2:])
+                return kernel_files.quota_v2(read_file(self.descriptors[1]))
+            quota, period = (read_file(descriptor) for descriptor in self.descriptors[2:])
         except OSError:
             return None
         return kernel_files.quota_v1(quota, period)
 
     def close(self) -> None:
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = ()
+        while self.descriptors:
+            os.close(self.descriptors.pop())
 
 
 class CgroupFiles:
@@ -165,15 +164,14 @@ class CgroupFiles:
         if self._version == 1:
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
             files = [files[0], (self._cpuacct, "cpuacct.usage"), *((self.cpu, n) for n in names)]
-        opened: list[int] = []
+        opened = ContainerFiles(self._version, [])
         try:
             for tree, name in files:
-                opened.append(tree.open_file(path, name))
+                opened.descriptors.append(tree.open_file(path, name))
         except OSError:
-            for descriptor in opened:
-                os.close(descriptor)
+            opened.close()
             raise
-        return ContainerFiles(self._version, tuple(opened))
+        return opened
 
     def quota(self, path: str) -> Quota | None:
         with closing(self.container(path)) as files:

@@ -32,16 +32,16 @@ class CgroupActuator:
         require(decision >= 0, "a limit is written for a recorded decision")
         path = container_path(uid, container)
         try:
-            before = after = self._files.quota(path)
-            if before is not None:
-                wanted = quota_for(millicores, before.period_us, burst=self._burst)
+            quota = self._files.quota(path)
+            if quota is not None:
+                wanted = quota_for(millicores, quota.period_us, burst=self._burst)
                 self._files.set_quota(path, wanted)
-                after = self._files.quota(path)
+                quota = self._files.quota(path)
         except OSError as error:
             raise _fault(path, error) from error
-        if after is None or after.millicores is None:
+        if quota is None or quota.millicores is None:
             raise TemporaryFault(f"{path}: limit unreadable")
-        return after.millicores
+        return quota.millicores
 
 
 class Original(msgspec.Struct, frozen=True):

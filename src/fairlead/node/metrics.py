@@ -35,22 +35,17 @@ class NodeCollector:
             ("faults", "temporary faults survived", agent.faults),
         ):
             yield CounterMetricFamily(f"fairlead_cpu_{name}", text, value=value)
-        pressure = read_node_pressure()
-        if pressure is not None:
-            yield CounterMetricFamily(
-                "fairlead_cpu_pressure_some_seconds",
-                "time some task waited for CPU (PSI)",
-                value=pressure.some_us / 1e6,
-            )
+        if pressure := read_node_pressure():
+            name, text = "pressure_some_seconds", "time some task waited for CPU (PSI)"
+            yield CounterMetricFamily(f"fairlead_cpu_{name}", text, value=pressure.some_us / 1e6)
         if agent.last_turn is not None:
             yield from self._node_metrics(agent.last_turn)
             yield from self._pod_metrics(agent.last_turn)
 
     def _node_metrics(self, turn: CpuTurn) -> Iterator[Metric]:
         plan, governor = turn.plan, self._agent.loop.governor
-        family = GaugeMetricFamily(
-            "apex_allocation_mode", "which allocation mode was used", labels=["node", "mode"]
-        )
+        name, text = "apex_allocation_mode", "which allocation mode was used"
+        family = GaugeMetricFamily(name, text, labels=["node", "mode"])
         for mode in CpuMode:
             family.add_metric([self._node, mode.value], float(mode is plan.mode))
         yield family

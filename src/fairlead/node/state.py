@@ -11,7 +11,6 @@ import msgspec
 
 from fairlead.host import files
 from fairlead.host.clock import now_ms
-from fairlead.host.paths import make_private
 from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
 STATE, ORIGINALS, STATUS = "state.json", "originals.json", "status.json"
@@ -33,7 +32,7 @@ class StateDirectory:
 
     def create(self) -> None:
         with faults(f"make {self.path}"):
-            make_private(self.path)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def lock(self) -> None:
         """One agent per directory: two would fight over the same limits."""

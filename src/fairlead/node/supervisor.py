@@ -1,10 +1,9 @@
 """The agents beside an embedded control plane, each a process of its own.
 
-`fairlead up` starts them, so that one command runs everything, and a long resolve never delays a
-tick of 200 ms. An agent that ends is started again, ever later while it keeps ending at once; one
-whose configuration is wrong after the longest pause, because the file may be corrected meanwhile.
-One that found a bug in itself is not started again. They end with the control plane, however that
-ends: the next one starts its own, and two would fight over one dataplane.
+`fairlead up` starts them. An agent that ends is started again, ever later while it keeps ending at
+once; one whose configuration is wrong after the longest pause, because the file may be corrected
+meanwhile. One that found a bug in itself is not started again. They end with the control plane,
+however that ends: the next one starts its own, and two would fight over one dataplane.
 """
 
 import contextlib
@@ -83,9 +82,8 @@ class Agents:
             if self._stop.is_set():
                 return
             if code == BUG:
-                self._report(
-                    f"the {name} agent {how} and is not started again: it found a bug in itself"
-                )
+                end = f"{how} and is not started again: it found a bug in itself"
+                self._report(f"the {name} agent {end}")
                 return
             if code == WRONG:
                 how, pause_s = f"{how}: its configuration is wrong", MOST_S

@@ -4,8 +4,7 @@
     Fairlead-Timestamp: 1767225600  seconds since 1970, of this attempt
     Fairlead-Signature: v1=…        HMAC-SHA256(secret, id "." timestamp "." body), hex
 
-A receiver that checks the signature, refuses timestamps outside of a window and remembers ids for
-as long as that window cannot be fooled by a recording: `ReplayGuard` does all three.
+A receiver that also refuses old timestamps and repeated ids cannot be fooled by a recording.
 """
 
 import hmac

@@ -43,8 +43,7 @@ class WebhookNotifier:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._receivers = {receiver.name: receiver for receiver in receivers}
-        self._timeout_s = timeout_s
-        self._tls = tls or ssl.create_default_context()
+        self._timeout_s, self._tls = timeout_s, tls or ssl.create_default_context()
         for receiver in self._receivers.values():
             check_url(receiver)
 
@@ -59,22 +58,15 @@ class WebhookNotifier:
         parts = urlsplit(receiver.url)
         endpoint = http.parse(parts.geturl(), tls=self._tls)  # its scheme in lower case
         endpoint = replace(endpoint, check=partial(_refuse_private, receiver))
+        request = ("POST", http.target_of(parts), notice.body, headers)
         try:
-            with http.stream(
-                endpoint,
-                "POST",
-                http.target_of(parts),
-                body=notice.body,
-                headers=headers,
-                timeout_s=self._timeout_s,
-            ) as reply:
+            with http.stream(endpoint, *request, timeout_s=self._timeout_s) as reply:
                 status = reply.status  # what the receiver says beyond it is not read
         except http.NoReply as error:
-            raise _fault(receiver, str(error)) from error
-        if 300 <= status < 400:
-            raise _fault(receiver, f"answers {status}, and redirects are not followed")
+            raise TemporaryFault(f"receiver {receiver.name!r}: {error}") from error
         if not 200 <= status < 300:
-            raise _fault(receiver, f"answers {status}")
+            why = ", and redirects are not followed" if 300 <= status < 400 else ""
+            raise TemporaryFault(f"receiver {receiver.name!r}: answers {status}{why}")
 
 
 def check_url(receiver: Receiver) -> None:
@@ -87,16 +79,17 @@ def check_url(receiver: Receiver) -> None:
         known = known and target.isascii() and target.isprintable() and " " not in target
     except ValueError:
         known = False
+    problem = ""
     if not known:
-        raise PermanentFault(f"receiver {receiver.name!r}: {receiver.url!r} is no http(s) URL")
-    if parts.username is not None or parts.password is not None:
-        raise PermanentFault(f"receiver {receiver.name!r}: a URL must not carry a password")
-    if parts.scheme == "http" and not receiver.allow_private:
-        raise PermanentFault(f"receiver {receiver.name!r}: only https outside of private networks")
-    if len(receiver.secret) < SECRET_BYTES_MIN:
-        raise PermanentFault(
-            f"receiver {receiver.name!r}: a secret has at least {SECRET_BYTES_MIN} bytes"
-        )
+        problem = f"{receiver.url!r} is no http(s) URL"
+    elif parts.username is not None or parts.password is not None:
+        problem = "a URL must not carry a password"
+    elif parts.scheme == "http" and not receiver.allow_private:
+        problem = "only https outside of private networks"
+    elif len(receiver.secret) < SECRET_BYTES_MIN:
+        problem = f"a secret has at least {SECRET_BYTES_MIN} bytes"
+    if problem:
+        raise PermanentFault(f"receiver {receiver.name!r}: {problem}")
 
 
 # IPv6 addresses that stand for an IPv4 one, by how many bits are behind it: mapped, NAT64, 6to4.
@@ -118,10 +111,6 @@ def _refuse_private(receiver: Receiver, address: str) -> None:
         raise PermanentFault(
             f"receiver {receiver.name!r}: {address} is not a public address (allowPrivate)"
         )
-
-
-def _fault(receiver: Receiver, what: str) -> TemporaryFault:
-    return TemporaryFault(f"receiver {receiver.name!r}: {what}")
 
 
 def read_secret(path: Path) -> bytes:

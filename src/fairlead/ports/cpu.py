@@ -22,7 +22,5 @@ class CpuActuator(Protocol):
 
     def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
         """Limit one container as recorded decision `decision` says; returns the limit in force.
-
-        Raises `Gone` when the container is no longer there, another `PermanentFault` when it may
-        not be touched, `TemporaryFault` when trying again may help.
-        """
+        Raises `Gone` when the container is no longer there, another fault when it may not be
+        touched."""

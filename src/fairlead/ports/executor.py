@@ -72,12 +72,9 @@ class Executor(Protocol):
         """Let them go on; idempotent."""
 
     def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
-        """Tell a run's job which devices it keeps, or has by now; idempotent, and it runs on.
-
-        The file that FAIRLEAD_WIDTH_FILE names in the job's environment holds
-        `{"devices", "visible", "width"}` from its start on. The signal is SIGWINCH, because a
-        command that does not know it ignores it.
-        """
+        """Tell a run's job which devices it keeps, or has by now; idempotent, and it runs on. By
+        the file that FAIRLEAD_WIDTH_FILE names, `{"devices", "visible", "width"}` from its start
+        on, and by SIGWINCH, because a command that does not know that signal ignores it."""
 
     def poll(self) -> list[Exit]:
         """Exits not acknowledged yet, by time and then run: a control plane that dies between
@@ -90,8 +87,6 @@ class Executor(Protocol):
         """Ids of the jobs (not runs) that have started and not ended."""
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
-        """All that is kept of a run's newest output, oldest first; the last part may grow.
-
-        `jobs`: what the ids of the run's jobs begin with. Another run that had the name before
-        may have had another owner, and its output is not this one's.
-        """
+        """All that is kept of a run's newest output, oldest first; the last part may grow. `jobs`:
+        what the ids of the run's jobs begin with; an earlier run of the name may have had another
+        owner."""

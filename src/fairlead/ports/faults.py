@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fairlead.host.files import TEMPORARY
+from fairlead.host.files import TEMPORARY, LockHeld
 
 RETRY_AFTER_MS = 1_000
 """Space or descriptors come back when they are freed: no use in trying sooner."""
@@ -30,6 +30,8 @@ def faults(doing: str) -> Iterator[None]:
     """Translate errors of the operating system inside into faults."""
     try:
         yield
+    except LockHeld as error:
+        raise PermanentFault(str(error)) from error
     except OSError as error:
         message = f"cannot {doing}: {error.strerror or error}"
         if error.errno in TEMPORARY:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from fairlead.core.audit import Proof, SignedHead
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -44,9 +46,8 @@ class Draft:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One recorded fact."""
+class EntryFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The members of an entry's canonical JSON."""
 
     seq: int
     kind: str
@@ -58,7 +59,12 @@ class Entry:
     input_digest: str | None
     version: int
     reasons: tuple[str, ...]
-    data: bytes = field(repr=False)
+
+
+class Entry(EntryFields, frozen=True, kw_only=True):
+    """One recorded fact."""
+
+    data: bytes
     """The canonical JSON of everything above: what is hashed, stored and proved."""
 
 
@@ -99,7 +105,11 @@ class Archived(PermanentFault):
 
 
 class Damaged(PermanentFault):
-    """What is stored is not what was written."""
+    """What is stored is not what was written: the first such entry, where that is known."""
+
+    def __init__(self, message: str, seq: int | None = None) -> None:
+        super().__init__(message)
+        self.seq = seq
 
 
 class LedgerReader(Protocol):
@@ -120,11 +130,8 @@ class LedgerReader(Protocol):
 
     def last(self, kind: str) -> Entry | None: ...
     def archived_to(self) -> int:
-        """The last entry whose content was moved to an archive; 0 when none was.
-
-        The ledger's own entries before it are still here, and those that exports of later outcomes
-        prove; every other one is `Archived`.
-        """
+        """The last entry whose content was moved to an archive; 0 when none was. The ledger's own
+        entries before it are still here, and those that exports of later outcomes prove."""
 
     def head(self) -> SignedHead:
         """The durable end of the log, signed."""
@@ -143,27 +150,21 @@ class LedgerReader(Protocol):
     def verify(
         self, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
     ) -> Verification:
-        """Follow the whole log, and compare it with heads that were held elsewhere.
-
-        Without such a head, damage is found; a rewriting by a holder of the key is not.
-        """
+        """Follow the whole log, and compare it with heads that were held elsewhere: without such a
+        head, damage is found; a rewriting by a holder of the key is not."""
 
     def close(self) -> None:
         """Let go of it; closing again does nothing."""
 
 
 class Ledger(LedgerReader, Protocol):
-    """The writing side. Raises `TemporaryFault` or `PermanentFault`, and then recorded nothing.
-
-    (Across a network a fault may hide a success; a draft with a plan and an effect can be sent
-    again without harm.) May be called from several threads.
-    """
+    """The writing side. Raises `TemporaryFault` or `PermanentFault`, and then recorded nothing;
+    across a network a fault may hide a success, so a draft with a plan and an effect can be sent
+    again. May be called from several threads."""
 
     def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
-        """Record all drafts or none; durable when it returns one entry for each.
-
-        With `expected_size`, only if that is the ledger's size: else `HeadMoved`.
-        """
+        """Record all drafts or none; durable when it returns one entry for each. With
+        `expected_size`, only if that is the ledger's size: else `HeadMoved`."""
 
     def failure(self) -> str | None:
         """Why the last `append` could not be recorded; None after one that was."""

@@ -49,11 +49,9 @@ class RecordHead:
 
 
 class Recorder(Protocol):
-    """A durable, hash-chained record. Raises `TemporaryFault` or `PermanentFault`.
-
-    Whatever is raised, nothing was recorded and the next call works as if this one had not been.
-    Sequence numbers grow; entries are not the only things that have one.
-    """
+    """A durable, hash-chained record. Raises `TemporaryFault` or `PermanentFault`, and then
+    recorded nothing: the next call works as if this one had not been. Sequence numbers grow;
+    entries are not the only things that have one."""
 
     def append(
         self,
@@ -82,11 +80,8 @@ class Recorder(Protocol):
 
 
 class FlightRecorder(Recorder, Protocol):
-    """For a governor of several ticks a second, which must not wait for a slow disk.
-
-    What was recorded outlives the process at once, the machine only from the next `sync` on; a head
-    is synced before it is anchored.
-    """
+    """For a governor of several ticks a second, which must not wait for a slow disk: what was
+    recorded outlives the process at once, the machine only from the next `sync` on."""
 
     def sync(self) -> None: ...
 

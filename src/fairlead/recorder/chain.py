@@ -1,15 +1,13 @@
 """The form of a line, and the chain that lines make: whole entries out, every link verified.
 
-Every line is a link with a sequence number: a segment's header, an entry or a mark. It is canonical
-JSON with its link's hash in front; the link's body is the line without the hash. README.md has the
-format. The reader and the opening writer both drive a `RecordChain`; it knows lines, not files.
+README.md has the format. The reader and the opening writer both drive a `RecordChain`; it knows
+lines, not files.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NoReturn
 
@@ -38,34 +36,15 @@ class BrokenLink(ValueError):
     """A line that is not the next one of the chain; says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The first link of a segment."""
-
-    seq: int
-    pending: tuple[int, ...]
-    """Entries of earlier segments that had no mark when this one began."""
-    hash: str
+Link = RecordHead | RecordEntry | Mark
+"""A header, an entry or a mark."""
 
 
-Link = Header | RecordEntry | Mark
-
-
-def link(previous: bytes, body: bytes) -> bytes:
-    hashed = sha256(previous)
-    hashed.update(body)
-    return hashed.digest()
-
-
-def seal(body: bytes, hash: str) -> bytes:
-    """The line of a body. "hash" sorts before every other key in use, so the line is canonical."""
-    return b'{"hash":"%s",%s\n' % (hash.encode(), body[1:])
-
-
-def header_body(seq: int, *, chain: bytes, pending: list[int]) -> bytes:
-    """A segment's first line: what it continues from, and which entries had no mark by then."""
-    header = {"chain": chain.hex(), "format": FORMAT, "pending": pending}
-    return canonical({"header": header, "seq": seq})
+def seal(previous: bytes, document: Document) -> tuple[bytes, bytes]:
+    """The next line of a chain, canonical because "hash" sorts first, and its hash."""
+    body = canonical(document)
+    hash = sha256(previous + body).digest()
+    return b'{"hash":"%s",%s\n' % (hash.hex().encode(), body[1:]), hash
 
 
 def parse(data: bytes) -> Any:
@@ -92,30 +71,28 @@ class RecordChain:
 
     def __init__(self) -> None:
         self.seq = -1
-        self.hash: bytes | None = None
-        """None until a first header says what it continues from."""
+        self.hash: bytes | None = None  # until a first header says what it continues from
         self.pending: set[int] = set()
         self._format = FORMAT
+        # Format 1: the last documents of each kind in this segment, which a patch changes.
         self._last: dict[str, Document] = {}
-        """Format 1: the last documents of each kind in this segment, which a patch changes."""
 
     @property
     def head(self) -> RecordHead:
         return RecordHead(self.seq, (self.hash or GENESIS).hex())
 
-    def begin(self, line: bytes) -> Header:
+    def begin(self, line: bytes) -> RecordHead:
         """The first line of a segment, newline included; raises `BrokenLink`."""
         with _reading():
             document, body, claimed = _open(line)
-            if not _has(document, _HEADER) or not _has(document["header"], _IN_HEADER):
+            header: Document = document["header"] if _has(document, _HEADER) else {}
+            pending = header.get("pending", ())
+            if not _has(header, _IN_HEADER) or not all(type(seq) is int for seq in pending):
                 raise BrokenLink("is not a segment's header")
-            pending = document["header"]["pending"]
-            if not all(type(seq) is int for seq in pending):
-                raise BrokenLink("is not a segment's header")
-            self._continue(document["header"], document["seq"])
+            self._continue(header, document["seq"])
             self._advance(body, claimed)
             self.pending, self._last = set(pending), {}
-            return Header(self.seq, tuple(pending), claimed)
+            return self.head
 
     def take(self, line: bytes) -> RecordEntry | Mark:
         """The next line of a segment, newline included; raises `BrokenLink`."""
@@ -144,21 +121,18 @@ class RecordChain:
         self.seq, self.hash, self._format = seq - 1, chain, header["format"]
 
     def _patched(self, document: Document) -> Document:
-        kind = document["kind"]
-        if kind not in self._last:
-            raise BrokenLink(f"changes an entry of {kind!r}, of which there is none")
+        last = self._last.get(document["kind"])
+        if last is None:
+            raise BrokenLink(f"changes an entry of {document['kind']!r}, of which there is none")
         changes = document.pop("patch")
-        return {**document, **patch_documents(self._last[kind], changes)}
+        return {**document, **patch_documents(last, changes)}
 
     def _entry(self, entry: Document, body: bytes, claimed: str) -> RecordEntry:
         self._advance(body, claimed)
-        kind, input, output = entry["kind"], entry["input"], entry["output"]
         if self._format == 1:
-            self._last[kind] = {"input": input, "output": output}
+            self._last[entry["kind"]] = {"input": entry["input"], "output": entry["output"]}
         self.pending.add(self.seq)
-        return RecordEntry(
-            self.seq, entry["time_ms"], kind, entry["version"], input, output, claimed
-        )
+        return RecordEntry(hash=claimed, **entry)
 
     def _mark(self, document: Document, body: bytes, claimed: str) -> Mark:
         status = document["status"]
@@ -166,12 +140,11 @@ class RecordChain:
             raise BrokenLink(f"marks an entry as {status!r}")
         self._advance(body, claimed)
         self.pending.discard(document["mark"])
-        time_ms, note = document["time_ms"], document["note"]
-        return Mark(self.seq, time_ms, document["mark"], status, note, claimed)
+        return Mark(hash=claimed, entry_seq=document.pop("mark"), **document)
 
     def _advance(self, body: bytes, claimed: str) -> None:
         """One link further, if its hash is the one the line claims."""
-        hash = link(self.hash or GENESIS, body)
+        hash = sha256((self.hash or GENESIS) + body).digest()
         if hash.hex() != claimed:
             raise BrokenLink("does not match its hash: it, or a line before it, was changed")
         self.seq, self.hash = self.seq + 1, hash

@@ -1,8 +1,5 @@
 """Reads what a recorder wrote: whole entries, every link verified, one line in memory at a time.
 
-    for entry in read("/var/lib/fairlead/recorder"): ...       # a directory or a single segment
-    for result in replay_record("/var/lib/fairlead/recorder"): ...
-
 A reader takes no lock and changes nothing; a writer may be at work meanwhile.
 """
 
@@ -21,7 +18,7 @@ from fairlead.recorder.chain import BrokenLink, Link, RecordChain, parse
 from fairlead.schema.replay import SHIPPED, Replayed, Replayer, Shipped
 
 _SEGMENT = re.compile(r"segment-(\d{8,})\.jsonl(\.gz)?")
-SEALED = ".gz"
+GZ = ".gz"
 
 
 class CorruptRecord(PermanentFault):
@@ -50,10 +47,8 @@ def segments(directory: Path) -> list[Path]:
     One that was being compressed when its writer died is there twice; the compressed one, which
     appeared whole, is listed.
     """
-    found = {}
-    for path in sorted(directory.iterdir()):  # NAME.jsonl before NAME.jsonl.gz
-        if _SEGMENT.fullmatch(path.name):
-            found[number_of(path)] = path
+    names = sorted(directory.iterdir())  # NAME.jsonl before NAME.jsonl.gz
+    found = {number_of(path): path for path in names if _SEGMENT.fullmatch(path.name)}
     return [found[number] for number in sorted(found)]
 
 
@@ -61,56 +56,45 @@ def number_of(path: Path) -> int:
     return int(path.name.removeprefix("segment-").partition(".")[0])
 
 
-def sealed(path: Path) -> Path:
-    """The name of a segment once it is compressed."""
-    return path.with_name(path.name + SEALED)
-
-
 class RecordSegment:
     """One segment file, read from its beginning through a chain."""
 
     def __init__(self, path: Path, chain: RecordChain) -> None:
-        self.path = path
-        self.chain = chain
-        self.line = 0
+        self.path, self.chain, self.line = path, chain, 0
         self.whole_bytes = 0
         """Bytes of complete lines. What follows was never acknowledged: a writer died in it."""
         self.torn = False
 
     def __iter__(self) -> Iterator[Link]:
-        with self._open() as file:
-            for line in self._lines(file):
-                self.line += 1
-                if not line.endswith(b"\n"):
-                    self._tear(line)
-                    break
-                try:
+        try:
+            with self._open() as file:
+                for line in file:
+                    self.line += 1
+                    if not line.endswith(b"\n"):
+                        self._tear(line)
+                        break
                     taken = self.chain.begin(line) if self.line == 1 else self.chain.take(line)
-                except BrokenLink as error:
-                    raise CorruptRecord(self.path.name, self.line, str(error)) from error
-                self.whole_bytes += len(line)
-                yield taken
+                    self.whole_bytes += len(line)
+                    yield taken
+        except BrokenLink as error:
+            raise CorruptRecord(self.path.name, self.line, str(error)) from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            reason = f"cannot be decompressed: {error}"
+            raise CorruptRecord(self.path.name, self.line + 1, reason) from error
         # Segments appear under their name with a whole header, so this was no crash of ours.
         if self.whole_bytes == 0:
             raise CorruptRecord(self.path.name, 1, "there is no header")
 
     def _open(self) -> BinaryIO:
-        if self.path.suffix != SEALED:
+        if self.path.suffix != GZ:
             try:
                 return self.path.open("rb")
             except FileNotFoundError:
-                if not sealed(self.path).exists():
+                packed = self.path.with_name(self.path.name + GZ)
+                if not packed.exists():
                     raise
-                self.path = sealed(self.path)  # the writer compressed it since it was listed
+                self.path = packed  # the writer compressed it since it was listed
         return cast(BinaryIO, gzip.open(self.path, "rb"))
-
-    def _lines(self, file: BinaryIO) -> Iterator[bytes]:
-        try:
-            yield from file
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise CorruptRecord(
-                self.path.name, self.line + 1, f"cannot be decompressed: {error}"
-            ) from error
 
     def _tear(self, tail: bytes) -> None:
         """A torn write leaves a beginning of its line; a whole line and then no newline is none."""
@@ -132,10 +116,7 @@ def links(paths: list[Path], chain: RecordChain) -> Iterator[Link]:
 
 
 def read(path: str | Path) -> Iterator[RecordEntry]:
-    """The entries of a directory or of one segment, oldest first, verified as they come.
-
-    Raises `CorruptRecord` where the chain breaks; what came before that is good.
-    """
+    """The entries of a directory or a segment, verified as they come; raises `CorruptRecord`."""
     with _opening(path) as paths:
         for found in links(paths, RecordChain()):
             if isinstance(found, RecordEntry):
@@ -147,11 +128,6 @@ def replay(entries: Iterable[RecordEntry], kinds: Shipped = SHIPPED) -> Iterator
     replayer = Replayer(kinds)
     for entry in entries:
         yield replayer.run(entry.seq, entry.kind, entry.version, entry.input, entry.output)
-
-
-def replay_record(path: str | Path) -> Iterator[Replayed]:
-    """Run every decision of a directory or of one segment again; `CorruptRecord` as in `read`."""
-    return replay(read(path))
 
 
 def verify(path: str | Path, *, anchors: Iterable[RecordHead] = ()) -> RecordVerified:

@@ -1,8 +1,5 @@
 """The file adapter of the `Recorder` port: one writer, a bounded series of hash-chained segments.
 
-    with FileRecorder("/var/lib/fairlead/recorder") as recorder:
-        for entry in recorder.unapplied(): ...        # heal what a crash left behind
-
 The newest segment is plain lines, each durable by itself; a full one is compressed whole. Opening
 verifies the newest segment, which it goes on writing; `verify` follows the whole chain.
 """
@@ -10,26 +7,17 @@ verifies the newest segment, which it goes on writing; `verify` follows the whol
 import gzip
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known, require
 from fairlead.host import files
-from fairlead.ports.faults import PermanentFault, faults
+from fairlead.ports.faults import faults
 from fairlead.ports.recorder import RecordEntry, RecordHead, Status
-from fairlead.recorder.chain import GENESIS, RecordChain, header_body, link, seal
-from fairlead.recorder.reader import (
-    SEALED,
-    CorruptRecord,
-    RecordSegment,
-    links,
-    number_of,
-    sealed,
-    segments,
-)
+from fairlead.recorder.chain import FORMAT, GENESIS, Document, RecordChain, seal
+from fairlead.recorder.reader import GZ, CorruptRecord, RecordSegment, links, number_of, segments
 
 LOCK = "recorder.lock"
 SEGMENT_BYTES = 2**20
@@ -39,18 +27,15 @@ _LEVEL = 6
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A segment's place: in the directory by its number, in the chain by its first link."""
+class _Part(NamedTuple):
+    """A segment's place, in the directory and in the chain."""
 
     path: Path
-    number: int
     first_seq: int
     disk_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(NamedTuple):
     """Where the chain ends. One value, so that it changes at once or not at all."""
 
     seq: int
@@ -75,26 +60,18 @@ class FileRecorder:
         bytes_max: int = BYTES_MAX,
         sync_each: bool = True,
     ) -> None:
-        self._directory = Path(directory)
+        self._directory, self._sync_each = Path(directory), sync_each
         self._segment_bytes, self._bytes_max = segment_bytes, bytes_max
-        self._sync_each = sync_each
-        self._file: _SegmentFile | None = None
+        self._file: int | None = None
         self._lock: int | None = None
         try:
             with faults(f"open the recorder in {directory}"):
                 self._directory.mkdir(parents=True, exist_ok=True)
-                self._lock = self._take_lock()
+                self._lock = files.lock_alone(self._directory / LOCK, of=self._directory)
                 self._open()
         except BaseException:
             self.close()
             raise
-
-    def _take_lock(self) -> int:
-        try:
-            return files.lock_alone(self._directory / LOCK)
-        except files.LockHeld as held:
-            message = f"{self._directory} has another writer: process {held.holder}"
-            raise PermanentFault(message) from held
 
     def _open(self) -> None:
         """Stand at the end of the newest segment, its torn line cut off; or begin the first."""
@@ -102,14 +79,15 @@ class FileRecorder:
         self._kinds: set[str] = set()
         self._parts = [_part(path) for path in segments(self._directory)]
         for before, after in pairwise(self._parts):
-            if after.number != before.number + 1:
+            if number_of(after.path) != number_of(before.path) + 1:
                 raise CorruptRecord(after.path.name, 1, "the segment before it is missing")
         if self._parts:
             newest = RecordSegment(self._parts[-1].path, chain)
             self._kinds = {found.kind for found in newest if isinstance(found, RecordEntry)}
             whole_bytes = newest.whole_bytes
-            if newest.path.suffix != SEALED:
-                self._file = _SegmentFile.open(newest.path, whole_bytes=whole_bytes)
+            if newest.path.suffix != GZ:
+                self._file = os.open(newest.path, _APPEND)
+                _cut(self._file, whole_bytes)
         self._end = _End(chain.seq, chain.hash or GENESIS, whole_bytes)
         self._pending = chain.pending
         # A crash may have come between a new segment and the durability of its name.
@@ -120,22 +98,11 @@ class FileRecorder:
             self._begin_segment()
 
     def append(
-        self,
-        kind: str,
-        *,
-        version: int,
-        time_ms: int,
-        input: dict[str, Any],
-        output: dict[str, Any],
+        self, kind: str, *, version: int, time_ms: int, input: Document, output: Document
     ) -> int:
         """Record a decision; raises `NotCanonical` for documents that JSON cannot carry."""
-        entry = {
-            "input": input,
-            "kind": kind,
-            "output": output,
-            "time_ms": time_ms,
-            "version": version,
-        }
+        entry = {"kind": kind, "version": version, "time_ms": time_ms}
+        entry |= {"input": input, "output": output}
         if self._full():
             canonical(entry)  # what cannot be recorded begins no segment
             self._begin_segment()
@@ -152,23 +119,17 @@ class FileRecorder:
         waits = seq in self._pending or 0 < seq < self._parts[0].first_seq
         require(waits, f"an entry {seq} waits for a mark")
         # However full the segment is: a mark stays in the segment of its entry.
-        self._write(
-            {"mark": seq, "note": note, "status": status, "time_ms": time_ms},
-            doing=f"mark {seq} as {status}",
-        )
+        mark = {"mark": seq, "note": note, "status": status, "time_ms": time_ms}
+        self._write(mark, doing=f"mark {seq} as {status}")
         self._pending.discard(seq)
 
     def unapplied(self) -> list[RecordEntry]:
         """Entries without a mark, oldest first, read and verified anew."""
         if not self._pending:
             return []
-        oldest = min(self._pending)
-        later = sum(part.first_seq > oldest for part in self._parts)
-        return [
-            entry
-            for entry in self._entries(self._parts[-later - 1 :])
-            if entry.seq in self._pending
-        ]
+        later = sum(part.first_seq > min(self._pending) for part in self._parts)
+        found = self._entries(self._parts[-later - 1 :])
+        return [entry for entry in found if entry.seq in self._pending]
 
     def head(self) -> RecordHead:
         return RecordHead(self._end.seq, self._end.hash.hex())
@@ -183,22 +144,18 @@ class FileRecorder:
 
     def _entries(self, parts: list[_Part]) -> list[RecordEntry]:
         with faults(f"read {self._directory}"):
-            paths = [part.path for part in parts]
-            return [
-                found for found in links(paths, RecordChain()) if isinstance(found, RecordEntry)
-            ]
+            found = links([part.path for part in parts], RecordChain())
+            return [line for line in found if isinstance(line, RecordEntry)]
 
     def sync(self) -> None:
         with faults("sync the record"):
-            known(self._file, "an open recorder is synced").sync()
+            os.fdatasync(known(self._file, "an open recorder is synced"))
 
     def close(self) -> None:
-        file, self._file = self._file, None
-        lock, self._lock = self._lock, None
-        if file is not None:
-            file.close()
-        if lock is not None:
-            os.close(lock)
+        descriptors, self._file, self._lock = (self._file, self._lock), None, None
+        for descriptor in descriptors:
+            if descriptor is not None:
+                os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -210,39 +167,37 @@ class FileRecorder:
         empty = self._end.seq == self._parts[-1].first_seq
         return not empty and self._end.segment_bytes >= self._segment_bytes
 
-    def _write(self, document: dict[str, Any], *, doing: str) -> None:
+    def _write(self, document: Document, *, doing: str) -> None:
         """Make a line the end of the chain, durably, or raise a fault and leave all as it was."""
         file, end = known(self._file, "an open recorder is written to"), self._end
-        body = canonical({**document, "seq": end.seq + 1})
-        hash = link(end.hash, body)
-        line = seal(body, hash.hex())
+        line, hash = seal(end.hash, {**document, "seq": end.seq + 1})
         with faults(doing):
             if not self._names_durable:
                 files.sync_directory(self._directory)
                 self._names_durable = True
-            file.append(line, at=end.segment_bytes, sync=self._sync_each)
+            _append(file, line, at=end.segment_bytes, sync=self._sync_each)
         self._end = _End(end.seq + 1, hash, end.segment_bytes + len(line))
 
     def _begin_segment(self) -> None:
         """Make room, then go on in a new segment, and compress the one before."""
-        number = self._parts[-1].number + 1 if self._parts else 1
+        number = number_of(self._parts[-1].path) + 1 if self._parts else 1
         path = self._directory / f"segment-{number:08d}.jsonl"
         seq, chain = self._end.seq + 1, self._end.hash
         with faults(f"begin {path.name}"):
             # First make room: on a full disk that is what lets us go on.
             self._drop_oldest()
             if self._file is not None and not self._sync_each:
-                self._file.sync()  # only the newest segment may end in what a machine forgot
-            body = header_body(seq, chain=chain, pending=sorted(self._pending))
-            hash = link(chain, body)
-            header = seal(body, hash.hex())
-            file = _SegmentFile.create(path, header)
+                os.fdatasync(self._file)  # only the newest segment may end in what a machine forgot
+            # What it continues from, and which entries had no mark by then.
+            about = {"chain": chain.hex(), "format": FORMAT, "pending": sorted(self._pending)}
+            line, hash = seal(chain, {"header": about, "seq": seq})
+            file = _create(path, line)
         old, self._file = self._file, file
-        self._end = _End(seq, hash, len(header))
-        self._parts.append(_Part(path, number, seq, self._segment_bytes))
+        self._end = _End(seq, hash, len(line))
+        self._parts.append(_Part(path, seq, self._segment_bytes))
         self._kinds, self._names_durable = set(), False
         if old is not None:
-            old.close()
+            os.close(old)
         self._seal()
 
     def _drop_oldest(self) -> None:
@@ -258,15 +213,15 @@ class FileRecorder:
 
         Two at a time, newest first: a caller must not wait for all that an earlier release left.
         """
-        plain = [part for part in self._parts[:-1] if part.path.suffix != SEALED]
+        plain = [part for part in self._parts[:-1] if part.path.suffix != GZ]
         for part in plain[-2:]:
             with suppress(OSError):
-                target = sealed(part.path)
+                target = part.path.with_name(part.path.name + GZ)
                 with files.draft(target) as draft:
                     data = gzip.compress(part.path.read_bytes(), _LEVEL, mtime=0)
                     Path(draft).write_bytes(data)
                 index = self._parts.index(part)
-                self._parts[index] = replace(part, path=target, disk_bytes=len(data))
+                self._parts[index] = part._replace(path=target, disk_bytes=len(data))
                 part.path.unlink()
 
     def _forget_dropped(self) -> None:
@@ -276,70 +231,45 @@ class FileRecorder:
 
 
 def _part(path: Path) -> _Part:
-    if path.suffix == SEALED:  # its writer died before it removed the plain one
-        path.with_name(path.name.removesuffix(SEALED)).unlink(missing_ok=True)
+    if path.suffix == GZ:  # its writer died before it removed the plain one
+        path.with_name(path.name.removesuffix(GZ)).unlink(missing_ok=True)
     header = next(iter(RecordSegment(path, RecordChain())))
-    return _Part(path, number_of(path), header.seq, path.stat().st_size)
+    return _Part(path, header.seq, path.stat().st_size)
 
 
-class _SegmentFile:
-    """The newest segment, open for writing: it only grows, by whole lines."""
+def _create(path: Path, header: bytes) -> int:
+    """Make a segment appear under its name with its header whole, or not at all; open it."""
+    draft = path.with_suffix(".draft")
+    descriptor = os.open(draft, _APPEND | os.O_CREAT | os.O_TRUNC, 0o640)
+    try:
+        files.write_all(descriptor, header)
+        os.fdatasync(descriptor)
+        draft.rename(path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
 
-    @classmethod
-    def create(cls, path: Path, header: bytes) -> Self:
-        """Make a segment appear under its name with its header whole, or not at all.
+def _append(descriptor: int, line: bytes, *, at: int, sync: bool) -> None:
+    """Write a line after the first `at` bytes; durable when it returns, else not there.
 
-        A leftover of an earlier try is overwritten; no reader looks at its name.
-        """
-        draft = path.with_suffix(".draft")
-        descriptor = os.open(draft, _APPEND | os.O_CREAT | os.O_TRUNC, 0o640)
-        try:
-            files.write_all(descriptor, header)
+    Whatever lies beyond `at` belongs to an append that failed and was never acknowledged. Every
+    line is synced by itself, so a sync that fails concerns this line alone; cutting it off and
+    writing again makes its pages dirty again, where a second sync alone would report success for
+    data that the kernel has given up.
+    """
+    _cut(descriptor, at)
+    try:
+        files.write_all(descriptor, line)
+        if sync:
             os.fdatasync(descriptor)
-            draft.rename(path)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return cls(descriptor)
+    except BaseException:
+        with suppress(OSError):  # if not now, then before the next line or at the next opening
+            _cut(descriptor, at)
+        raise
 
-    @classmethod
-    def open(cls, path: Path, *, whole_bytes: int) -> Self:
-        """Go on with a segment after its last complete line."""
-        file = cls(os.open(path, _APPEND))
-        try:
-            file._cut(whole_bytes)
-        except BaseException:
-            file.close()
-            raise
-        return file
 
-    def append(self, line: bytes, *, at: int, sync: bool = True) -> None:
-        """Write a line after the first `at` bytes; durable when it returns, else not there.
-
-        Whatever lies beyond `at` belongs to an append that failed and was never acknowledged.
-        Every line is synced by itself, so a sync that fails concerns this line alone; cutting it
-        off and writing again makes its pages dirty again, where a second sync alone would report
-        success for data that the kernel has given up.
-        """
-        self._cut(at)
-        try:
-            files.write_all(self._descriptor, line)
-            if sync:
-                self.sync()
-        except BaseException:
-            with suppress(OSError):  # if not now, then before the next line or at the next opening
-                self._cut(at)
-            raise
-
-    def sync(self) -> None:
-        os.fdatasync(self._descriptor)
-
-    def _cut(self, at: int) -> None:
-        if os.fstat(self._descriptor).st_size != at:
-            os.ftruncate(self._descriptor, at)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+def _cut(descriptor: int, at: int) -> None:
+    if os.fstat(descriptor).st_size != at:
+        os.ftruncate(descriptor, at)

@@ -40,12 +40,12 @@ AllocateResult = RESULT.document(cpu.NodePlan, "AllocateResult")
 def cpu_config(settings: Any, node_millicores: int, policy: cpu.Policy) -> cpu.CpuConfig:
     """How a node is governed, from the configuration of an agent or from a scenario."""
     return cpu.CpuConfig(
-        node_millicores=node_millicores,
-        policy=policy,
-        reserve=settings.reserve,
-        sample_ms=settings.sample_ms,
-        clear_ms=settings.clear_ms,
-        hysteresis_band=settings.hysteresis_band,
+        node_millicores,
+        policy,
+        settings.reserve,
+        settings.sample_ms,
+        settings.clear_ms,
+        settings.hysteresis_band,
         headroom=STYLE.to_core(cpu.Headroom, settings.headroom),
         smoothing=STYLE.to_core(cpu.Smoothing, settings.smoothing),
         guardrails=STYLE.to_core(cpu.Guardrails, settings.guardrails),

@@ -189,6 +189,8 @@ def _begin(
     if document.memory is not None and document.config is not None:
         if led is not None and _encoder.encode(led) != _encoder.encode(document.memory):
             raise BadInput("memory", "is not what the entries before it lead to")
+        if led is not None and before is not None and document.config != before.config:
+            raise BadInput("config", "is not that of the entry before")
         return document.memory, document.config, None
     if before is None or led is None:
         raise BadInput("memory", "is left out, and so is the entry that it follows from")

@@ -1,6 +1,6 @@
 """Runs a recorded decision of any kind again and compares bytes, wherever the record is kept.
 
-Both the recorder (`replay_record`) and the ledger (`replay_ledger`) use this.
+Both the recorder and the ledger use this.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,7 @@
-"""The node agent of a simulation: the real loop and governor between faulty simulated adapters.
+"""The node agent of a simulation: the real loop and governor between faulty simulated ports.
 
-The loop is the engine's, the same that runs on a machine. Sensor, actuator and recorder fail where
-the scenario's fault rules say so; a crash is `AgentDied`, which nothing in the loop catches. The
-agent keeps the stored state, dies, and starts again from it.
+They fail where the scenario's fault rules say so; a crash is `AgentDied`, which nothing in the loop
+catches. The agent keeps the stored state, dies, and starts again from it.
 """
 
 import json
@@ -289,9 +288,8 @@ class SimAgent:
     def _restart(self) -> None:
         self._ports.log("the agent is back with its state")
         now_ms = self._ports.clock.now_ms
-        if self._stored is None:
-            governor = CpuGovernor(self.config)
-        else:  # through bytes, as from a disk
+        governor = CpuGovernor(self.config)
+        if self._stored is not None:  # through bytes, as from a disk
             stored = json.loads(self._stored)
             governor = CpuGovernor.restore(self.config, stored, now_ms=now_ms)
         self.loop = self._new_loop(governor)

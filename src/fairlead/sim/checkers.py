@@ -1,7 +1,5 @@
-"""Invariants checked at every step of a run. A broken one ends it, with the seed and the time.
-
-The checkers take nothing from the governor on trust: limits are read from the simulated kernel,
-bounds from the scenario, and each decision is replayed from its recorded bytes.
+"""Invariants checked at every step of a run. Nothing is taken from the governor on trust: limits
+are read from the simulated kernel, bounds from the scenario, decisions from their recorded bytes.
 """
 
 from collections.abc import Callable, Mapping

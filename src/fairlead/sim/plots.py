@@ -125,13 +125,8 @@ def _node_panels(figure: Any, played: ScenarioResult, run: PolicyRun) -> None:
     _act_strip(acts, played, run)
     handles, labels = want.get_legend_handles_labels()
     line = load_matplotlib().lines.Line2D([], [], color=INK, lw=1.4)
-    figure.legend(
-        [*handles[::-1], line],
-        [*labels[::-1], "capacity"],
-        loc="outside right upper",
-        title="pods",
-        alignment="left",
-    )
+    shown = [*handles[::-1], line], [*labels[::-1], "capacity"]
+    figure.legend(*shown, loc="outside right upper", title="pods", alignment="left")
 
 
 def _stack(axes: Any, run: PolicyRun, field: str, names: list[str], colours: dict[str, str]) -> int:
@@ -140,17 +135,10 @@ def _stack(axes: Any, run: PolicyRun, field: str, names: list[str], colours: dic
         for pod in frame.pods:
             if pod.uid in series:
                 series[pod.uid][place] = getattr(pod, field) or 0
-    cores = [[value / 1000 for value in series[name]] for name in names]
     if names:
-        axes.stackplot(
-            _seconds(run),
-            cores,
-            labels=names,
-            colors=[colours[name] for name in names],
-            lw=0,
-            alpha=0.9,
-            step="post",
-        )
+        cores = [[value / 1000 for value in series[name]] for name in names]
+        style = {"colors": [colours[name] for name in names], "lw": 0, "alpha": 0.9}
+        axes.stackplot(_seconds(run), cores, labels=names, step="post", **style)
     axes.margins(x=0)
     return max((sum(column) for column in zip(*series.values(), strict=True)), default=0)
 
@@ -226,30 +214,17 @@ def _draw_pods(run: PolicyRun, path: Path) -> None:
 
 
 def _pod_panel(axes: Any, run: PolicyRun, name: str) -> None:
-    seconds, want, limit, used, throttled = [], [], [], [], []
-    for frame in run.frames:
-        for pod in frame.pods:
-            if pod.uid == name:
-                seconds.append(frame.time_ms / 1000)
-                want.append(pod.want / 1000)
-                limit.append(float("nan") if pod.limit is None else pod.limit / 1000)
-                used.append(pod.used / 1000)
-                throttled.append(pod.throttled)
+    seen = [(frame, pod) for frame in run.frames for pod in frame.pods if pod.uid == name]
+    seconds = [frame.time_ms / 1000 for frame, _ in seen]
+    want, used = [pod.want / 1000 for _, pod in seen], [pod.used / 1000 for _, pod in seen]
+    limit = [float("nan") if pod.limit is None else pod.limit / 1000 for _, pod in seen]
     axes.fill_between(seconds, used, color="#9ecae1", lw=0, step="post", label="used")
     axes.step(seconds, want, color="#555555", lw=1, ls="--", where="post", label="want")
     axes.step(seconds, limit, color="#0072B2", lw=1.6, where="post", label="granted")
     tops = [max(pair) for pair in zip(want, used, strict=True)]
-    axes.fill_between(
-        seconds,
-        used,
-        tops,
-        where=[ratio > 0 for ratio in throttled],
-        color="#d6604d",
-        alpha=0.55,
-        lw=0,
-        step="post",
-        label="throttled",
-    )
+    short = [pod.throttled > 0 for _, pod in seen]
+    red = {"color": "#d6604d", "alpha": 0.55, "lw": 0}
+    axes.fill_between(seconds, used, tops, where=short, step="post", label="throttled", **red)
     outside = any(pod.opted_out for pod in run.pods if pod.pod == name)
     _title(axes, f"{name} (opted out)" if outside else name)
     axes.set_ylim(bottom=0)

@@ -276,6 +276,8 @@ class _Reader:
             node = STYLE.to_core(NodeSnapshot, check_shape(dict(entry.input), AllocateDocument))
         else:
             followed = follow(check_shape(dict(entry.input), CpuGovernDocument), self._life)
+            if misses.keys() != followed.memory.pods.keys():
+                raise BadInput("memory", "must be of the pods that were seen")
             self._life = followed.settle(CpuMode(entry.output["mode"]), misses)
             node = followed.snapshot
         return node if self._guardrails else node.claims(misses)

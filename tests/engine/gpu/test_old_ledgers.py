@@ -21,7 +21,7 @@ def test_an_old_ledger_folds_to_its_old_checkpoint() -> None:
     """Byte for byte; so a start after an upgrade goes on where the last one was."""
     projection = Projection()
     for line in LINES:
-        projection.apply(parse(line))
+        projection.apply(parse(line, 0))
     kept = restore(CHECKPOINT)
     assert export(projection) == export(kept)
     assert kept.runs["elastic2"].reclaim is not None
@@ -37,7 +37,7 @@ def test_an_old_entry_is_written_as_it_was() -> None:
     """Decoded and encoded again, every body has the same fields: exports depend on it."""
     seen = set()
     for line in LINES:
-        entry = parse(line)
+        entry = parse(line, 0)
         body = decode(entry)
         if body is None:
             continue

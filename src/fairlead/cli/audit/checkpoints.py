@@ -35,6 +35,7 @@ from fairlead.ledger.entries import parse
 from fairlead.ledger.keys import signature_holds
 from fairlead.ledger.statements import LedgerIdentity
 from fairlead.ports.faults import PermanentFault
+from fairlead.ports.ledger import Damaged
 from fairlead.schema.audit import read_head
 
 FILE = "heads.json"
@@ -181,7 +182,7 @@ def follow_keys(signed: SignedHead, own: Sequence[dict[str, Any]]) -> dict[str, 
             problem = _follow(standing, signed.head, row)
             if problem:
                 return f"entry {row['seq']}, about its keys: {problem}"
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, Damaged) as error:
         return f"its list of keys is malformed ({error!r})"
     problem = standing.check(signed)
     if problem:
@@ -193,7 +194,7 @@ def _follow(standing: LedgerIdentity, head: Head, row: dict[str, Any]) -> str:
     data, proof = str(row["entry"]).encode(), tuple(bytes.fromhex(node) for node in row["proof"])
     if not includes(head, int(row["seq"]), data, proof):
         return "it is not in the log of this checkpoint"
-    return standing.follow(parse(data))
+    return standing.follow(parse(data, int(row["seq"])))
 
 
 def _known_keys(kept: Seen, signed: SignedHead, prover: Prover) -> dict[str, str] | str:

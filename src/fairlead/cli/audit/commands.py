@@ -24,7 +24,7 @@ from fairlead.cli.table import Counter, Output, columns, moment_ms, note, show_c
 from fairlead.compose.archive import archivable
 from fairlead.core.audit import SignedHead, leaf_hash
 from fairlead.host.clock import now_ms
-from fairlead.ledger import backup as backups
+from fairlead.ledger import sqlite
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.place import KEYS, file_of, open_file, open_for_reading
 from fairlead.ledger.reading import StoreReader
@@ -248,11 +248,8 @@ def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> No
         size = reader.head().head.size
         if not first <= (size if last is None else last) <= size:
             raise click.UsageError(f"the ledger has entries 1 to {size}")
-        if out is None:
-            reader.export(sys.stdout.buffer, first=first, last=last, progress=progress)
-            sys.stdout.buffer.flush()
-        else:
-            reader.export_file(out, first=first, last=last, progress=progress)
+        reader.export(out or sys.stdout.buffer, first=first, last=last, progress=progress)
+        sys.stdout.buffer.flush()
 
 
 # --- maintenance of the ledger
@@ -277,7 +274,7 @@ def backup(*, target: Path, dry_run: bool, ledger: str) -> None:
             size = reader.head().head.size
         click.echo(f"{size} entries would be copied to {target} (dry run)")
     else:
-        print_head(backups.backup(file_of(ledger), target), "table")
+        print_head(sqlite.backup(file_of(ledger), target), "table")
 
 
 @command.command("restore")
@@ -308,7 +305,7 @@ def restore(*, source: Path, reason: str, lost: Path | None, dry_run: bool, ledg
             keys.load(reader.head().head.key_id)
         click.echo(f"{verification.size} entries would be restored to {path} (dry run)")
         return
-    entry = backups.restore(
+    entry = sqlite.restore(
         source, path, keys, time_ms=now_ms(), author=_author(), reason=reason, lost=held
     )
     click.echo(f"epoch {entry.body['epoch']} starts with entry {entry.seq}")

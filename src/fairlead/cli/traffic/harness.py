@@ -82,10 +82,10 @@ def command(
     with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
         record = Path(spare) / "record"
         if real_time:
-            from fairlead.sim.traffic.real import play_real
+            from fairlead.sim.traffic.real import RealRun
 
             place = {"kind": plane, "cgroup": cgroup, "pins": pins}
-            played = play_real(document, place, seed=seed, record=record, folder=Path(spare))
+            played = RealRun(document, place, seed, Path(spare)).run(record)
         else:
             played = traffic.play(document, seed=seed, record=record)
         checks = traffic.check_promises(played)

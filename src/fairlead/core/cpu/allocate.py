@@ -246,15 +246,11 @@ def allocate(snapshot: NodeSnapshot) -> NodePlan:
 
 
 def bounded(claims: Snapshot, bounds: Mapping[str, Bound]) -> Snapshot:
-    pods = [
-        replace(
-            pod,
-            lower_millicores=bounds[pod.uid].lower_millicores,
-            upper_millicores=bounds[pod.uid].upper_millicores,
-        )
-        for pod in claims.pods
-    ]
-    return replace(claims, pods=tuple(pods))
+    def inside(pod: Pod) -> Pod:
+        lower, upper = bounds[pod.uid].lower_millicores, bounds[pod.uid].upper_millicores
+        return replace(pod, lower_millicores=lower, upper_millicores=upper)
+
+    return replace(claims, pods=tuple(inside(pod) for pod in claims.pods))
 
 
 def _misses(pod: GovernedPod, snapshot: NodeSnapshot) -> Misses:
@@ -347,15 +343,13 @@ def split_grant(
     """
     if not needs:
         return {}
-    names = sorted(needs)
-    tops = [(caps or {}).get(name) for name in names]
-    highs = [grant_millicores if top is None else min(top, grant_millicores) for top in tops]
+    names, claims = sorted(needs), []
     survival = min(SURVIVAL_MILLICORES, grant_millicores // len(names))
-    # A pod whose containers all need nothing is split equally.
-    rates = [max(needs[name], 1) for name in names]
-    claims = [
-        Claim(0, rate, min(survival, high), high) for rate, high in zip(rates, highs, strict=True)
-    ]
+    for name in names:
+        top = (caps or {}).get(name)
+        high = grant_millicores if top is None else min(top, grant_millicores)
+        # At least 1: a pod whose containers all need nothing is split equally.
+        claims.append(Claim(0, max(needs[name], 1), min(survival, high), high))
     return dict(zip(names, water_fill(grant_millicores, claims).grants, strict=True))
 
 

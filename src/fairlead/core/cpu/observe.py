@@ -216,10 +216,6 @@ class CpuMemory:
     pods: Mapping[str, PodMemory] = field(default_factory=dict)
     windows: Mapping[str, CpuWindow] = field(default_factory=dict)
 
-    def capacity_millicores(self, config: CpuConfig) -> int:
-        """What may be handed out now: the node less its reserve less the opted-out pods."""
-        return max(0, config.capacity_millicores - self.reserved_millicores)
-
     def counters(self, uid: str) -> Mapping[str, Counters]:
         """The last counters of a pod's containers."""
         return self.windows.get(uid, _NO_WINDOW).counters
@@ -300,9 +296,9 @@ def _fold(
 
 
 def node_snapshot(memory: CpuMemory, now_ms: int, config: CpuConfig) -> NodeSnapshot:
-    """What a decision looks at now."""
+    """What a decision looks at now. Opted-out pods take their part of the capacity."""
     return NodeSnapshot(
-        memory.capacity_millicores(config),
+        max(0, config.capacity_millicores - memory.reserved_millicores),
         now_ms,
         tuple(
             _governed(pod, memory.windows.get(uid, _NO_WINDOW))

@@ -55,9 +55,8 @@ class Smoothing:
 
     A rise counts at once, a fall is believed when it has lasted. With 0.3 up, 0.1 down and nothing
     held, a service that idles for seconds between its peaks was throttled in 17 % of its periods at
-    60 % load. A slow fall alone (0.03) let limits sink between the bursts of a pod and jump at the
-    next one: 2.8 reversals per pod-minute on a bursty mix, as many as the rule it should improve
-    on. The peak of a minute sees the next burst coming (`python -m bench.cpu`).
+    60 % load; a slow fall alone (0.03) made 2.8 reversals per pod-minute on a bursty mix. The peak
+    of a minute sees the next burst coming (`python -m bench.cpu`).
     """
 
     up: Ratio = 1.0

@@ -22,8 +22,6 @@ from fairlead.dataplane.ebpf.toolchain import DEFAULT_PINS, missing, object_file
 from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Stale, Table
 from fairlead.ports.faults import PermanentFault
 
-_NS_PER_MS = 1_000_000
-
 
 class EbpfDataplane:
     """Moves connections in the kernel, before their first packet."""
@@ -63,7 +61,7 @@ class EbpfDataplane:
             raise
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        tables.check_groups(groups, dataplane=self.name, protos=tuple(Proto))
+        tables.check_groups(groups)
         for index, group in enumerate(groups):
             _check_group(group, f"groups[{index}]")
         _, registry = self._open()
@@ -80,7 +78,11 @@ class EbpfDataplane:
         """Flip a group to a table: one compare-and-swap, judged by the kernel."""
         _, registry = self._open()
         tables.check_table(table, self._groups)
-        _check_sizes(table)
+        if not 0 < table.epoch <= layout.EPOCH_MAX:
+            problem = f"must be between 1 and {layout.EPOCH_MAX}, got {table.epoch}"
+            raise PermanentFault(f"epoch: {problem}")
+        if (total := sum(table.slots.values())) > layout.SLOTS_MAX:
+            raise PermanentFault(f"slots: at most {layout.SLOTS_MAX} in all, got {total}")
         with as_faults(f"group {table.group!r} cannot be flipped"):
             answer = registry.flip(table, decision)
         if answer == layout.HookAnswer.HELD:
@@ -103,7 +105,7 @@ class EbpfDataplane:
         maps, _ = self._open()
         with as_faults("the heartbeat cannot be read"):
             _, age_ns = maps.command(layout.Command.LOOK)
-        return liveness(age_ns // _NS_PER_MS)
+        return liveness(age_ns // 1_000_000)
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """The kernel cannot ask a connection to end: kept ones move when they reconnect."""
@@ -176,14 +178,6 @@ def _family(host: str, path: str) -> int:
     if isinstance(address, IPv6Address) and (address.ipv4_mapped or address.scope_id):
         raise PermanentFault(f"{path}: must be a plain address, got {host!r}")
     return address.version
-
-
-def _check_sizes(table: Table) -> None:
-    if not 0 < table.epoch <= layout.EPOCH_MAX:
-        raise PermanentFault(f"epoch: must be between 1 and {layout.EPOCH_MAX}, got {table.epoch}")
-    total = sum(table.slots.values())
-    if total > layout.SLOTS_MAX:
-        raise PermanentFault(f"slots: at most {layout.SLOTS_MAX} in all, got {total}")
 
 
 def _seen(

@@ -33,7 +33,6 @@ _GROUP_MAPS = ("vips", "groups", "buckets", "group_counts", "insides")
 _BACKEND_MAPS = ("backends", "healths", "backend_counts", "loads")
 _SINGLE_MAPS = ("schema", "heartbeat", "tables", "replies", "origins", "barrier")
 MAPS = (*_SINGLE_MAPS, *_GROUP_MAPS, *_BACKEND_MAPS)
-_MS = 1_000_000
 _TEMPORARY = {errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
 
 
@@ -181,8 +180,8 @@ def _prepare(handle: int, capacity: Mapping[str, int], soft_errno: int) -> None:
     for name, entries in sizes.items():
         library.call("bpf_map__set_max_entries", _map(handle, name), entries)
     settings = layout.STRUCTURES["settings"](
-        hold_after_ns=HOLD_AFTER_MS * _MS,
-        fallback_after_ns=FALLBACK_AFTER_MS * _MS,
+        hold_after_ns=HOLD_AFTER_MS * 1_000_000,
+        fallback_after_ns=FALLBACK_AFTER_MS * 1_000_000,
         errno_soft=soft_errno,
         errno_hard=errno.ECONNREFUSED,
         has_retval=library.has_helper(*kernel.SET_RETVAL),

@@ -126,16 +126,14 @@ def _kernel() -> list[str]:
 def _permission() -> list[str]:
     """Whether bpf(2) is there and lets us, found out with a map of four bytes."""
     try:
-        library = libbpf()
-    except (OSError, AttributeError) as error:  # not there, or of before 1.0
-        return [f"{LIBRARY} cannot be loaded: {error} (apt-get install libbpf1)"]
-    try:
-        library.may_make_maps()
+        libbpf().may_make_maps()
     except BpfError as error:
         return [
             f"the kernel refused a map: {error.strerror} "
             "(run as root, or with CAP_BPF and CAP_NET_ADMIN; seccomp must allow bpf(2))"
         ]
+    except (OSError, AttributeError) as error:  # not there, or of before 1.0
+        return [f"{LIBRARY} cannot be loaded: {error} (apt-get install libbpf1)"]
     return []
 
 

@@ -13,7 +13,7 @@ refill in thousandths of a token per second, the size in millionths, and the Ret
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 
@@ -52,7 +52,6 @@ _FIXED = {
 """What the templates name and nothing changes."""
 Held = Mapping[str, Mapping[str, int]]
 """HAProxy backend to its servers, and how many requests are in each now."""
-Room = dict[str, int]  # `backend/server` to how many requests it may hold; 0: any number
 
 
 class HaproxyFiles(proxy.ProxyFiles):
@@ -166,20 +165,6 @@ def lay_out(name: str, side: str, table: Table) -> list[str]:
             if weight:
                 commands.append(f"set server {server} state ready")
     return commands
-
-
-def room_of_servers(name: str, room: Mapping[str, int], ids: Collection[str], held: Held) -> Room:
-    """What each server may hold, 0 for any number. A backend has a server on each side: what is
-    still in the one leaves less for the other."""
-    servers = {}
-    for side in proxy.SIDES:
-        elsewhere = held.get(f"{name}_{proxy.other_side(side)}", {})
-        for id in ids:
-            server = proxy.escape(id)
-            # HAProxy takes 0 for no limit.
-            most = max(1, room[id] - elsewhere.get(server, 0)) if id in room else 0
-            servers[f"{name}_{side}/{server}"] = most
-    return servers
 
 
 def write_state(now: Active) -> str:

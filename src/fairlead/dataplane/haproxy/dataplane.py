@@ -50,7 +50,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         self._active: dict[str, Active] = {}
         """What groups went by when it was last known, for a HAProxy that died; by name."""
         self._held: config.Held = {}
-        self._room: config.Room = {}  # the limit that each server was last given
+        self._room: dict[str, int] = {}  # the limit that each server was last given
 
     def schema_version(self) -> int:
         """Of the rules that run; ours when none do."""
@@ -104,8 +104,16 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         return counted, self._running_groups(self._groups.values()), alive
 
     def _make_room(self, name: str, room: Mapping[str, int], ids: Iterable[str]) -> None:
-        wanted = config.room_of_servers(name, room, sorted(ids), self._held)
-        news = {server: n for server, n in wanted.items() if self._room.get(server, 0) != n}
+        """Say what each server may hold, 0 for any number, as far as that changed. A backend has a
+        server on each side: what is still in the one leaves less for the other."""
+        news = {}
+        for side in proxy.SIDES:
+            elsewhere = self._held.get(f"{name}_{proxy.other_side(side)}", {})
+            for id in sorted(ids):
+                server = proxy.escape(id)
+                most = max(1, room[id] - elsewhere.get(server, 0)) if id in room else 0
+                if self._room.get(f"{name}_{side}/{server}", 0) != most:
+                    news[f"{name}_{side}/{server}"] = most
         commands = [f"set maxconn server {server} {n}" for server, n in news.items()]
         execute(self._files.socket, commands)
         self._room |= news
@@ -120,7 +128,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
 
     def _change(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
         files, kept = self._files, self._files.counted(wanted)
-        before, ours = self._active, set[proxy.Address]()
+        before, ours = self._active if self._groups else {}, set[proxy.Address]()
         written = (files.config, files.states)
         old = [(path, path.read_text() if path.exists() else None) for path in written]
         if running is not None:
@@ -147,8 +155,9 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         self._room, self._held = {}, {}  # a new worker has no limits
         for name, group in now.items():
             proxy.save(files.laid(name, group.side), group)
-        for path in files.folder.glob("counted-*.json"):
-            if path != kept:
+        known = {kept, *(files.laid(name, side) for name in now for side in proxy.SIDES)}
+        for path in files.more():
+            if path not in known:
                 path.unlink()
 
     def _running_groups(self, groups: Iterable[RouteGroup]) -> dict[str, Active]:

@@ -67,10 +67,6 @@ class CpuGovernor:
         self._config, self._linked = config, False
 
     @property
-    def capacity_millicores(self) -> int:
-        return self._memory.capacity_millicores(self._config)
-
-    @property
     def pods(self) -> Mapping[str, cpu.PodMemory]:
         return self._memory.pods
 

@@ -81,7 +81,9 @@ class CpuLoop:
             return CpuTurn(sequence, snapshot, plan, observed_only=True)
         decision = known(sequence, "what is applied was recorded")
         written, failures = self._apply(decision, plan, self._actuator)
-        note = _failed(failures) if failures else ""
+        # The mark of a plan that came into force in part says which limits did not, and why.
+        named = "; ".join(f"{f.write.uid}/{f.write.container}: {f.reason}" for f in failures)
+        note = f"{len(failures)} writes failed: {named}" if failures else ""
         self._mark(sequence, "applied", now_ms, note)
         if written:
             self._keep(self.governor.export())
@@ -116,11 +118,3 @@ class CpuLoop:
             self.governor.applied(write, limit)
             written.append(write)
         return written, failures
-
-
-def _failed(failures: list[Failure]) -> str:
-    """The mark of a plan that came into force in part: which limits did not, and why."""
-    named = [
-        f"{failure.write.uid}/{failure.write.container}: {failure.reason}" for failure in failures
-    ]
-    return f"{len(failures)} writes failed: {'; '.join(named)}"

@@ -212,18 +212,13 @@ CONDITIONS = ("Healthy", "NearLimit", "Exhausted", "Overcommitted", "UnusedLendi
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One cap of a budget and what counts against it; hours in GPU-milliseconds."""
+    """One cap of a budget and what is used of it or held; hours in GPU-milliseconds."""
 
     kind: str
     name: str
     limit: int
-    used: int
-    held: int
+    taken: int
     hours: bool
-
-    @property
-    def taken(self) -> int:
-        return self.used + self.held
 
     def text(self) -> str:
         amounts = f"{self.taken} of {self.limit} GPUs"
@@ -235,27 +230,26 @@ class Gauge:
 def gauges(projection: Projection, budget: Budget, now_ms: int) -> Iterator[Gauge]:
     """Every cap of a budget that has a limit."""
     usage = projection.accounts.at(now_ms)
-    for envelope in budget.envelopes:
-        used, lending = usage[budget.name, envelope.name], envelope.lending
-        own = (used.gpus, used.used_ms, used.held_ms)
-        yield from _pair("envelope", envelope.name, envelope.gpus, envelope.max_hours_ms, own)
+    for own in budget.envelopes:
+        used, lending = usage[budget.name, own.name], own.lending
+        taken = (used.gpus, used.used_ms + used.held_ms)
+        yield from _pair("envelope", own.name, own.gpus, own.max_hours_ms, taken)
         if lending.allow:
-            lent = (used.lent_gpus, used.lent_used_ms, used.lent_held_ms)
-            yield from _pair("lending", envelope.name, lending.max_gpus, lending.max_hours_ms, lent)
+            lent = (used.lent_gpus, used.lent_used_ms + used.lent_held_ms)
+            yield from _pair("lending", own.name, lending.max_gpus, lending.max_hours_ms, lent)
     for cap in budget.aggregate_caps:
         used = aggregate(usage, budget.name, cap.envelopes)
-        own = (used.gpus, used.used_ms, used.held_ms)
-        yield from _pair("aggregate", cap.name, cap.max_gpus, cap.max_hours_ms, own)
+        taken = (used.gpus, used.used_ms + used.held_ms)
+        yield from _pair("aggregate", cap.name, cap.max_gpus, cap.max_hours_ms, taken)
 
 
 def _pair(
-    kind: str, name: str, max_gpus: int | None, max_ms: int | None, used: tuple[int, int, int]
+    kind: str, name: str, max_gpus: int | None, max_ms: int | None, taken: tuple[int, int]
 ) -> Iterator[Gauge]:
-    """GPUs and hours of one thing; `used` is GPUs, hours used, hours held."""
     if max_gpus is not None:
-        yield Gauge(kind, name, max_gpus, used[0], 0, hours=False)
+        yield Gauge(kind, name, max_gpus, taken[0], hours=False)
     if max_ms is not None:
-        yield Gauge(kind, name, max_ms, used[1], used[2], hours=True)
+        yield Gauge(kind, name, max_ms, taken[1], hours=True)
 
 
 def conditions(

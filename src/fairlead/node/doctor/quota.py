@@ -43,7 +43,7 @@ class QuotaProbe:
 
 def probe_quota(host: CgroupHost, *, capabilities: frozenset[str]) -> QuotaProbe:
     """Make `fairlead-doctor-<pid>` below the cpu hierarchy, try a quota, remove it. Always."""
-    group = host.cpu_mount / f"fairlead-doctor-{os.getpid()}"
+    group, stat = host.cpu_mount / f"fairlead-doctor-{os.getpid()}", None
     with _signals_held():
         try:
             group.mkdir()
@@ -56,7 +56,9 @@ def probe_quota(host: CgroupHost, *, capabilities: frozenset[str]) -> QuotaProbe
         try:
             refused, cure = _try_quota(host, group, capabilities)
             burst = "cpu.cfs_burst_us" if host.version == 1 else "cpu.max.burst"
-            seen = _stat(group), (group / burst).exists(), (group / "cpu.pressure").exists()
+            with contextlib.suppress(OSError):
+                stat = (group / "cpu.stat").read_text()
+            seen = stat, (group / burst).exists(), (group / "cpu.pressure").exists()
         finally:
             left_behind = not _remove(group)
     return QuotaProbe(group, refused, cure, *seen, left_behind=left_behind)
@@ -67,33 +69,21 @@ def _try_quota(host: CgroupHost, group: Path, capabilities: frozenset[str]) -> t
     name = "cpu.cfs_quota_us" if host.version == 1 else "cpu.max"
     wanted = str(QUOTA_US) if host.version == 1 else f"{QUOTA_US} {PERIOD_US}"
     if not (group / name).exists():
-        return (
-            f"a new cgroup in {host.cpu_mount} has no {name}",
-            f"echo +cpu > {host.cpu_mount}/cgroup.subtree_control"
-            if host.version == 2
-            else "boot a kernel with CONFIG_CFS_BANDWIDTH",
-        )
+        cure = "boot a kernel with CONFIG_CFS_BANDWIDTH"
+        if host.version == 2:
+            cure = f"echo +cpu > {host.cpu_mount}/cgroup.subtree_control"
+        return f"a new cgroup in {host.cpu_mount} has no {name}", cure
     try:
-        _write(group / name, wanted)
+        # Without O_CREAT: outside a cgroup file system this must fail, not leave a file behind.
+        descriptor = os.open(group / name, os.O_WRONLY | os.O_CLOEXEC)
+        with open(descriptor, "wb", buffering=0) as file:
+            file.write(wanted.encode())
         kept = (group / name).read_text().strip()
     except OSError as error:
         return f"{name} refused a quota ({error.strerror})", cure_for(error, group, capabilities)
     if kept != wanted:
         return f"{name} took {wanted!r} and kept {kept!r}", "report this with the kernel's version"
     return "", ""
-
-
-def _write(path: Path, value: str) -> None:
-    # Without O_CREAT: outside a cgroup file system this must fail, not leave a file behind.
-    with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "wb", buffering=0) as file:
-        file.write(value.encode())
-
-
-def _stat(group: Path) -> str | None:
-    try:
-        return (group / "cpu.stat").read_text()
-    except OSError:
-        return None
 
 
 def cure_for(error: OSError, place: Path, capabilities: frozenset[str]) -> str:

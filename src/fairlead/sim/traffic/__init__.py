@@ -1,6 +1,6 @@
 """The traffic harness: scenarios against the agent's own loop, with their promises checked.
 
-`play` runs in virtual time on the in-memory dataplane, `real.play_real` in real time on a real one.
+`play` runs in virtual time on the in-memory dataplane, `real.RealRun` in real time on a real one.
 """
 
 from functools import partial

@@ -13,15 +13,8 @@ from typing import NamedTuple
 
 from fairlead.core.reasons import TrafficReason
 from fairlead.schema.traffic_scenario import ExpectDocument, What
-from fairlead.sim.traffic.result import (
-    Answer,
-    AnswerKind,
-    Tick,
-    TrafficResult,
-    count_arrivals,
-    count_good,
-    moves,
-)
+from fairlead.sim.traffic import result
+from fairlead.sim.traffic.result import Answer, AnswerKind, Tick, TrafficResult
 
 _MINUTE_MS = 60_000
 _REASONS = frozenset(reason.value for reason in TrafficReason)
@@ -62,7 +55,7 @@ def _steps(played: TrafficResult) -> Iterator[TickStep]:
     """Not across a restart that began afresh, nor after a tick that did not come into force."""
     for before, after in pairwise(played.ticks):
         if before.applied and after.input["state"] is not None:
-            moved, bypass = moves(before, after), after.output["bypass"]
+            moved, bypass = result.moves(before, after), after.output["bypass"]
             freed = sum(before.slots[name] for name in before.slots.keys() - after.slots.keys())
             freed += sum(-moved[name] for name in bypass if moved.get(name, 0) < 0)
             factor = played.config.crisis_factor if after.mode == "hard" else 1.0
@@ -207,7 +200,7 @@ def _measure_answers(
     played: TrafficResult, expect: ExpectDocument, answers: Sequence[Answer], seconds: float
 ) -> tuple[str, float]:
     """An expectation about answers in words, and the value that has to be within its bounds."""
-    arrivals, good = max(1, count_arrivals(answers)), count_good(played, answers)
+    arrivals, good = max(1, result.count_arrivals(answers)), result.count_good(played, answers)
     if expect.what is What.GOODPUT:
         return "goodput per arrival is", good / arrivals
     if expect.what is What.THROUGHPUT:

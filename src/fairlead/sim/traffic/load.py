@@ -103,8 +103,9 @@ class ScenarioRun(ABC):
     retries: Retries
     host: HostLoad
 
-    def __init__(self, scenario: TrafficScenarioDocument, seed: int) -> None:
-        self.scenario, self.seed = scenario, seed
+    def __init__(self, scenario: TrafficScenarioDocument, seed: int | None) -> None:
+        self.scenario, self.config = scenario, scenario_config(scenario)
+        self.seed = scenario.seed if seed is None else seed
         self.events: list[SimEvent] = []
         self._deaths: list[tuple[float, float]] = []
 
@@ -158,8 +159,8 @@ class ScenarioRun(ABC):
         self.events.append(SimEvent(self.elapsed_ms(), "event", text))
 
     def result(self, **found: Any) -> TrafficResult:
-        config = scenario_config(self.scenario)
-        return TrafficResult(self.scenario, self.seed, config=config, deaths=self._deaths, **found)
+        known = (self.scenario, self.seed, self.config)
+        return TrafficResult(*known, deaths=self._deaths, **found)
 
 
 @dataclass(slots=True)

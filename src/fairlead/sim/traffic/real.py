@@ -32,19 +32,11 @@ from fairlead.schema.traffic_govern import GovernDocument, Settled, follow
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument
 from fairlead.sim.clock import Entropy
 from fairlead.sim.record import SimEvent
+from fairlead.sim.traffic import result
 from fairlead.sim.traffic.backend import HOST, HostExporter, ScenarioBackend
 from fairlead.sim.traffic.generator import Attempt, LoadGenerator, PlannedRequest, arrivals
 from fairlead.sim.traffic.load import Retries, ScenarioRun, gap_s, transition_text
-from fairlead.sim.traffic.result import (
-    COUNTED,
-    GROUP,
-    Answer,
-    AnswerKind,
-    Tick,
-    TrafficResult,
-    backends_at,
-    percentile,
-)
+from fairlead.sim.traffic.result import COUNTED, GROUP, Answer, AnswerKind, Tick, TrafficResult
 from fairlead.sim.traffic.virtual import replay_problems
 
 _LOGGED = ("admission", "isolation", "failsafe", "agent started")
@@ -98,19 +90,6 @@ SCRAPE = {
 }
 
 
-def play_real(
-    scenario: TrafficScenarioDocument,
-    plane: Mapping[str, str | None],
-    *,
-    seed: int | None,
-    record: Path,
-    folder: Path,
-) -> TrafficResult:
-    """Play on `plane`, as the agent's configuration has it; the flight record goes to `record`."""
-    used = scenario.seed if seed is None else seed
-    return asyncio.run(RealRun(scenario, plane, used, folder).run(record))
-
-
 def rate_steps(scenario: TrafficScenarioDocument) -> list[tuple[float, float]]:
     """(until when, arrivals per second), as the events change the load."""
     steps, factor = [], 1.0
@@ -138,11 +117,12 @@ class RealRun(ScenarioRun):
         self,
         scenario: TrafficScenarioDocument,
         plane: Mapping[str, str | None],
-        seed: int,
+        seed: int | None,
         folder: Path,
     ) -> None:
+        """`plane` is that of the agent's configuration."""
         super().__init__(scenario, seed)
-        entropy = Entropy(seed)
+        entropy = Entropy(self.seed)
         self._plane = {name: value for name, value in plane.items() if value is not None}
         if self._plane["kind"] == "ebpf":
             self._plane.setdefault("pins", f"/sys/fs/bpf/fairlead-harness-{os.getpid()}")
@@ -167,7 +147,11 @@ class RealRun(ScenarioRun):
             again=self._again,
         )
 
-    async def run(self, record: Path) -> TrafficResult:
+    def run(self, record: Path) -> TrafficResult:
+        """The flight record goes to `record`."""
+        return asyncio.run(self._run(record))
+
+    async def _run(self, record: Path) -> TrafficResult:
         """From the first server to the end of the record."""
         servers = [self.host.server, *(backend.server for backend in self.backends.values())]
         try:
@@ -196,8 +180,8 @@ class RealRun(ScenarioRun):
             return subprocess.Popen([*_FAIRLEAD, "traffic", "run", str(self._file)], stderr=log)
 
     def _config(self) -> dict[str, Any]:
-        present = [spec.name for spec in backends_at(self.scenario, self.elapsed_ms() / 1000)]
-        ports = {name: self.backends[name].server.port for name in present}
+        present = result.backends_at(self.scenario, self.elapsed_ms() / 1000)
+        ports = {spec.name: self.backends[spec.name].server.port for spec in present}
         here = [{"id": n, "host": HOST, "port": port, "node": "n1"} for n, port in ports.items()]
         group: dict[str, Any] = {"name": GROUP, "vip": HOST, "port": self._port, "backends": here}
         group |= {"config": dict(self.scenario.config), "probe": {"kind": "http"}}
@@ -295,7 +279,7 @@ class RealRun(ScenarioRun):
         reasons, events = read_log(self._agent_log, began_ms)
         attempts = self._load.attempts
         lags_ms = [attempt.lag_s * 1000 for attempt in attempts if attempt.retry == 0]
-        lag_ms = percentile(lags_ms, 0.99) or 0.0
+        lag_ms = result.percentile(lags_ms, 0.99) or 0.0
         if lag_ms > _LAG_MS_MAX:
             self.log(f"the generator lagged: {lag_ms:.0f} ms at p99; this machine is too busy")
         return self.result(

@@ -11,16 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
+from fairlead.sim import report
 from fairlead.sim.plots import INK, colour_of, drawn, strip
-from fairlead.sim.report import (
-    code,
-    event_lines,
-    heading,
-    picture_lines,
-    table,
-    write_csv,
-    write_folder,
-)
 from fairlead.sim.traffic.checks import PromiseCheck
 from fairlead.sim.traffic.result import TrafficFigures, TrafficResult, measure, timeline
 
@@ -50,13 +42,13 @@ def write_report(
 ) -> list[str]:
     """Write the report to `target`, replacing an earlier one; returns the names of its files."""
     ignored = shutil.ignore_patterns("*.lock")
-    return write_folder(
+    return report.write_folder(
         target,
         as_document(played, checks),
         page=lambda pictures: _page(played, checks, pictures),
         parts={
             RECORD: lambda path: shutil.copytree(record, path, ignore=ignored),
-            "timeline.csv": lambda path: write_csv(path, COLUMNS, _rows(played)),
+            "timeline.csv": lambda path: report.write_csv(path, COLUMNS, _rows(played)),
         },
         draw=(lambda folder: draw_plots(played, folder)) if plots else None,
     )
@@ -95,32 +87,28 @@ def _rows(played: TrafficResult) -> Iterator[Sequence[object]]:
 
 
 def _page(played: TrafficResult, checks: Sequence[PromiseCheck], pictures: Sequence[str]) -> str:
-    lines = [*heading(played.scenario.name, played.scenario.about), *_how(played)]
+    lines = [*report.heading(played.scenario.name, played.scenario.about), *_how(played)]
     lines += ["## Promises", "", "| promise | kept |", "|---|---|"]
     for check in checks:
         kept = "yes" if check.kept else f"**no**: {check.problem}"
         lines.append(f"| {check.promise} | {kept} |")
     lines += ["", "## Figures", "", *figure_table(measure(played)), ""]
-    lines += [*picture_lines(pictures), "## What happened", "", *event_lines(played.events)]
+    lines += [*report.picture_lines(pictures), "## What happened", ""]
+    lines += report.event_lines(played.events)
     return "\n".join(lines)
 
 
 def _how(played: TrafficResult) -> list[str]:
     if played.real:
         sources = "; ".join(f"{signal}: {where}" for signal, where in played.sources.items())
-        lines = [
-            f"Played in real time on the {played.plane} dataplane, seed {played.seed}.",
-            f"Its signals: {sources}.",
-            "",
-        ]
+        where = f"Played in real time on the {played.plane} dataplane, seed {played.seed}."
+        lines = [where, f"Its signals: {sources}.", ""]
     else:
-        lines = [
-            f"Seed {played.seed}, digest `{played.digest}`. The same seed gives the same digest:",
-            "",
-            *code(f"fairlead traffic harness {played.scenario.name} --seed {played.seed}"),
-        ]
+        command = f"fairlead traffic harness {played.scenario.name} --seed {played.seed}"
+        seed = f"Seed {played.seed}, digest `{played.digest}`. The same seed gives the same digest:"
+        lines = [seed, "", *report.code(command)]
     replay = "Every tick is in `record/` and is decided again, byte for byte, by"
-    return [*lines, replay, "", *code(f"fairlead replay {RECORD}")]
+    return [*lines, replay, "", *report.code(f"fairlead replay {RECORD}")]
 
 
 def figure_table(figures: TrafficFigures) -> list[str]:
@@ -136,7 +124,7 @@ def figure_table(figures: TrafficFigures) -> list[str]:
         ("isolations", figures.isolations),
         ("slots that changed hands", figures.slots_moved),
     )
-    return table(("figure", ""), rows)
+    return report.table(("figure", ""), rows)
 
 
 def _ms(value: float | None) -> str:

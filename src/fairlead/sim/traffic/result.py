@@ -115,11 +115,9 @@ class TrafficResult:
 
 
 def backends_at(scenario: TrafficScenarioDocument, now_s: float) -> list[SimBackendDocument]:
-    return [
-        spec
-        for spec in scenario.backends
-        if spec.joins_s <= now_s and (spec.leaves_s is None or now_s < spec.leaves_s)
-    ]
+    """Those that have joined and not left."""
+    specs = ((spec, spec.leaves_s) for spec in scenario.backends if spec.joins_s <= now_s)
+    return [spec for spec, leaves_s in specs if leaves_s is None or now_s < leaves_s]
 
 
 def count_good(played: TrafficResult, answers: Iterable[Answer]) -> int:

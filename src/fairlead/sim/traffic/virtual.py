@@ -22,23 +22,10 @@ from fairlead.engine.traffic import KIND, Group, GroupGovernor, GroupRules, Port
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.recorder import FileRecorder, read, replay
 from fairlead.schema.traffic import from_plan, from_snapshot
-from fairlead.schema.traffic_scenario import (
-    Blind,
-    EventDocument,
-    TrafficScenarioDocument,
-    scenario_config,
-)
+from fairlead.schema.traffic_scenario import Blind, EventDocument, TrafficScenarioDocument
 from fairlead.sim.clock import Entropy, Turn, VirtualClock
-from fairlead.sim.traffic.load import (
-    MEMORY_BYTES,
-    HostLoad,
-    ScenarioRun,
-    SimBackend,
-    SimCall,
-    SimClients,
-    follow,
-    transition_text,
-)
+from fairlead.sim.traffic import load
+from fairlead.sim.traffic.load import MEMORY_BYTES, ScenarioRun, SimBackend, SimCall
 from fairlead.sim.traffic.result import COUNTED, GROUP, AnswerKind, Tick, TrafficResult, backends_at
 
 
@@ -77,10 +64,7 @@ class SimSignals:
         return ("retries",) if self._retried else ()
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
-        return {
-            (GROUP, name): Reading(retries=backend.retries)
-            for name, backend in self._backends.items()
-        }
+        return {(GROUP, name): Reading(retries=b.retries) for name, b in self._backends.items()}
 
     def probe(self, group: str, backends: Sequence[str]) -> None:
         """A probe is a request of its own that bypasses the dataplane."""
@@ -103,7 +87,7 @@ class SimSignals:
         return None
 
 
-class SimHost(HostLoad):
+class SimHost(load.HostLoad):
     """The one machine under all backends."""
 
     def __init__(self, clock: VirtualClock, *, memory: bool) -> None:
@@ -122,9 +106,9 @@ class SimHost(HostLoad):
 class VirtualRun(ScenarioRun):
     """One scenario in virtual time."""
 
-    def __init__(self, scenario: TrafficScenarioDocument, seed: int, folder: Path) -> None:
+    def __init__(self, scenario: TrafficScenarioDocument, seed: int | None, folder: Path) -> None:
         super().__init__(scenario, seed)
-        self.clock, entropy = VirtualClock(), Entropy(seed)
+        self.clock, entropy = VirtualClock(), Entropy(self.seed)
         self.plane = MaskedPlane(self.clock)
         self.backends: dict[str, SimBackend] = {
             spec.name: SimBackend(spec, self.clock, entropy.stream("backend", spec.name))
@@ -132,13 +116,14 @@ class VirtualRun(ScenarioRun):
         }
         memory = any(e.memory_used or e.memory_per_s for e in scenario.events)
         self.host: SimHost = SimHost(self.clock, memory=memory)
-        self.clients = SimClients(scenario.load, self.clock, self.plane, self.backends, entropy)
+        parts = (self.clock, self.plane, self.backends, entropy)
+        self.clients = load.SimClients(scenario.load, *parts)
         self.retries = self.clients.retries
         self.ticks: list[Tick] = []
         self.orders: dict[str, dict[str, str]] = {}
         self._recorder = FileRecorder(folder, segment_bytes=2**20, sync_each=False)
         self._rules = GroupRules(
-            scenario_config(scenario),
+            self.config,
             HealthRules(),
             own_budget=not {"bucket_rate", "bucket_burst"} & scenario.config.keys(),
             own_reference="q_ref" not in scenario.config,
@@ -177,17 +162,12 @@ class VirtualRun(ScenarioRun):
         if self._alive:
             round = self._loop.tick(self.clock.now_ms)
             made = round.groups[GROUP]
-            self.ticks.append(
-                Tick(
-                    self.clock.now_ms,
-                    from_snapshot(made.snapshot),
-                    from_plan(made.plan),
-                    made.reasons,
-                    applied=not made.fault,
-                )
-            )
+            snapshot, plan = from_snapshot(made.snapshot), from_plan(made.plan)
+            applied = not made.fault
+            self.ticks.append(Tick(self.clock.now_ms, snapshot, plan, made.reasons, applied))
             for change in round.transitions:
-                self.log(transition_text(change.what, change.backend, change.before, change.after))
+                what = (change.what, change.backend, change.before, change.after)
+                self.log(load.transition_text(*what))
         self._number += 1
         due = self._number * self.scenario.tick_ms
         jitter = scramble(fnv1a(b"harness") ^ self._number) % max(1, self.scenario.tick_ms // 10)
@@ -230,10 +210,10 @@ class VirtualRun(ScenarioRun):
 
     def apply(self, event: EventDocument) -> None:
         super().apply(event)
-        follow(event, self.clients, "load_factor")
+        load.follow(event, self.clients, "load_factor")
 
     def change_backend(self, name: str, event: EventDocument) -> None:
-        follow(event, self.backends[name], "reachable")
+        load.follow(event, self.backends[name], "reachable")
         if event.blind is not None:
             self.plane.hidden[name] = event.blind
         if event.order == "restore":
@@ -248,11 +228,7 @@ class VirtualRun(ScenarioRun):
 
     def _route(self) -> RouteGroup:
         present = backends_at(self.scenario, self.clock.now_ms / 1000)
-        here = tuple(
-            Backend(spec.name, "192.0.2.2", 1000 + index)
-            for index, spec in enumerate(self.scenario.backends)
-            if spec in present
-        )
+        here = tuple(Backend(s.name, "192.0.2.2", 1000 + n) for n, s in enumerate(present))
         self.clients.members = frozenset(backend.id for backend in here)
         return RouteGroup(GROUP, "192.0.2.1", 80, Proto.TCP, here)
 
@@ -268,10 +244,9 @@ def play(
     scenario: TrafficScenarioDocument, *, seed: int | None = None, record: Path | None = None
 ) -> TrafficResult:
     """Play in virtual time; the flight record goes to `record`, or is deleted afterwards."""
-    used = scenario.seed if seed is None else seed
     with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
         folder = record or Path(spare) / "record"
-        played = VirtualRun(scenario, used, folder).run()
+        played = VirtualRun(scenario, seed, folder).run()
         return replace(played, problems=replay_problems(folder))
 
 

@@ -48,7 +48,10 @@ class SecretHashes:
     def catch_up(self) -> None:
         """Once after a start: objects that were applied without a master secret."""
         if not self._done:
-            self._committer.commit(self._of_all)
+            kinds, find = ("Node", "Budget", "Run"), self._projection.of_kind
+            self._committer.commit(
+                lambda: self.of((item.name, item.spec) for kind in kinds for item in find(kind))
+            )
             self._done = True
 
     def open_chain(self, scope: Scope) -> str:
@@ -56,11 +59,6 @@ class SecretHashes:
         owner = cap_owner(self._projection, scope)
         self._committer.commit(lambda: self._entries((), [(scope, owner)]))
         return chain_of(needed(self._chance), scope, owner)
-
-    def _of_all(self) -> list[NewEntry]:
-        kinds = ("Node", "Budget", "Run")
-        known = (stored for kind in kinds for stored in self._projection.of_kind(kind))
-        return self.of((stored.name, stored.spec) for stored in known)
 
     def _entries(self, owners: Iterable[str], scopes: Scopes) -> list[NewEntry]:
         chance, known = self._chance, self._projection.resolver

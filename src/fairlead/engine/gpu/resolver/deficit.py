@@ -5,6 +5,7 @@ makes its input from the projection. Leases end for a run that is funded and lac
 for one that lacks budget. A malleable run asks for its minimum, no more than it needs to start.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,8 +17,6 @@ from fairlead.engine.gpu.entries import DeficitDecision, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.schema.gpu import STYLE, deficit_document
-
-TRIALS = 24  # placements in search of the time when there is room
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +119,4 @@ def free_at(projection: Projection, gang: Gang, now_ms: int) -> int | None:
         return now_ms
     if not times or not fits(times[-1]):
         return None
-    low, high = 0, len(times) - 1
-    for _ in range(TRIALS):
-        if low >= high:
-            break
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(times[middle]) else (middle + 1, high)
-    return max(now_ms, times[high])
+    return max(now_ms, times[bisect_left(times, True, key=fits)])

@@ -87,6 +87,96 @@ class OutcomeRecord:
             self._documents[digest] = dict(parse_json(data))
         return self._documents[digest]
 
+    def export(
+        self,
+        chance: EntropySource,
+        owners: Sequence[str],
+        introduced: Mapping[str, int],
+        heads: Sequence[tuple[int, str]],
+    ) -> bytes:
+        """The file. `introduced`: entries of owners' secrets; `heads`: sizes and roots kept."""
+        ledger, head = self._ledger, self._ledger.head()
+
+        def proved(entry: Entry | None) -> Document:
+            if entry is None:
+                raise Damaged(f"an entry that outcome {self.seq} cites is missing")
+            proof = ledger.inclusion(entry.seq, head.head.size)
+            return {"entry": parse_json(entry.data), "proof": [step.hex() for step in proof]}
+
+        final = None if self.final_entry is None else proved(self.final_entry)
+        opened = sorted(set(owners) & self.clear().keys())
+        document = {
+            "format": FORMAT,
+            "chain": self.chain,
+            "k": self.k,
+            "scope": self.commitment.scope,
+            "previous": proved(ledger.entry(self.commitment.previous_seq)),
+            "commit": proved(self.entry),
+            "draw": final if self.voided is None else None,
+            "void": final if self.voided is not None else None,
+            "conflict": self.conflict(),
+            "notice": self.notice(),
+            "result": self.result(),
+            "closures": [proved(entry) for entry in self._closures(owners)],
+            "openings": [
+                {"entry": proved(ledger.entry(introduced[owner])), **self._opening(chance, owner)}
+                for owner in opened
+            ],
+            "head": head.as_document(),
+            "keys": self._keys(head),
+            "consistency": list(self._links(head, heads)),
+        }
+        return canonical(document) + b"\n"
+
+    def _opening(self, chance: EntropySource, owner: str) -> Document:
+        """An owner's names that occur, and the secret that they follow from."""
+        secret = chance.owner_secret(owner)
+        key = outcome_key(secret, self.chain, self.k)
+        said = canonical([self.conflict(), self.notice()])
+        names = [
+            {"kind": kind, "parts": list(parts)}
+            for kind, known in self.clear()[owner].items()
+            for parts in {tuple(name) for name in known}
+            if pseudonym(key, kind, parts).encode() in said
+        ]
+        names.sort(key=lambda name: (name["kind"], name["parts"]))
+        return {"owner": owner, "secret": secret.hex(), "names": names}
+
+    def _closures(self, owners: Sequence[str]) -> list[Entry]:
+        clear = self.clear()
+        theirs = {parts[0] for owner in owners for parts in clear.get(owner, {}).get("lease", ())}
+        closed = []
+        for lease in theirs.intersection(self.reclaimed()):
+            for entry in self._ledger.entries(0, plan_id=lease):
+                body = decode(entry)
+                if isinstance(body, entries.LeaseClose) and body.outcome == self.seq:
+                    closed.append(entry)
+        return sorted(closed, key=lambda entry: entry.seq)
+
+    def _keys(self, head: SignedHead) -> dict[str, str]:
+        known, used = self._ledger.keys(), {head.head.key_id}
+        if self.final is not None:
+            used.add(self.final.commit_head["key_id"])
+        return {name: known[name].hex() for name in sorted(used)}
+
+    def _links(self, head: SignedHead, heads: Sequence[tuple[int, str]]) -> Iterator[Document]:
+        """That the log of each other head begins the log of this one."""
+        olds, new_size = list(heads), head.head.size
+        if self.final is not None:
+            then = self.final.commit_head
+            olds.insert(0, (then["size"], then["root"]))
+        for size, root in dict.fromkeys(olds):
+            if size > new_size:
+                raise Refused("HeadUnknown", f"the ledger has {new_size} entries, not {size}")
+            proof = self._ledger.consistency(size, new_size)
+            yield {
+                "old_size": size,
+                "old_root": root,
+                "new_size": new_size,
+                "new_root": head.head.root,
+                "proof": [step.hex() for step in proof],
+            }
+
 
 class OutcomeReports:
     """Questions about outcomes."""
@@ -166,14 +256,8 @@ class OutcomeReports:
         with self._committer.current() as projection:
             if self._chance is None:
                 raise Refused("NoChance", "this control plane has no master secret")
-            return export_outcome(
-                self._committer.ledger,
-                self._chance,
-                seq,
-                owners=owners,
-                heads=heads,
-                introduced=projection.resolver.owners,
-            )
+            record = OutcomeRecord(self._committer.ledger, seq)
+            return record.export(self._chance, owners, projection.resolver.owners, heads)
 
     def last_loss(self, run: str) -> Document | None:
         """What the last outcome took from a run, and with which odds; for `explain`."""
@@ -218,108 +302,3 @@ class OutcomeReports:
                 for kind, known in kinds.items():
                     names |= {pseudonym(key, kind, parts): "/".join(parts) for parts in known}
         return names
-
-
-def export_outcome(
-    ledger: LedgerReader,
-    chance: EntropySource,
-    seq: int,
-    *,
-    owners: Sequence[str],
-    introduced: Mapping[str, int],
-    heads: Sequence[tuple[int, str]] = (),
-) -> bytes:
-    """The file. `introduced`: the entry of each owner's secret; `heads`: sizes and roots kept."""
-    record, head = OutcomeRecord(ledger, seq), ledger.head()
-    size = head.head.size
-
-    def proved(entry: Entry) -> Document:
-        proof = ledger.inclusion(entry.seq, size)
-        return {"entry": parse_json(entry.data), "proof": [step.hex() for step in proof]}
-
-    final = None if record.final_entry is None else proved(record.final_entry)
-    document = {
-        "format": FORMAT,
-        "chain": record.chain,
-        "k": record.k,
-        "scope": record.commitment.scope,
-        "previous": proved(_entry(ledger, record.commitment.previous_seq)),
-        "commit": proved(record.entry),
-        "draw": final if record.voided is None else None,
-        "void": final if record.voided is not None else None,
-        "conflict": record.conflict(),
-        "notice": record.notice(),
-        "result": record.result(),
-        "closures": [proved(entry) for entry in _closures(ledger, record, owners)],
-        "openings": [
-            {"entry": proved(_entry(ledger, introduced[owner])), **_opening(record, chance, owner)}
-            for owner in sorted(set(owners) & record.clear().keys())
-        ],
-        "head": head.as_document(),
-        "keys": _keys(ledger, record, head),
-        "consistency": list(_links(ledger, record, head, heads)),
-    }
-    return canonical(document) + b"\n"
-
-
-def _entry(ledger: LedgerReader, seq: int) -> Entry:
-    entry = ledger.entry(seq)
-    if entry is None:
-        raise Damaged(f"entry {seq} is missing")
-    return entry
-
-
-def _opening(record: OutcomeRecord, chance: EntropySource, owner: str) -> Document:
-    """An owner's names that occur, and the secret that they follow from."""
-    secret = chance.owner_secret(owner)
-    key = outcome_key(secret, record.chain, record.k)
-    said = canonical([record.conflict(), record.notice()])
-    names = [
-        {"kind": kind, "parts": list(parts)}
-        for kind, known in record.clear()[owner].items()
-        for parts in {tuple(name) for name in known}
-        if pseudonym(key, kind, parts).encode() in said
-    ]
-    names.sort(key=lambda name: (name["kind"], name["parts"]))
-    return {"owner": owner, "secret": secret.hex(), "names": names}
-
-
-def _closures(ledger: LedgerReader, record: OutcomeRecord, owners: Sequence[str]) -> list[Entry]:
-    clear = record.clear()
-    theirs = {parts[0] for owner in owners for parts in clear.get(owner, {}).get("lease", ())}
-    closed = []
-    for lease in record.reclaimed():
-        if lease in theirs:
-            for entry in ledger.entries(0, plan_id=lease):
-                body = decode(entry)
-                if isinstance(body, entries.LeaseClose) and body.outcome == record.seq:
-                    closed.append(entry)
-    return sorted(closed, key=lambda entry: entry.seq)
-
-
-def _keys(ledger: LedgerReader, record: OutcomeRecord, head: SignedHead) -> dict[str, str]:
-    known, used = ledger.keys(), {head.head.key_id}
-    if record.final is not None:
-        used.add(record.final.commit_head["key_id"])
-    return {name: known[name].hex() for name in sorted(used)}
-
-
-def _links(
-    ledger: LedgerReader, record: OutcomeRecord, head: SignedHead, heads: Sequence[tuple[int, str]]
-) -> Iterator[Document]:
-    """That the log of each other head begins the log of this one."""
-    olds = list(heads)
-    if record.final is not None:
-        then = record.final.commit_head
-        olds.insert(0, (then["size"], then["root"]))
-    for size, root in dict.fromkeys(olds):
-        if size > head.head.size:
-            raise Refused("HeadUnknown", f"the ledger has {head.head.size} entries, not {size}")
-        proof = ledger.consistency(size, head.head.size)
-        yield {
-            "old_size": size,
-            "old_root": root,
-            "new_size": head.head.size,
-            "new_root": head.head.root,
-            "proof": [step.hex() for step in proof],
-        }
