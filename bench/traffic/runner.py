@@ -19,6 +19,7 @@ from bench.traffic.arms import GROUP, STATE, Started, Variant, started
 from bench.traffic.place import ARM, BACKENDS, BACKENDS_CPU, CLIENTS, PROXY_CPU, Place
 from bench.traffic.scenarios import MEAN_S, PATIENCE_S, SICK, SIGMA, WORKERS, Scenario
 from fairlead.recorder import read
+from fairlead.schema.traffic_govern import KIND
 
 START_IN_S = 0.5
 
@@ -224,4 +225,5 @@ def _ticks(record: Path, begun_ms: float) -> list[Tick]:
             list(entry.output["reasons"]),
         )
         for entry in read(record)
+        if entry.kind == KIND
     ]

@@ -157,10 +157,10 @@ def test_replay_is_byte_identical(place: Path) -> None:
         done = fairlead("replay", str(path), cwd=place)
         assert (done.returncode, done.stdout.splitlines()[-1]) == (
             0,
-            "5 same, 0 different, 0 unknown",
+            "6 same, 0 different, 0 unknown",
         )
     counts = json.loads(fairlead("replay", str(record), "-o", "json", cwd=place).stdout)
-    assert [counts[name] for name in ("same", "different", "unknown")] == [5, 0, 0]
+    assert [counts[name] for name in ("same", "different", "unknown")] == [6, 0, 0]
 
 
 def test_a_damaged_record_is_a_fault(place: Path, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_the_harness_plays_and_judges(tmp_path: Path) -> None:
     assert f"digest  {document['digest']}\n" in one.stdout
     assert (tmp_path / "out" / "small" / "timeline.csv").exists()
     replayed = fairlead("replay", "out/small/record", cwd=tmp_path)
-    assert replayed.stdout.endswith("15 same, 0 different, 0 unknown\n")
+    assert replayed.stdout.endswith("16 same, 0 different, 0 unknown\n")
     hopeless = {**SCENARIO, "expect": [{"what": "mode", "mode": "hard"}]}
     (tmp_path / "s.yaml").write_text(json.dumps(hopeless))
     done = traffic("harness", "s.yaml", "--no-plots", cwd=tmp_path)

@@ -27,7 +27,7 @@ from fairlead.ports.dataplane import Backend, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import RecordHead
 from fairlead.recorder import FileRecorder, read, replay, verify
-from tests.engine.traffic_worlds import Eyes, MemoryRecorder, TrafficWorld
+from tests.engine.traffic_worlds import Eyes, Machines, MemoryRecorder, TrafficWorld
 
 HEALTHY = {"a": 128, "b": 128}
 
@@ -47,9 +47,9 @@ def test_a_slow_backend_loses_its_flow_and_the_record_replays(tmp_path: Path) ->
         rounds = world.ticks(8)
         assert rounds[-1].groups["web"].plan.slots["b"] <= 256 * 0.05
         assert recorder.unapplied() == []
-    verdicts = [each.verdict for each in replay(read(tmp_path))]
-    assert len(verdicts) == 50
-    assert set(verdicts) == {"same"}
+    replayed = list(replay(read(tmp_path)))
+    assert [each.kind for each in replayed] == ["traffic.configure"] + ["traffic.govern"] * 50
+    assert {each.verdict for each in replayed} == {"same"}
 
 
 def test_the_record_is_compressed(tmp_path: Path) -> None:
@@ -67,6 +67,8 @@ def test_recorded_before_applied_and_beaten_between() -> None:
     """The plane hears of nothing that is not in the record."""
     diary: list[str] = []
     world = TrafficWorld(recorder=Diary(diary))
+    assert diary == ["append", "mark applied"], "the slots that it begins with"
+    diary.clear()
     plane = world.loop.plane
     for name in ("heartbeat", "apply"):
         watched(plane, name, diary)
@@ -107,8 +109,8 @@ def test_an_open_door_that_refuses_says_why() -> None:
 
 def test_without_a_record_no_flip_and_no_heartbeat() -> None:
     """A full disk stops the heartbeat: the plane falls back by itself, no door stays closed."""
-    diary: list[str] = []
-    world = TrafficWorld(recorder=Diary(diary, TemporaryFault("full", retry_after_ms=1)))
+    world = TrafficWorld(recorder=MemoryRecorder())
+    world.recorder = Diary([], TemporaryFault("full", retry_after_ms=1))
     rounds = world.ticks(16)
     assert all("not recorded" in r.groups["web"].fault for r in rounds)
     assert not any(r.groups["web"].flipped for r in rounds)
@@ -128,7 +130,7 @@ def two_groups(
         )
         for name, port in (("api", 8000), ("web", 9000))
     ]
-    loop = TrafficLoop(plane, groups, Ports(record=record, prober=eyes))
+    loop = TrafficLoop(plane, groups, Ports(record, eyes, Machines(eyes), eyes))
     loop.start(clock[0])
     return plane, loop
 
@@ -143,8 +145,9 @@ def test_one_group_without_a_record_stops_the_heartbeat_of_all() -> None:
     """Its admission must not stay as it is for good; the others get tables until the plane holds,
     and all are well again with the first tick that records every group."""
     clock, broken = [1_000_000], Diary([], TemporaryFault("full", retry_after_ms=1))
-    recorders: dict[str, Any] = {"api": broken, "web": MemoryRecorder()}
+    recorders: dict[str, Any] = {"api": MemoryRecorder(), "web": MemoryRecorder()}
     plane, loop = two_groups(recorders.__getitem__, Eyes(), clock)
+    recorders["api"] = broken
     plane.heartbeat()
     first = loop.tick(clock[0])
     assert first.groups["web"].flipped
@@ -503,7 +506,7 @@ def test_backends_come_and_go() -> None:
     world.ticks(2)
     for name in ("c", "d"):
         world.backends[name] = type(world.backends["a"])()
-    world.loop.reconfigure([world.group(world.governor)])
+    world.loop.reconfigure([world.group(world.governor)], world.now_ms)
     rounds = world.ticks(40)
     assert all(sum(r.groups["web"].plan.slots.values()) == 256 for r in rounds)
     assert rounds[0].groups["web"].plan.slots["c"] == 0
@@ -511,7 +514,7 @@ def test_backends_come_and_go() -> None:
         abs(each - 64) <= 256 * 0.02 for each in rounds[-1].groups["web"].plan.slots.values()
     )
     del world.backends["a"]
-    world.loop.reconfigure([world.group(world.governor)])
+    world.loop.reconfigure([world.group(world.governor)], world.now_ms)
     made = world.tick().groups["web"]
     assert sum(made.plan.slots.values()) == 256
     assert "a" not in made.plan.slots
@@ -526,6 +529,65 @@ def test_the_same_world_decides_the_same() -> None:
         return [made.groups["web"].plan for made in world.ticks(6)]
 
     assert play() == play()
+
+
+def test_a_group_begins_with_slots_that_are_recorded_before_they_are_in_force(
+    tmp_path: Path,
+) -> None:
+    """Also when backends come and go: the dataplane shows the number of that decision."""
+    with FileRecorder(tmp_path, sync_each=False) as recorder:
+        world = TrafficWorld(names=("a", "b"), recorder=recorder)
+        before = world.plane.read()["web"]
+        (first,) = read(tmp_path)
+        assert (before.epoch, before.decision) == (0, first.seq)
+        assert first.input == {"group": "web", "backends": ["a", "b"], "slots": {}, "isolated": []}
+        assert first.output == {"slots": HEALTHY, "fallback": ["a", "b"]}
+        world.ticks(1)
+        world.backends["c"] = world.backends.pop("b")
+        seen: list[int] = []
+        configure = world.plane.configure
+
+        def watching(groups: Any) -> None:
+            (route,) = groups
+            entry = list(read(tmp_path))[-1]
+            assert (entry.kind, entry.seq) == ("traffic.configure", route.decision)
+            assert entry.input["slots"] == HEALTHY
+            assert entry.output["slots"] == dict(route.split.slots) == {"a": 128, "c": 0}
+            seen.append(entry.seq)
+            configure(groups)
+
+        world.plane.configure = watching  # type: ignore[method-assign] - a spy on the real one
+        world.loop.reconfigure([world.group(world.governor)], world.now_ms)
+        assert [world.plane.read()["web"].decision] == seen
+        assert recorder.unapplied() == []
+    assert {each.verdict for each in replay(read(tmp_path))} == {"same"}
+
+
+def test_what_cannot_be_recorded_is_not_configured() -> None:
+    """The groups and their slots stay as they were."""
+    world = TrafficWorld()
+    world.ticks(1)
+    world.recorder = Diary([], TemporaryFault("full", retry_after_ms=1))
+    del world.backends["b"]
+    with pytest.raises(TemporaryFault, match="full"):
+        world.loop.reconfigure([world.group(world.governor)], world.now_ms)
+    assert world.plane.read()["web"].backends.keys() == {"a", "b"}
+    assert len(world.loop.groups["web"].route.backends) == 2
+
+
+def test_a_configuration_that_the_dataplane_refuses_is_voided() -> None:
+    """The record says that nothing came of it."""
+    diary: list[str] = []
+    world = TrafficWorld()
+    world.recorder = Diary(diary)
+
+    def refuse(groups: Any) -> None:
+        raise PermanentFault("no room")
+
+    world.plane.configure = refuse  # type: ignore[method-assign] - a dataplane that refuses
+    with pytest.raises(PermanentFault, match="no room"):
+        world.loop.reconfigure([world.group(world.governor)], world.now_ms)
+    assert diary == ["append", "mark voided"]
 
 
 class Diary:

@@ -12,6 +12,7 @@ from fairlead.core.traffic.sighting import (
     GroupSeen,
     Look,
     NodeReading,
+    Probed,
     Reading,
 )
 from fairlead.engine.traffic import GroupGovernor
@@ -81,14 +82,15 @@ class EventfulWorld(TrafficWorld):
             self.backends[f"n{self.next}"] = Behaviour()
             self.next += 1
         self.eyes.asked = [(group, id) for group, id in self.eyes.asked if id in self.backends]
-        self.loop.reconfigure([self.group(self.governor)])
+        self.loop.reconfigure([self.group(self.governor)], self.now_ms)
 
     def _kill(self) -> None:
         """The next agent goes on from what was kept."""
         stored, fresh = self.governor.export(), GroupGovernor("web", self.governor.rules)
         fresh.restore(stored)
         if self.rng.random() < 0.7:
-            fresh.resume(self.recorder.tail(KIND), applied=not self.recorder.unapplied())
+            waiting = {entry.kind for entry in self.recorder.unapplied()}
+            fresh.resume(self.recorder.tail(KIND), applied=KIND not in waiting)
         self.restart(fresh)
 
     def _broken(self) -> dict[str, GroupSeen]:
@@ -100,7 +102,10 @@ class EventfulWorld(TrafficWorld):
         for name, backend in seen.items():
             good, bad = backend.successes or 0, backend.errors or 0
             look = Look(self.now_ms, good, bad, backend.open or 0)
-            self.eyes.readings["web", name] = Reading(good + bad, bad, 0, 1.5, 25.5, (look,))
+            at_ms = self.now_ms - (0, 500, 3_500)[good % 3]
+            self.eyes.readings["web", name] = Reading(good + bad, bad, 0, 1.5, 25.5, (look,), at_ms)
+        ok, name = self.now_ms // 1_400 % 4 > 0, min(self.backends)
+        self.eyes.checks = [Probed("web", name, ok, 1.5 if ok else None)] * (1 if ok else 3)
         self.eyes.machines = [self._machine()] if self.next % 3 else []
 
     def _machine(self) -> NodeReading:

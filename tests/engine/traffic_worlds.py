@@ -33,7 +33,8 @@ class Eyes:
         self.covered: tuple[str, ...] = ()
         self.readings: dict[tuple[str, str], Reading] = {}
         self.machines: list[NodeReading] = []
-        self.checks: dict[str, bool | None] = {}
+        self.asked_for_ms: int | None = None
+        self.checks: list[Probed] = []
         self.asked: list[tuple[str, str]] = []
         self.answers: list[Probed] = []
         self.told: list[Transition] = []
@@ -41,6 +42,9 @@ class Eyes:
 
     def covers(self, group: str) -> Sequence[str]:
         return self.covered
+
+    def asked_ms(self, group: str, now_ms: int) -> int | None:
+        return self.asked_for_ms
 
     def read(self, now_ms: int) -> Any:
         return self.readings
@@ -52,8 +56,9 @@ class Eyes:
         found, self.answers = self.answers, []
         return found
 
-    def check_ok(self, group: str, backend: str) -> bool | None:
-        return self.checks.get(backend)
+    def checked(self) -> list[Probed]:
+        found, self.checks = self.checks, []
+        return found
 
     def transition(self, transition: Transition) -> None:
         self.told.append(transition)

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from fairlead.core.canonical import canonical
-from fairlead.core.traffic import Backend, Config, Node, Psi, Resource, Snapshot, Theta, tick
-from fairlead.core.traffic.config import DEFAULT_CONFIG, INTEGER_RANGES, NAMES, NUMBER_RANGES
+from fairlead.core.traffic import Backend, Config, Node, Psi, Resource, Snapshot, tick
+from fairlead.core.traffic.config import DEFAULT_CONFIG, INTEGER_RANGES, NAMES, NUMBER_RANGES, Theta
 from fairlead.schema.border import BadInput, read_document
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Replayer, Verdict

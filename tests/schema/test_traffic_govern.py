@@ -4,21 +4,30 @@ the version and keeps the old decision for old records.
 
 import json
 from pathlib import Path
+from typing import Any
 
 from fairlead.schema.replay import Replayer, Verdict
 from fairlead.schema.traffic_govern import KIND, VERSION
 
-STORED = Path(__file__).resolve().parents[1] / "data" / "traffic.govern.jsonl"
+DATA = Path(__file__).resolve().parents[1] / "data"
+STORED, CHECKED = DATA / "traffic.govern.jsonl", DATA / "traffic.govern.checks.jsonl"
+"""Both of version 1."""
+
+
+def replayed(path: Path) -> list[dict[str, Any]]:
+    """The entries of a stored life, each of which is decided again as it was."""
+    replayer = Replayer()
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, entry in enumerate(entries):
+        answer = replayer.run(number, KIND, 1, entry["input"], entry["output"])
+        assert answer.verdict is Verdict.SAME, (number, answer.detail)
+    return entries
 
 
 def test_a_stored_life_replays() -> None:
     """Forty ticks: an outlier, an operator's order, a member that joins, a restart."""
-    replayer = Replayer()
-    entries = [json.loads(line) for line in STORED.read_text().splitlines()]
+    entries = replayed(STORED)
     assert len(entries) == 40
-    for number, entry in enumerate(entries):
-        answer = replayer.run(number, KIND, VERSION, entry["input"], entry["output"])
-        assert answer.verdict is Verdict.SAME, (number, answer.detail)
     whole = [number for number, entry in enumerate(entries) if entry["input"]["memory"]]
     assert whole[0] == 0
     assert len(whole) > 1
@@ -26,12 +35,32 @@ def test_a_stored_life_replays() -> None:
     assert {"isolation", "steady"} <= reasons
 
 
+def test_a_stored_life_with_verdicts_of_health_checks_replays() -> None:
+    """Version 1 recorded what the adapter made of its checks; a segment ends in between."""
+    entries = replayed(CHECKED)
+    verdicts = [entry["input"]["sighting"]["checks"].get("b") for entry in entries]
+    assert {None, True, False} == set(verdicts)
+    failed = verdicts.index(False)
+    assert entries[failed - 1]["output"]["slots"]["b"] > 0
+    assert entries[failed]["output"]["slots"]["b"] == 0
+    assert any(entry["input"]["memory"] for entry in entries[1:])
+
+
+def test_a_damaged_verdict_is_refused() -> None:
+    """A record is input like any other, also of the former version."""
+    entry = json.loads(CHECKED.read_text().splitlines()[0])
+    entry["input"]["sighting"]["checks"] = {"a": "fine"}
+    answer = Replayer().run(0, KIND, 1, entry["input"], entry["output"])
+    assert answer.verdict is Verdict.DIFFERENT
+    assert "checked" in answer.detail
+
+
 def test_a_machine_that_names_a_resource_twice_is_refused() -> None:
     """What a decision makes of a sighting is checked like the sighting itself."""
     entry = json.loads(STORED.read_text().splitlines()[0])
     memory = {"name": "memory", "limit": 2, "used": 1}
     entry["input"]["sighting"]["nodes"] = [{"id": "n1", "resources": [memory, memory]}]
-    answer = Replayer().run(0, KIND, VERSION, entry["input"], entry["output"])
+    answer = Replayer().run(0, KIND, 1, entry["input"], entry["output"])
     assert answer.verdict is Verdict.DIFFERENT
     assert "refused" in answer.detail
 

@@ -21,6 +21,7 @@ from fairlead.schema.traffic_agent import (
     DataplaneDocument,
     DataplaneKind,
     GroupDocument,
+    ScrapeDocument,
     TrafficDocument,
     group_config,
     health_rules,
@@ -50,8 +51,9 @@ def traffic_agent(
         ]
         if fixed:
             warn(f"{', '.join(fixed)}: changed in the file, takes effect with the next start")
-        specs = [_group_spec(fresh, group) for group in fresh.groups]
-        return Reloaded(specs, sensors.follow(fresh))
+        now = msgspec.structs.replace(document, groups=fresh.groups, config=fresh.config)
+        specs = [_group_spec(now, group) for group in now.groups]
+        return Reloaded(specs, sensors.follow(now))
 
     return TrafficAgent(
         AgentConfig(name, directory, document.tick_ms),
@@ -119,7 +121,7 @@ def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
     listed = group.backends or ()
     backends = tuple(Backend(backend.id, backend.host, backend.port) for backend in listed)
     # What the operator set is not learned.
-    named = {*document.config, *group.config}
+    named, scrape = {*document.config, *group.config}, group.scrape or ScrapeDocument()
     rules = GroupRules(
         group_config(document, group),
         health_rules(group.isolation),
@@ -128,6 +130,10 @@ def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
         own_reference="q_ref" not in named,
         own_latency="l_ref_ms" not in named,
         own_bound="inside_max" not in named,
+        check_failures=None if group.check is None else group.check.failures,
+        scrape_every_ms=scrape.every_ms,
+        scrape_timeout_ms=scrape.timeout_ms,
+        node_every_ms={node.name: node.every_ms for node in document.nodes},
     )
     return GroupSpec(
         RouteGroup(group.name, group.vip, group.port, Proto(group.proto.value), backends),

@@ -61,14 +61,19 @@ def _problems(table: Table, wanted: set[str]) -> Iterator[str]:
 
 
 def active(group: RouteGroup, before: Active | None) -> Active:
-    """What a group goes by after `configure`: what it had, as far as its backends are still there,
-    or an even split."""
-    now = split([backend.id for backend in group.backends], before.table.slots if before else None)
+    """What a group goes by after `configure`: what it had if its backends are the same, or its
+    split."""
+    ids = {backend.id for backend in group.backends}
+    if before is not None and before.table.slots.keys() == ids:
+        return before
+    now = group.split or split(ids, before.table.slots if before else None)
     if before is None:
-        return Active(Table(group.name, 0, now.slots, Limits(Fallback(now.members))))
+        table = Table(group.name, 0, now.slots, Limits(Fallback(now.members)))
+        return Active(table, group.decision)
     limits = before.table.limits
     limits = replace(limits, fallback=replace(limits.fallback, members=now.members))
-    return replace(before, table=replace(before.table, slots=now.slots, limits=limits))
+    table = replace(before.table, slots=now.slots, limits=limits)
+    return replace(before, table=table, decision=group.decision)
 
 
 def check_flip(table: Table, active_epoch: int, liveness: Liveness) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from fairlead.core.cpu import CpuMode
 from fairlead.engine.cpu import CpuTurn
@@ -17,7 +18,7 @@ from fairlead.node.kernel_files import read_node_pressure
 from fairlead.ports.faults import faults
 
 
-class NodeCollector:
+class NodeCollector(Collector):
     """Turns the agent's last turn into metric families."""
 
     def __init__(self, agent: Agent) -> None:
@@ -85,10 +86,10 @@ class NodeCollector:
             yield family
 
 
-def serve_metrics(agent: Agent, address: str, port: int) -> int:
-    """Serve /metrics in a background thread; returns the port (0 asks for any free one)."""
+def serve_metrics(collector: Collector, address: str, port: int) -> int:
+    """Serve /metrics of either agent in a thread; returns the port (0 asks for any free one)."""
     registry = CollectorRegistry()
-    registry.register(NodeCollector(agent))
+    registry.register(collector)
     with faults(f"serve metrics on {address}:{port}"):
         server, _ = start_http_server(port, addr=address, registry=registry)
     return int(server.server_port)

@@ -12,11 +12,11 @@ flow inside its group, and the table's fallback admission). Every number in a ta
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from fairlead.core.traffic.limits import Limits
+from fairlead.core.traffic.limits import Limits, Split
 from fairlead.core.traffic.sighting import GroupSeen
 
 SCHEMA_VERSION = 4
@@ -48,6 +48,11 @@ class RouteGroup:
     port: int
     proto: Proto
     backends: tuple[Backend, ...]
+    split: Split | None = field(default=None, compare=False)
+    """What it goes by until the first table for these backends; None: nothing is decided, and what
+    stays keeps its slots, or all get the same."""
+    decision: int | None = field(default=None, compare=False)
+    """The recorded decision behind the split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,8 @@ class Dataplane(Protocol):
     """Signal (queue, latency, errors, requests) to where it is taken from, for people."""
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        """These groups and no others. Those that stay keep their active table and counters."""
+        """These groups and no others. Those whose backends stay keep their active table; a new one,
+        or one with other backends, goes by its split."""
 
     def schema_version(self) -> int:
         """Of what is installed, which may be older than this agent."""

@@ -19,14 +19,18 @@ class SignalSource(Protocol):
     def covers(self, group: str) -> Collection[str]:
         """The fields of `Reading` that are asked for in this group."""
 
+    def asked_ms(self, group: str, now_ms: int) -> int | None:
+        """For how long its applications have been asked; None: for longer than any one needs."""
+
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
-        """By group and backend. Those that have not answered lately are left out."""
+        """The last report of each, by group and backend, with its time."""
 
 
 class NodeSensor(Protocol):
     """Sees the machines under the backends, as many as can be seen now."""
 
-    def read(self, now_ms: int) -> Sequence[NodeReading]: ...
+    def read(self, now_ms: int) -> Sequence[NodeReading]:
+        """The last reading of each machine, with its time."""
 
 
 class Prober(Protocol):
@@ -36,10 +40,10 @@ class Prober(Protocol):
         """Begin one probe of each; the answer is among a later tick's `results`."""
 
     def results(self) -> Sequence[Probed]:
-        """Answers since this was last asked."""
+        """Answers to probes since this was last asked."""
 
-    def check_ok(self, group: str, backend: str) -> bool | None:
-        """What its health check says; None where it has none, or none was made yet."""
+    def checked(self) -> Sequence[Probed]:
+        """Results of health checks since this was last asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,5 +95,11 @@ _KINDS = (
     ),
     Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),
+    Kind(
+        "traffic.configure",
+        traffic.ConfigureDocument,
+        traffic.ConfigureResult,
+        traffic.decide_configure,
+    ),
 )
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}

@@ -16,7 +16,7 @@ from msgspec import Meta
 from fairlead.core import traffic
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import state as states
-from fairlead.core.traffic.config import DEFAULT_CONFIG, NAMES, NUMBER_MAX, Config, Theta
+from fairlead.core.traffic.config import DEFAULT_CONFIG, NAMES, NUMBER_MAX, SLOTS_MAX, Config, Theta
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.derive import Fields, Style
 
@@ -39,6 +39,9 @@ _DESCRIBED: Mapping[type, Mapping[str, str]] = {traffic.Backend: {"p95_ms": "of 
 TICK = Style(strict=_STRICT, left_out=AGENT_ONLY, described=_DESCRIBED)
 AGENT = Style(strict=_STRICT, described=_DESCRIBED)
 """The second version of the input, which the agent records where debt is weighed."""
+
+
+_Slots = Annotated[int, Meta(ge=0, le=SLOTS_MAX)]
 
 
 class ThetaDocument(msgspec.Struct):
@@ -103,6 +106,36 @@ class TickResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     scale_hint: bool
     bypass: list[str]
     reasons: list[TrafficReason]
+
+
+class ConfigureDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Input of `traffic.configure`: a group whose backends were configured."""
+
+    group: str
+    backends: list[str]
+    slots: Annotated[dict[str, _Slots], Meta(description="in force, by backend id")] = {}
+    isolated: list[str] = []
+
+
+class ConfigureResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Output of `traffic.configure`: what the group goes by until the first tick."""
+
+    slots: dict[str, int]
+    fallback: list[str]
+
+
+def decide_configure(document: ConfigureDocument) -> dict[str, Any]:
+    """Split a group's slots over backends that were just configured."""
+    first: dict[str, int] = {}
+    for index, name in enumerate(document.backends):
+        if first.setdefault(name, index) != index:
+            raise BadInput(f"backends[{index}]", f"repeats backends[{first[name]}], {name!r}")
+    return from_split(traffic.split(document.backends, document.slots, document.isolated))
+
+
+def from_split(split: traffic.Split) -> dict[str, Any]:
+    """The document of a split."""
+    return {"slots": dict(split.slots), "fallback": list(split.members)}
 
 
 def decide_tick(document: Any) -> dict[str, Any]:

@@ -5,6 +5,9 @@ memory and the rules; the others hold the sighting and whether the plan before i
 follow from the entry before them. The output is that of `traffic.tick` with the limits for the
 dataplane, the backends to drain, and a digest of the memory and of the snapshot that the plan was
 made from.
+
+Version 1 recorded the verdicts of health checks, not their results, and left out sensors that had
+been silent for too long. Its records still replay.
 """
 
 from collections.abc import Mapping
@@ -15,6 +18,7 @@ import msgspec
 
 from fairlead.core.canonical import canonical
 from fairlead.core.traffic import (
+    CHECK_FAILURES,
     GroupDecision,
     GroupMemory,
     GroupRules,
@@ -24,10 +28,10 @@ from fairlead.core.traffic import (
     settle,
 )
 from fairlead.core.units import OutOfRange
-from fairlead.schema.border import BadInput, check_shape, read_document
+from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.traffic import from_plan, plain
 
-KIND, VERSION = "traffic.govern", 1
+KIND, VERSION = "traffic.govern", 2
 _DIGEST_BYTES = 16
 _encoder = msgspec.json.Encoder()
 
@@ -79,21 +83,51 @@ def input_of(
     }
 
 
-def output_of(memory: GroupMemory, decision: GroupDecision) -> dict[str, Any]:
+def output_of(
+    memory: GroupMemory, decision: GroupDecision, *, version: int = VERSION
+) -> dict[str, Any]:
     """The output document of a decision; `memory` is what it left behind."""
     return {
         **from_plan(decision.plan),
-        "digest": _digest(memory, decision.snapshot),
+        "digest": _digest(memory, decision.snapshot, version),
         "drains": list(decision.drains),
         "limits": plain(decision.limits),
     }
 
 
-def _digest(memory: GroupMemory, snapshot: Snapshot) -> str:
+def _digest(memory: GroupMemory, snapshot: Snapshot, version: int) -> str:
     """Of all that the plan was made from: the snapshot's state and the windows behind its nodes are
     in the memory."""
-    text = _encoder.encode((memory, snapshot.backends, snapshot.retry_index, snapshot.config))
+    remembered = _of_version(memory, version)
+    text = _encoder.encode((remembered, snapshot.backends, snapshot.retry_index, snapshot.config))
     return blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _of_version(memory: GroupMemory, version: int) -> Any:
+    """What a version remembers: the first one left the streaks of checks to the adapter."""
+    if version > 1:
+        return memory
+    document = from_memory(memory)
+    for backend in document["backends"]:
+        del backend["check_failures"]
+    return document
+
+
+def _text(memory: GroupMemory, version: int) -> bytes:
+    return _encoder.encode(_of_version(memory, version))
+
+
+def read_input(input: Mapping[str, Any], version: int) -> GovernDocument:
+    """A recorded input. A verdict of version 1 is read as so many results that show it."""
+    match input.get("sighting"):
+        case {"checks": Mapping() as verdicts, **sighting} if version == 1:
+            sighting["checked"] = [
+                {"group": "", "backend": name, "ok": ok}
+                for name, ok in verdicts.items()
+                for _ in range(CHECK_FAILURES)
+            ]
+            input = {**input, "sighting": sighting}
+    return check_shape(dict(input), GovernDocument)
 
 
 class Settled(NamedTuple):
@@ -104,11 +138,11 @@ class Settled(NamedTuple):
     decision: GroupDecision
 
 
-def follow(document: GovernDocument, before: Settled | None) -> Settled:
+def follow(document: GovernDocument, before: Settled | None, *, version: int = VERSION) -> Settled:
     """Decide the next entry of a life again. `BadInput` where the memory that it holds is not what
     the entries before it lead to, where those are missing, or where a value is none of ours.
     """
-    memory, rules = _begin(document, before)
+    memory, rules = _begin(document, before, version)
     try:
         memory, decision = govern(memory, document.sighting, rules, group=document.group)
     except OutOfRange as error:
@@ -116,12 +150,14 @@ def follow(document: GovernDocument, before: Settled | None) -> Settled:
     return Settled(memory, rules, decision)
 
 
-def _begin(document: GovernDocument, before: Settled | None) -> tuple[GroupMemory, GroupRules]:
+def _begin(
+    document: GovernDocument, before: Settled | None, version: int
+) -> tuple[GroupMemory, GroupRules]:
     led = None
     if before is not None and document.applied is not None:
         led = settle(before.memory, before.decision.plan, applied=document.applied)
     if document.memory is not None and document.rules is not None:
-        if led is not None and _encoder.encode(led) != _encoder.encode(document.memory):
+        if led is not None and _text(led, version) != _text(document.memory, version):
             raise BadInput("memory", "is not what the entries before it lead to")
         return document.memory, document.rules
     if before is None or led is None:
@@ -129,8 +165,9 @@ def _begin(document: GovernDocument, before: Settled | None) -> tuple[GroupMemor
     return led, before.rules
 
 
-def replay_govern(input: Mapping[str, Any], before: Any) -> tuple[Mapping[str, Any], Settled]:
+def replay_govern(
+    input: Mapping[str, Any], before: Any, *, version: int = VERSION
+) -> tuple[Mapping[str, Any], Settled]:
     """An entry of `traffic.govern` decided again, given what the one before it led to."""
-    document = read_document(canonical(input), GovernDocument)
-    now = follow(document, before)
-    return output_of(now.memory, now.decision), now
+    now = follow(read_input(parse_json(canonical(input)), version), before, version=version)
+    return output_of(now.memory, now.decision, version=version), now

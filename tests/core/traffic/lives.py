@@ -3,7 +3,6 @@
 from fairlead.core.traffic import (
     GroupMemory,
     GroupRules,
-    Observed,
     Sighting,
     TickPlan,
     observe,
@@ -11,6 +10,7 @@ from fairlead.core.traffic import (
     settle,
     tick,
 )
+from fairlead.core.traffic.observe import Observed
 
 
 class GroupLife:

@@ -2,24 +2,19 @@
 
 import pytest
 
-from fairlead.core.traffic import (
-    AdmissionMode,
-    Bucket,
-    Config,
-    Liveness,
-    admit,
-    liveness,
-    rendezvous,
-)
+from fairlead.core.traffic import AdmissionMode, Config, Liveness, liveness
 from fairlead.core.traffic.admission import (
-    Triggers,
+    Bucket,
     admission_of,
+    admit,
     advance_admission,
     crisis_ahead,
     fnv1a,
     recovery_rate,
     relaxes,
+    rendezvous,
     scramble,
+    triggered_level,
 )
 from fairlead.core.traffic.limits import fallback_admission
 from fairlead.core.traffic.model import Admission, Pressure
@@ -35,7 +30,7 @@ RECOVERING = AdmissionState(SOFT, Regime.RECOVERY, 1_000, 10.0)
 def level(**triggers: object) -> AdmissionMode:
     quiet = {"unroutable": False, "stall": False, "ttf_s": None, "retry_index": None}
     quiet["blind"] = False
-    return Triggers(**(quiet | triggers)).level(CONFIG)  # type: ignore[arg-type]
+    return triggered_level(CONFIG, **(quiet | triggers))  # type: ignore[arg-type]
 
 
 def test_every_trigger_asks_for_its_level() -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.core.traffic import BackendHealth, Cause, Evidence, Tracked, track
-from fairlead.core.traffic.health import median
+from fairlead.core.traffic import Cause
+from fairlead.core.traffic.health import BackendHealth, Evidence, Tracked, median, track
 
 
 class Watch:

@@ -9,13 +9,11 @@ from fairlead.core.traffic.limits import (
     UNPLANNED_SLOTS,
     Admission,
     AdmissionMode,
-    CheckState,
     Concurrency,
     Fallback,
     Limits,
     Liveness,
     Split,
-    after_check,
     fallback_admission,
     fallback_members,
     is_fresh,
@@ -164,15 +162,6 @@ def test_signals_go_stale_after_three_rounds() -> None:
     assert not is_fresh(3_001, 1_000)
     assert may_be_starting(3_800, 1_000, 800)
     assert not may_be_starting(3_801, 1_000, 800)
-
-
-def test_a_check_needs_several_failures_in_a_row() -> None:
-    """And one success to pass again."""
-    state, seen = CheckState(), []
-    for ok in (True, False, False, False, True):
-        state = after_check(state, ok=ok, failures_max=3)
-        seen.append(state.ok)
-    assert seen == [True, True, True, False, True]
 
 
 def test_only_a_servers_errors_are_failures() -> None:

@@ -2,26 +2,18 @@
 
 import pytest
 
-from fairlead.core.traffic import (
-    Config,
-    Psi,
-    Resource,
-    Sighting,
-    StallTotals,
-    Theta,
-    observe_totals,
-    plausible,
-)
+from fairlead.core.traffic import Config, Node, Psi, Resource, Sighting, StallTotals, plausible
+from fairlead.core.traffic.config import Theta
 from fairlead.core.traffic.nodes import (
     follow,
-    recent_stalls,
-    soonest,
+    observe_totals,
     stalls,
     sustained,
     time_to_failure,
+    watch_nodes,
 )
 from fairlead.core.traffic.sighting import CpuTimes, NodeReading
-from fairlead.core.traffic.state import NodeMemory, Trail
+from fairlead.core.traffic.state import NodeMemory, State, Trail
 from tests.core.traffic.groups import HEALTHY, Group, reasons
 
 SICK = Psi(cpu_some=0.9)
@@ -62,10 +54,25 @@ def test_the_smallest_share_of_samples_still_takes_one_stall(samples: int) -> No
 
 def test_samples_fall_out_of_the_window() -> None:
     """Only the last m, and only where a sample was taken."""
-    memory, config = NodeMemory("n", (3, 4)), Config(stall_m=3)
-    assert recent_stalls(memory, stalled_now=True, sample=6, samples=6, config=config) == (4, 6)
-    assert recent_stalls(memory, stalled_now=True, sample=None, samples=5, config=config) == (3, 4)
-    assert recent_stalls(memory, stalled_now=False, sample=7, samples=7, config=config) == ()
+    config = Config(stall_m=3)
+
+    def stalled(psi: Psi, samples: int, *, advanced: bool) -> list[tuple[int, ...]]:
+        before = State(
+            now_ms=0,
+            clock_ms=0,
+            samples=samples,
+            s_total=256,
+            parked=True,
+            nodes=(NodeMemory("n", (3, 4)),),
+        )
+        watch = watch_nodes(
+            [Node("n", psi)], before, clock_ms=200, advanced=advanced, config=config
+        )
+        return [memory.stalled for memory in watch.nodes]
+
+    assert stalled(SICK, 5, advanced=True) == [(4, 6)]
+    assert stalled(SICK, 5, advanced=False) == [(3, 4)]
+    assert stalled(Psi(), 6, advanced=True) == []
 
 
 def test_a_sustained_stall_is_hard_and_says_so() -> None:
@@ -181,8 +188,14 @@ def test_a_gap_in_the_readings_moves_the_window_all_the_same() -> None:
 
 def test_the_soonest_counts() -> None:
     """7.2, 7.3: the least over resources and nodes; unknown ones do not count."""
-    assert soonest([None, 30.0, 20.0]) == 20.0
-    assert soonest([None]) is None
+    memory, full = Resource("memory", 100, 50), Resource("fds", 10, 10)
+
+    def ttf_s(*nodes: Node) -> float | None:
+        return watch_nodes(nodes, None, clock_ms=0, advanced=True, config=Config()).ttf_s
+
+    assert ttf_s(Node("a", resources=(memory,)), Node("b", resources=(memory, full))) == 0.0
+    assert ttf_s(Node("a", resources=(memory,))) is None
+    assert ttf_s() is None
 
 
 def test_running_out_is_soft_below_120_and_hard_below_20_seconds() -> None:

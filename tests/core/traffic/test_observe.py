@@ -4,11 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.core.traffic import AdmissionMode, Config, GroupRules, Liveness, Sighting
+from fairlead.core.traffic import (
+    AdmissionMode,
+    Config,
+    GroupRules,
+    Liveness,
+    Resource,
+    Sighting,
+    counters,
+)
 from fairlead.core.traffic.counters import LOOKS, SPAN_MS, Streak, find_broken, outcomes
 from fairlead.core.traffic.learn import LEAST_EACH, AdmissionBudget, InsideBound
 from fairlead.core.traffic.observe import inside, served
-from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Look, Reading
+from fairlead.core.traffic.sighting import (
+    BackendSeen,
+    GroupSeen,
+    Look,
+    NodeReading,
+    Probed,
+    Reading,
+)
 from fairlead.core.units import SIZE_MAX
 from tests.core.traffic.lives import GroupLife
 
@@ -242,8 +257,8 @@ def lasts(**counted: tuple[int, int]) -> dict[str, Streak]:
     for name, (failed, served_) in counted.items():
         streak = Streak()
         for clock_ms, part in ((0, 0), (400, 1)):
-            streak = streak.advance(clock_ms, part * served_, part * failed)
-            streak = streak.send(clock_ms, part * (served_ + failed))
+            sent = part * (served_ + failed)
+            streak = streak.advance(clock_ms, part * served_, part * failed, None, sent)
         made[name] = streak
     return made
 
@@ -409,8 +424,8 @@ def test_requests_that_were_sent_in_the_last_moments_are_counted() -> None:
         (1_200, 9, 6),
         (1_400, None, 0),
     ]:
-        streak = streak.send(clock_ms, admitted)
-        assert streak.came == came
+        streak = streak.advance(clock_ms, None, None, None, admitted)
+        assert (counters.counted(streak.sent) or 0) == came
 
 
 def counted(errors: dict[str, int]) -> GroupSeen:
@@ -520,3 +535,94 @@ def test_a_plan_that_was_not_applied_leaves_the_slots_unless_members_changed() -
     assert [b.slots for b in life.memory.state.backends] == [b.slots for b in before.backends]
     _, plan = life.tick(serving(3, "a", "b", "c"), applied=False)
     assert life.memory.state == plan.state
+
+
+def isolated_by_checks(results: tuple[bool, ...], rules: GroupRules) -> list[bool]:
+    """Whether `b` of four is out after each result of its health check, one a tick."""
+    life, out = GroupLife(rules), []
+    for number, ok in enumerate(results):
+        sighting = Sighting(
+            now_ms=number * 200,
+            members=dict.fromkeys("abcd"),
+            checked=(Probed("web", "b", ok), Probed("web", "gone", ok=False)),
+        )
+        observed, _ = life.tick(sighting)
+        out.append(observed.isolated == {"b": "health-check"})
+    return out
+
+
+def test_a_check_is_believed_after_so_many_failures_in_a_row() -> None:
+    """A success in between begins the count again; the number is a rule of the group."""
+    results = (False, False, True, False, False, False)
+    assert isolated_by_checks(results, GroupRules()) == [False] * 5 + [True]
+    assert isolated_by_checks(results, GroupRules(check_failures=2)) == [False, *[True] * 5]
+    assert not any(isolated_by_checks(results, GroupRules(check_failures=None)))
+
+
+def test_several_results_of_one_tick_all_count() -> None:
+    """A check may be more frequent than ticks."""
+    life = GroupLife(GroupRules())
+    checked = (Probed("web", "b", ok=False),) * 3
+    observed, _ = life.tick(Sighting(now_ms=0, members=dict.fromkeys("abcd"), checked=checked))
+    assert observed.isolated == {"b": "health-check"}
+
+
+def queues(sighting: Sighting, rules: GroupRules) -> list[float | None]:
+    observed, _ = GroupLife(rules).tick(sighting)
+    return [backend.queue for backend in observed.snapshot.backends]
+
+
+def test_a_report_that_is_too_old_is_missing() -> None:
+    """After three rounds of the group's own pace; one without a time is of this moment."""
+    rules, now_ms = GroupRules(scrape_every_ms=500), 10_000
+    sighting = Sighting(
+        now_ms=now_ms,
+        members=dict.fromkeys("abc"),
+        readings={
+            "a": Reading(queue=2.0, at_ms=now_ms - 1_500),
+            "b": Reading(queue=2.0, at_ms=now_ms - 1_501),
+            "c": Reading(queue=2.0),
+        },
+        covered=("queue",),
+    )
+    assert queues(sighting, rules) == [2.0, None, 2.0]
+    assert queues(sighting, GroupRules()) == [2.0, 2.0, 2.0]
+
+
+def test_a_machine_that_was_seen_too_long_ago_is_missing() -> None:
+    """Each by its own pace; this machine is read in every tick."""
+    rules, memory = GroupRules(node_every_ms={"n1": 100, "n2": 1_000}), Resource("memory", 2, 1)
+    nodes = tuple(NodeReading(name, None, (memory,), at_ms=9_500) for name in ("n1", "n2"))
+    here = NodeReading("here", None, (memory,))
+    sighting = Sighting(now_ms=10_000, members={"a": None}, nodes=(*nodes, here))
+    observed, _ = GroupLife(rules).tick(sighting)
+    assert [node.id for node in observed.snapshot.nodes] == ["here", "n2"]
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "readings", "blind"),
+    [
+        (3_800, {}, False),
+        (3_801, {}, True),
+        (None, {}, True),
+        (0, {"a": Reading(requests=1, errors=0, at_ms=0)}, True),
+    ],
+)
+def test_applications_that_had_no_time_to_answer_are_not_silent(
+    asked_ms: int | None, readings: dict[str, Reading], blind: bool
+) -> None:
+    """An agent that has just started goes by the dataplane until one of them has answered."""
+    backends = {name: BackendSeen(successes=5, errors=0, p95_ms=20.0) for name in "ab"}
+    seen = GroupSeen(1, Liveness.NORMAL, AdmissionMode.NORMAL, 10, 0, 0, backends)
+    covered = ("errors", "p95_ms", "requests")
+    _, plan = GroupLife(GroupRules()).tick(
+        Sighting(
+            now_ms=5_000,
+            members=dict.fromkeys("ab"),
+            seen=seen,
+            readings=readings,
+            covered=covered,
+            asked_ms=asked_ms,
+        )
+    )
+    assert (plan.admission.mode is AdmissionMode.SOFT) is blind

@@ -7,7 +7,6 @@ from fairlead.core.traffic.nodes import ewma, velocity
 from fairlead.core.traffic.pressure import (
     TERM_MAX,
     Imputed,
-    count,
     count_errors,
     impute,
     left_sum,
@@ -71,7 +70,7 @@ def test_the_worst_stands_in_for_the_unknown() -> None:
 )
 def test_raw_rates_count_from_twenty_requests(requests: int, expected: float) -> None:
     """Below that only what they prove."""
-    counted = count(
+    counted = count_errors(
         Backend("a", error_rate=0.5, requests=requests), BackendMemory("a"), 700, Config()
     )
     assert counted == (expected, expected, 700)
@@ -83,29 +82,21 @@ def test_raw_rates_count_from_twenty_requests(requests: int, expected: float) ->
 def test_without_a_rate_or_a_volume_errors_are_missing(blind: Backend) -> None:
     """And the last counted rate is not forgotten meanwhile."""
     memory = BackendMemory("a", error_rate=0.3, error_ms=100)
-    assert count(blind, memory, 200, Config()) == (None, 0.3, 100)
+    assert count_errors(blind, memory, 200, Config()) == (None, 0.3, 100)
 
 
 def test_silence_keeps_the_last_counted_rate_for_five_seconds() -> None:
     """A drained backend is not healthy at once; later there is no evidence against it."""
     silent, memory = Backend("a", error_rate=0.0, requests=0), BackendMemory("a", 0, 0.0, 0.3, 100)
-    assert count(silent, memory, 100, Config()) == (0.3, 0.3, 100)
-    assert count(silent, memory, 5_100, Config()) == (0.3, 0.3, 100)
-    assert count(silent, memory, 5_101, Config()) == (0.0, None, None)
-    assert count(silent, BackendMemory("a"), 100, Config()) == (0.0, None, None)
+    assert count_errors(silent, memory, 100, Config()) == (0.3, 0.3, 100)
+    assert count_errors(silent, memory, 5_100, Config()) == (0.3, 0.3, 100)
+    assert count_errors(silent, memory, 5_101, Config()) == (0.0, None, None)
+    assert count_errors(silent, BackendMemory("a"), 100, Config()) == (0.0, None, None)
 
 
 def test_a_null_rate_of_no_requests_is_silence_too() -> None:
     """0/0 is null to many a sensor: the last counted rate answers it, later it is missing."""
     silent, memory = Backend("a", requests=0), BackendMemory("a", 0, 0.0, 0.3, 100)
-    assert count(silent, memory, 5_100, Config()) == (0.3, 0.3, 100)
-    assert count(silent, memory, 5_101, Config()) == (None, None, None)
-    assert count(silent, BackendMemory("a"), 5_101, Config()) == (None, None, None)
-
-
-def test_rates_are_counted_in_the_order_of_the_backends() -> None:
-    """One entry each."""
-    backends = [Backend("a", error_rate=0.1, requests=50), Backend("b")]
-    memories = [BackendMemory("a"), BackendMemory("b")]
-    counted = count_errors(backends, memories, 5, Config())
-    assert [each.rate for each in counted] == [0.1, None]
+    assert count_errors(silent, memory, 5_100, Config()) == (0.3, 0.3, 100)
+    assert count_errors(silent, memory, 5_101, Config()) == (None, None, None)
+    assert count_errors(silent, BackendMemory("a"), 5_101, Config()) == (None, None, None)

@@ -12,14 +12,14 @@ from fairlead.core.traffic.slots import (
     held_weights,
     inverse_weights,
     observed_skew,
+    place,
     regrow,
-    rescale,
     slew,
     step_limit,
     target_slots,
     warm_shares,
 )
-from fairlead.core.traffic.state import BackendMemory, Guard, StepGate
+from fairlead.core.traffic.state import BackendMemory, Guard, State, StepGate
 
 A, B, OUT = Backend("a"), Backend("b"), Backend("c", isolated=True)
 
@@ -109,8 +109,10 @@ def test_only_freed_slots_are_handed_over() -> None:
 
 def test_another_total_keeps_the_shares() -> None:
     """A group whose s_total was changed."""
-    assert rescale([192, 64], 256) == [192, 64]
-    assert rescale([192, 64], 100) == [75, 25]
+    memories = (BackendMemory("a", 192), BackendMemory("b", 64))
+    before = State(now_ms=0, clock_ms=0, samples=1, s_total=256, parked=False, backends=memories)
+    assert place([A, B], [128, 128], before, Config()).slots == [192, 64]
+    assert place([A, B], [50, 50], before, Config(s_total=100)).slots == [75, 25]
 
 
 def test_the_gate_needs_an_unbroken_second_and_then_stays_open() -> None:

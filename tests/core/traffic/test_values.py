@@ -5,18 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.traffic import (
-    DEFAULT_CONFIG,
-    Backend,
-    Config,
-    Node,
-    Psi,
-    Resource,
-    Snapshot,
-    State,
-    Theta,
-)
-from fairlead.core.traffic.config import INTEGER_RANGES, NAMES, NUMBER_RANGES
+from fairlead.core.traffic import Backend, Config, Node, Psi, Resource, Snapshot, State
+from fairlead.core.traffic.config import DEFAULT_CONFIG, INTEGER_RANGES, NAMES, NUMBER_RANGES, Theta
 from fairlead.core.traffic.state import (
     AdmissionMode,
     AdmissionState,

@@ -16,14 +16,16 @@ from fairlead.core.traffic import Config
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import GroupRules
 from fairlead.host.clock import steady_now_ms as now_ms
+from fairlead.node.metrics import serve_metrics
 from fairlead.node.state import STATE, STATUS, StateDirectory
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.commands import COMMANDS, change_command
 from fairlead.node.traffic.poller import Poller
-from fairlead.node.traffic.reports import serve_metrics
+from fairlead.node.traffic.reports import TrafficCollector
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from fairlead.recorder import FileRecorder, read, replay
+from tests.engine.traffic_worlds import Eyes, Machines
 from tests.node.traffic.servers import until
 
 BACKENDS = (Backend("a", "127.0.0.1", 9001), Backend("b", "127.0.0.1", 9002))
@@ -32,9 +34,9 @@ BACKENDS = (Backend("a", "127.0.0.1", 9001), Backend("b", "127.0.0.1", 9002))
 class NoSensors:
     """An agent that sees nothing but its plane."""
 
-    signals = prober = nodes = None
-
     def __init__(self) -> None:
+        self.signals = self.prober = Eyes()
+        self.nodes = Machines(self.prober)
         self.alarm: Callable[[], None] = lambda: None
         self.found: dict[str, tuple[Backend, ...]] = {}
         self.watched: list[Mapping[str, Sequence[Backend]]] = []
@@ -104,7 +106,7 @@ def test_it_ticks_records_and_says_how_it_stands(folder: Folder) -> None:
     agent = folder.run(folder.agent(), 5)
     assert agent.ticks == 5
     verdicts = [each.verdict for each in replay(read(folder.path / "record" / "web"))]
-    assert verdicts == ["same"] * 5
+    assert verdicts == ["same"] * (1 + 5), "the slots that it begins with, and the ticks"
     status = folder.status()
     assert status["plane"] == "memory"
     (group,) = status["groups"]
@@ -325,7 +327,7 @@ def test_metrics_are_served(folder: Folder) -> None:
     agent = folder.agent()
     agent.start()
     agent.tick()
-    port = serve_metrics(agent, "127.0.0.1", 0)
+    port = serve_metrics(TrafficCollector(agent), "127.0.0.1", 0)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     agent.close()
@@ -344,6 +346,6 @@ def test_metrics_are_served(folder: Folder) -> None:
 def test_a_port_that_is_taken_is_a_fault(folder: Folder) -> None:
     """Said with its address."""
     agent = folder.agent()
-    port = serve_metrics(agent, "127.0.0.1", 0)
+    port = serve_metrics(TrafficCollector(agent), "127.0.0.1", 0)
     with pytest.raises(PermanentFault, match=f"127.0.0.1:{port}"):
-        serve_metrics(agent, "127.0.0.1", port)
+        serve_metrics(TrafficCollector(agent), "127.0.0.1", port)

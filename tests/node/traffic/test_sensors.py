@@ -67,7 +67,7 @@ def test_a_backend_is_scraped(poller: Poller) -> None:
         scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
         until(lambda: scraper.read(clock.now_ms), "scraped")
         (found,) = scraper.read(clock.now_ms).values()
-        assert found == Reading(10, 1, None, 3.0, 250.0, looks=found.looks)
+        assert found == Reading(10, 1, None, 3.0, 250.0, found.looks, clock.now_ms)
         assert set(found.looks) == {Look(clock.now_ms, 9, 1, inside=3)}
         assert set(scraper.covers("web")) == {"requests", "errors", "queue", "p95_ms"}
         assert scraper.covers("other") == ()
@@ -119,16 +119,16 @@ def test_an_answer_that_comes_after_its_group_has_gone_is_nobodys(poller: Poller
         assert scraper.read(0) == {}
 
 
-def test_an_agent_that_has_just_started_is_not_blind(poller: Poller) -> None:
-    """Until somebody could have answered, nothing is covered; then silence is blindness."""
+def test_how_long_applications_have_been_asked(poller: Poller) -> None:
+    """What that means, as long as none has answered, is decided in core."""
     clock = Clock()
     with serving(Page(status=404)) as page:
         scraper = Scraper(poller, clock, nobody)
         scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
         until(lambda: scraper.failures, "refused")
-        assert scraper.covers("web") == ()
-        clock.now_ms += 3 * RULES.every_ms + RULES.timeout_ms + 1
-        assert scraper.covers("web")
+        clock.now_ms += 250
+        assert scraper.asked_ms("web", clock.now_ms) == 250
+        assert scraper.asked_ms("other", clock.now_ms) is None
         assert scraper.read(clock.now_ms) == {}
 
 
@@ -141,7 +141,7 @@ def test_rubbish_is_no_reading(poller: Poller, body: str) -> None:
         scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
         until(lambda: len(page.asked) >= 3, "asked")
         readings = scraper.read(clock.now_ms)
-    assert readings in ({}, {("web", "a"): Reading()})
+    assert readings in ({}, {("web", "a"): Reading(at_ms=1_000)})
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_answers_that_are_not_http_are_failures(poller: Poller, raw: bytes) -> N
         until(lambda: scraper.failures >= 2, "failed twice")
 
 
-def test_an_old_answer_is_no_answer(poller: Poller) -> None:
-    """Three rounds without one, and the backend is unknown."""
+def test_an_old_answer_says_how_old_it_is(poller: Poller) -> None:
+    """From when on it is none is decided in core."""
     clock = Clock()
     with serving(Page("r_total 10\n")) as page:
         scraper = Scraper(poller, clock, nobody)
@@ -168,7 +168,7 @@ def test_an_old_answer_is_no_answer(poller: Poller) -> None:
         page.status = 500
         until(lambda: scraper.failures, "failing")
         clock.now_ms += 3 * RULES.every_ms + 1
-        assert scraper.read(clock.now_ms) == {}
+        assert [reading.at_ms for reading in scraper.read(clock.now_ms).values()] == [1_000]
 
 
 def test_who_left_is_asked_no_more(poller: Poller) -> None:
@@ -220,20 +220,29 @@ def test_a_probe_of_nobody_is_no_answer(poller: Poller) -> None:
         assert (found.ok, found.latency_ms) == (False, None)
 
 
-def test_a_check_is_believed_after_its_failures(poller: Poller) -> None:
-    """Unknown at first, well, then failing, then well again."""
+def test_every_result_of_a_check_is_reported_once(poller: Poller) -> None:
+    """How many failures in a row are believed is decided in core."""
     with serving(Page(status=200)) as page:
         prober = NetworkProber(poller)
+        results: list[Probed] = []
+
+        def last(ok: bool) -> bool:
+            results.extend(prober.checked())
+            return bool(results) and results[-1].ok is ok
+
         rules = CheckDocument(path="/health", every_ms=10, failures=2)
         prober.watch({}, {"web": rules}, {"web": [Backend("a", HOST, page.port)]})
-        assert prober.check_ok("web", "b") is None
-        until(lambda: prober.check_ok("web", "a") is True, "well")
+        until(lambda: last(True), "well")
         page.status = 503
-        until(lambda: prober.check_ok("web", "a") is False, "failing")
+        until(lambda: last(False), "failing")
         page.status = 200
-        until(lambda: prober.check_ok("web", "a") is True, "well again")
+        until(lambda: last(True), "well again")
+        assert {(result.group, result.backend) for result in results} == {("web", "a")}
+        assert len(results) <= len(page.asked)
         prober.watch({}, {}, {"web": [Backend("a", HOST, page.port)]})
-        assert prober.check_ok("web", "a") is None
+        asked = len(page.asked)
+        until(lambda: not prober.checked(), "no more")
+        assert len(page.asked) <= asked + 1
 
 
 NODE = """node_pressure_cpu_waiting_seconds_total 12.5
@@ -259,7 +268,7 @@ def test_other_machines_are_seen_through_their_exporters(poller: Poller) -> None
         until(lambda: machines.read(clock.now_ms), "seen")
         (node,) = machines.read(clock.now_ms)
         clock.now_ms += 61
-        until(lambda: machines.read(clock.now_ms), "seen again")
+        until(lambda: machines.read(0)[0].at_ms == clock.now_ms, "seen again")
     assert node.id == "n2"
     assert node.totals is not None
     assert node.totals.stalled_us == {"cpu_some": 12_500_000, "mem_full": 250_000}

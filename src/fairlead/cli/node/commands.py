@@ -79,9 +79,10 @@ def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags:
         agent.handle_signals()
         port = None
         if document.metrics_port is not None and not dry_run:
-            from fairlead.node.metrics import serve_metrics
+            from fairlead.node.metrics import NodeCollector, serve_metrics
 
-            port = serve_metrics(agent, document.metrics_address, document.metrics_port)
+            collector = NodeCollector(agent)
+            port = serve_metrics(collector, document.metrics_address, document.metrics_port)
         log.started(agent, document, port)
         agent.run(clears_max=clears)
         log.stopped(agent)

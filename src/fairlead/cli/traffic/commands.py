@@ -92,10 +92,12 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     try:
         port = None
         if document.metrics_port is not None:
-            from fairlead.node.traffic.reports import serve_metrics
+            from fairlead.node.metrics import serve_metrics
+            from fairlead.node.traffic.reports import TrafficCollector
 
             # Before the dataplane starts: an agent that fails here repeatedly must not look alive.
-            port = serve_metrics(agent, document.metrics_address, document.metrics_port)
+            collector = TrafficCollector(agent)
+            port = serve_metrics(collector, document.metrics_address, document.metrics_port)
         agent.start()
         agent.handle_signals()
         log.started(agent, port)

@@ -10,12 +10,11 @@
 See README.md beside this file for the terms and the flow.
 """
 
-from fairlead.core.traffic.admission import Bucket, admit, rendezvous
-from fairlead.core.traffic.config import DEFAULT_CONFIG, Config, Theta
+from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.govern import GroupDecision, govern
-from fairlead.core.traffic.health import BackendHealth, Cause, Evidence, HealthRules, Tracked, track
-from fairlead.core.traffic.limits import Limits, liveness
-from fairlead.core.traffic.memory import GroupMemory, GroupRules
+from fairlead.core.traffic.health import Cause, HealthRules
+from fairlead.core.traffic.limits import Split, liveness, split
+from fairlead.core.traffic.memory import CHECK_FAILURES, GroupMemory, GroupRules
 from fairlead.core.traffic.model import (
     Admission,
     Backend,
@@ -26,8 +25,7 @@ from fairlead.core.traffic.model import (
     Snapshot,
     TickPlan,
 )
-from fairlead.core.traffic.nodes import observe_nodes, observe_totals
-from fairlead.core.traffic.observe import Observed, observe, rested, settle
+from fairlead.core.traffic.observe import observe, rested, settle
 from fairlead.core.traffic.sighting import (
     Liveness,
     OperatorCommand,
@@ -39,23 +37,18 @@ from fairlead.core.traffic.state import AdmissionMode, Regime, State
 from fairlead.core.traffic.tick import tick
 
 __all__ = [
-    "DEFAULT_CONFIG",
+    "CHECK_FAILURES",
     "Admission",
     "AdmissionMode",
     "Backend",
-    "BackendHealth",
-    "Bucket",
     "Cause",
     "Config",
-    "Evidence",
     "GroupDecision",
     "GroupMemory",
     "GroupRules",
     "HealthRules",
-    "Limits",
     "Liveness",
     "Node",
-    "Observed",
     "OperatorCommand",
     "Pressure",
     "Psi",
@@ -63,21 +56,16 @@ __all__ = [
     "Resource",
     "Sighting",
     "Snapshot",
+    "Split",
     "StallTotals",
     "State",
-    "Theta",
     "TickPlan",
-    "Tracked",
-    "admit",
     "govern",
     "liveness",
     "observe",
-    "observe_nodes",
-    "observe_totals",
     "plausible",
-    "rendezvous",
     "rested",
     "settle",
+    "split",
     "tick",
-    "track",
 ]

@@ -10,7 +10,7 @@ each new trigger, so that clients that were refused do not all come back at once
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import inf
 
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.model import Admission
@@ -20,32 +20,25 @@ from fairlead.core.traffic.state import AdmissionMode, AdmissionState, Regime
 DRIP_BURST = 1.0
 
 
-class Triggers(NamedTuple):
-    """What speaks for restricting admission now, conductance apart (it needs the new slots)."""
-
-    unroutable: bool
-    """No backends, or none of them routable."""
-    stall: bool
-    ttf_s: float | None
-    retry_index: float | None
-    blind: bool
-
-    def level(self, config: Config) -> AdmissionMode:
-        """The strictest mode that any trigger asks for."""
-        ttf_s, retries = self.ttf_s, self.retry_index
-        if self.unroutable or self.stall:
-            return AdmissionMode.HARD
-        # Used up is hard at once, also where T_hard is set to 0.
-        if ttf_s is not None and (ttf_s < config.t_hard_s or not ttf_s):
-            return AdmissionMode.HARD
-        if retries is not None and retries >= config.retry_hard:
-            return AdmissionMode.HARD
-        soft = (
-            self.blind
-            or (ttf_s is not None and ttf_s < config.t_safe_s)
-            or (retries is not None and retries >= config.retry_soft)
-        )
-        return AdmissionMode.SOFT if soft else AdmissionMode.NORMAL
+def triggered_level(
+    config: Config,
+    *,
+    unroutable: bool,
+    stall: bool,
+    ttf_s: float | None,
+    retry_index: float | None,
+    blind: bool,
+) -> AdmissionMode:
+    """The strictest mode that any trigger asks for, conductance apart: it needs the new slots.
+    `unroutable`: there is no backend, or none of them is routable.
+    """
+    left_s, retries = inf if ttf_s is None else ttf_s, -1.0 if retry_index is None else retry_index
+    # Used up is hard at once, also where T_hard is set to 0.
+    ends = left_s < config.t_hard_s or not left_s
+    if unroutable or stall or ends or retries >= config.retry_hard:
+        return AdmissionMode.HARD
+    restricted = blind or left_s < config.t_safe_s or retries >= config.retry_soft
+    return AdmissionMode.SOFT if restricted else AdmissionMode.NORMAL
 
 
 def crisis_ahead(
@@ -72,7 +65,8 @@ def advance_admission(
     tick: the time since then was not calm if it ends in a trigger.
     """
     if level.level > admission.mode.level:
-        return _escalated(level)
+        crisis = level is AdmissionMode.HARD
+        return AdmissionState(level, Regime.CRISIS if crisis else Regime.TRANSITION)
     if admission.mode is AdmissionMode.NORMAL:
         return admission
     if level is admission.mode:
@@ -85,11 +79,6 @@ def advance_admission(
     calm_since_ms = clock_ms if level is AdmissionMode.NORMAL else None
     start = config.recover_share * config.bucket_rate
     return AdmissionState(AdmissionMode.SOFT, Regime.RECOVERY, calm_since_ms, start)
-
-
-def _escalated(level: AdmissionMode) -> AdmissionState:
-    regime = Regime.CRISIS if level is AdmissionMode.HARD else Regime.TRANSITION
-    return AdmissionState(level, regime)
 
 
 def _triggered(admission: AdmissionState, last_ms: int, config: Config) -> AdmissionState:
@@ -114,11 +103,10 @@ def admission_of(
 ) -> Admission:
     """What a dataplane needs. Hard keeps a drip, or it would blind its own signals."""
     if admission.mode is AdmissionMode.NORMAL:
-        return Admission(AdmissionMode.NORMAL, None, None)
+        return Admission()
     if admission.mode is AdmissionMode.SOFT:
-        return Admission(
-            AdmissionMode.SOFT, recovery_rate(admission, clock_ms, config), config.bucket_burst
-        )
+        rate = recovery_rate(admission, clock_ms, config)
+        return Admission(AdmissionMode.SOFT, rate, config.bucket_burst)
     drip = max(config.drip_rate_min, config.drip_share * requests)
     return Admission(AdmissionMode.HARD, drip, DRIP_BURST)
 
@@ -150,10 +138,8 @@ _MASK = 2**64 - 1
 def rendezvous(flow: bytes, backends: Iterable[str]) -> str | None:
     """The backend with the highest score for this flow, ties by id; None where there is none."""
     key = fnv1a(flow)
-    scored = ((scramble(key ^ fnv1a(backend.encode())), backend) for backend in sorted(backends))
     # The first of the highest: `max` keeps the earlier one, and they come sorted.
-    best = max(scored, key=lambda pair: pair[0], default=None)
-    return None if best is None else best[1]
+    return max(sorted(backends), key=lambda id: scramble(key ^ fnv1a(id.encode())), default=None)
 
 
 def fnv1a(data: bytes) -> int:

@@ -136,7 +136,6 @@ class Config:
 
     @property
     def layered(self) -> bool:
-        """Is any of the optional layers switched on?"""
         return any(getattr(self, name) for name in LAYER_WEIGHTS)
 
     @property

@@ -10,10 +10,10 @@ piles up in it.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import lt
-from typing import NamedTuple
+from operator import itemgetter, lt
+from typing import Any, NamedTuple, TypeVar
 
 from fairlead.core.traffic.config import LatencyMs
 from fairlead.core.traffic.health import median
@@ -31,20 +31,25 @@ that gets next to nothing, because its dataplane passes it over, as late as any 
 
 Window = tuple[tuple[int, int], ...]
 """(clock_ms, total), oldest first."""
+T = TypeVar("T")
+
+
+def covering(
+    window: tuple[T, ...], reach: int, time: Callable[[Any], int] = itemgetter(0)
+) -> tuple[T, ...]:
+    """From the newest entry that is old enough on: the window is covered, and not more."""
+    first, last = 0, len(window) - 1
+    while first < last and time(window[first + 1]) <= reach:
+        first += 1
+    return window[first:] if first else window
 
 
 def add(window: Window, clock_ms: int, total: int | None, window_ms: int) -> Window:
-    """The window with one more reading of its counter."""
     if total is None:
         return ()
     if window and total < window[-1][1]:
         window = ()
-    window = (*window, (clock_ms, total))
-    # The newest reading that is old enough stays: the window is covered, and not more.
-    first, last, reach_ms = 0, len(window) - 1, clock_ms - window_ms
-    while first < last and window[first + 1][0] <= reach_ms:
-        first += 1
-    return window[first:] if first else window
+    return covering((*window, (clock_ms, total)), clock_ms - window_ms)
 
 
 def counted(window: Window) -> int | None:
@@ -77,7 +82,6 @@ class Signals(NamedTuple):
     error_rate: float | None = None
     requests: int | None = None
     successes: int | None = None
-    failures: int | None = None
     retries: int | None = None
     rtt_ms: LatencyMs | None = None
     retrans_rate: float | None = None
@@ -115,15 +119,20 @@ def read_counters(
     )
     admitted, retransmits = counted(now.requests), counted(now.retransmits)
     successes, failures = _outcomes(now, errors_covered=errors_covered)
+    done = (successes or 0) + (failures or 0)
+    known = successes is not None and failures is not None
     source = now.scraped if errors_covered else now.successes
     span_ms = source[-1][0] - source[0][0] if source else 0
+    # What waits for it and what is in it. Where a dataplane cannot see what waits, its open
+    # connections may be idle ones, and mean nothing.
+    queue = None if proxy.queue is None else float(proxy.queue + (proxy.open or 0))
     return now, Signals(
-        queue=reading.queue if "queue" in covered else _queue(proxy),
+        queue=reading.queue if "queue" in covered else queue,
         p95_ms=reading.p95_ms if "p95_ms" in covered else proxy.p95_ms,
-        error_rate=_rate(successes, failures),
+        # Of nothing at all, measured, it is 0; `requests` says how much that is worth.
+        error_rate=(failures or 0) / max(1, done) if known else None,
         requests=counted(now.scraped) if "requests" in covered else admitted,
         successes=successes,
-        failures=failures,
         retries=counted(now.retries),
         rtt_ms=proxy.rtt_ms,
         retrans_rate=None if not admitted or retransmits is None else retransmits / admitted,
@@ -137,29 +146,13 @@ def _outcomes(now: TrafficCounters, *, errors_covered: bool) -> tuple[int | None
     """Successes and failures. Connects that fail are failures, whatever counts the rest."""
     errors, connect = counted(now.errors), counted(now.connect)
     if not errors_covered:
-        if errors is None and connect is None:
-            return counted(now.successes), None
-        return counted(now.successes), (errors or 0) + (connect or 0)
+        unknown = errors is None and connect is None
+        return counted(now.successes), None if unknown else (errors or 0) + (connect or 0)
     scraped = counted(now.scraped)
     if errors is None or scraped is None:
         return None, None
     # Scraped counters are read one after the other: a request may be in one of them only.
     return max(0, scraped - errors), errors + (connect or 0)
-
-
-def _queue(proxy: BackendSeen) -> float | None:
-    """What waits for a backend and what is in it. Where a dataplane cannot see what waits, its open
-    connections may be idle ones, and mean nothing.
-    """
-    return None if proxy.queue is None else float(proxy.queue + (proxy.open or 0))
-
-
-def _rate(successes: int | None, failures: int | None) -> float | None:
-    """Of nothing at all, measured, the rate is 0; `requests` says how much it is worth."""
-    if successes is None or failures is None:
-        return None
-    done = successes + failures
-    return failures / done if done else 0.0
 
 
 def outcomes(
@@ -187,39 +180,37 @@ class Streak:
 
     @property
     def failed(self) -> int:
-        """Errors in these moments."""
         return self.looks[-1].errors - self.looks[0].errors if self.looks else 0
 
     @property
     def served(self) -> int:
-        """Successes in these moments."""
         return self.looks[-1].successes - self.looks[0].successes if self.looks else 0
 
-    @property
-    def came(self) -> int:
-        """Requests that were sent to it in these moments."""
-        return counted(self.sent) or 0
-
     def advance(
-        self, clock_ms: int, successes: int | None, errors: int | None, inside: int | None = None
+        self,
+        clock_ms: int,
+        successes: int | None,
+        errors: int | None,
+        inside: int | None = None,
+        admitted: int | None = None,
     ) -> "Streak":
-        """Counters so far, and what is in it now. What is not counted is no failure."""
-        if successes is None or errors is None:
-            return replace(self, looks=())
-        look, looks = Look(clock_ms, successes, errors, max(0, inside or 0)), self.looks
-        if looks and any(map(lt, look[:3], looks[-1][:3])):
-            looks = ()  # another process counts, or the clock went back
-        reach_ms = clock_ms - self.span_ms
-        kept = tuple(past for past in looks if past.at_ms >= reach_ms)
-        return replace(self, looks=(*kept, look))
-
-    def send(self, clock_ms: int, admitted: int | None) -> "Streak":
-        """What the dataplane has sent it so far."""
-        if admitted is None:
-            return replace(self, sent=())
-        sent = self.sent if not self.sent or admitted >= self.sent[-1][1] else ()
-        kept = tuple(past for past in sent if past[0] >= clock_ms - SPAN_MS)
-        return replace(self, sent=(*kept, (clock_ms, admitted)))
+        """Counters so far, what is in it now, and what the dataplane has sent it. What is not
+        counted is no failure.
+        """
+        sent: Window = ()
+        if admitted is not None:
+            past = self.sent if not self.sent or admitted >= self.sent[-1][1] else ()
+            reach_ms = clock_ms - SPAN_MS
+            sent = (*(one for one in past if one[0] >= reach_ms), (clock_ms, admitted))
+        looks: tuple[Look, ...] = ()
+        if successes is not None and errors is not None:
+            look = Look(clock_ms, successes, errors, max(0, inside or 0))
+            # Else another process counts, or the clock went back.
+            if self.looks and not any(map(lt, look[:3], self.looks[-1][:3])):
+                reach_ms = clock_ms - self.span_ms
+                looks = tuple(past for past in self.looks if past.at_ms >= reach_ms)
+            looks = (*looks, look)
+        return Streak(looks, self.full, self.judged_ms, sent, self.span_ms)
 
     def fails(self, least: int) -> bool:
         """Whether it gave so many errors, and more of them than answers, since any of the looks.
@@ -227,11 +218,9 @@ class Streak:
         Since any: what it answered well before it broke does not excuse it. What was in it by then
         may still end well and is no answer to what came since, up to half of the answers.
         """
-        if not self.looks:
-            return False
-        last = self.looks[-1]
-        for look in self.looks:
-            failed, served = last.errors - look.errors, last.successes - look.successes
+        for look in self.looks if self.failed >= least else ():
+            failed = self.looks[-1].errors - look.errors
+            served = self.looks[-1].successes - look.successes
             if failed >= least and failed > served - min(look.inside, (served + 1) // 2):
                 return True
         return False
@@ -278,7 +267,7 @@ def find_broken(
     isolating some of them does not help.
     """
     failed = {name: streak.failed for name, streak in streaks.items()}
-    came = {name: streak.came for name, streak in streaks.items()}
+    came = {name: counted(streak.sent) or 0 for name, streak in streaks.items()}
     failed_total, came_total = sum(failed.values()), sum(came.values())
     stays = {name: streaks[name].stay_s(count) for name, count in held.items()}
     known = {name: stay for name, stay in stays.items() if stay is not None}

@@ -29,7 +29,6 @@ class GroupDecision:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What the tick looked at."""
         return self.observed.snapshot
 
 

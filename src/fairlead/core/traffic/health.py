@@ -1,19 +1,18 @@
-"""The health tracker: which backends are isolated, probed or warming up.
+"""The health tracker: which backends are isolated, probed or warming up. `observe` calls `track`.
 
 Four causes isolate a backend: the operator, a failing health check, 5 connect failures in a row, or
 being an outlier: P above 4 times the group's median for 3 s, or plainly broken in the last moments,
-though never more than half the group.
-w ~ 1/P alone would leave a backend that is 10 times slower 3 % of the flow, and p99 *is* that
-backend.
+though never more than half the group. w ~ 1/P alone would leave a backend that is 10 times slower
+3 % of the flow, and p99 *is* that backend.
 
 The way back is the same for all: a drip of probes, 5 successes in a row with P below twice the
-median, then warm-up (its age starts anew). `traffic.tick` only obeys the flags that this sets.
-The traffic agent calls `track` once per tick.
+median, then warm-up (its age starts anew).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import attrgetter
 
 
 class Cause(StrEnum):
@@ -81,44 +80,31 @@ class Tracked:
     age_ms: Mapping[str, int | None]
 
 
-DEFAULT_RULES = HealthRules()
-
-
 def track(
     before: Sequence[BackendHealth] | None,
     evidence: Sequence[Evidence],
     *,
     now_ms: int,
-    rules: HealthRules = DEFAULT_RULES,
+    rules: HealthRules | None = None,
 ) -> Tracked:
     """One tick of the tracker. `before` is None at the very first, when no backend is new."""
+    rules = rules or HealthRules()
     known = {health.id: health for health in before or ()}
     born_ms = None if before is None else now_ms
-    seen = sorted(evidence, key=lambda seen: seen.id)
+    seen = sorted(evidence, key=attrgetter("id"))
+    last = [known.get(s.id) or BackendHealth(s.id, born_ms=born_ms) for s in seen]
     # The median is of those in service: what an isolated backend measures is not the group's norm.
-    serving = [s for s in seen if known.get(s.id, _NEW).cause is None]
-    norm = median([s.pressure for s in serving if s.pressure is not None])
-    healths = [
-        _judge(known.get(s.id) or BackendHealth(s.id, born_ms=born_ms), s, norm, now_ms, rules)
-        for s in seen
-    ]
+    serving = [s.pressure for h, s in zip(last, seen, strict=True) if h.cause is None]
+    norm = median([pressure for pressure in serving if pressure is not None])
+    healths = [_judge(h, s, norm, now_ms, rules) for h, s in zip(last, seen, strict=True)]
     healths = _isolate_outliers(healths, seen, now_ms, rules)
-    probes = [_due(h, s, now_ms, rules) for h, s in zip(healths, seen, strict=True)]
+    probes = {h.id for h, s in zip(healths, seen, strict=True) if _due(h, s, now_ms, rules)}
     return Tracked(
-        healths=tuple(
-            replace(health, probed_ms=now_ms) if due else health
-            for health, due in zip(healths, probes, strict=True)
-        ),
-        isolated={health.id: health.cause for health in healths if health.cause is not None},
-        probes=tuple(health.id for health, due in zip(healths, probes, strict=True) if due),
-        age_ms={
-            health.id: None if health.born_ms is None else max(0, now_ms - health.born_ms)
-            for health in healths
-        },
+        healths=tuple(replace(h, probed_ms=now_ms) if h.id in probes else h for h in healths),
+        isolated={h.id: h.cause for h in healths if h.cause is not None},
+        probes=tuple(sorted(probes)),
+        age_ms={h.id: None if h.born_ms is None else max(0, now_ms - h.born_ms) for h in healths},
     )
-
-
-_NEW = BackendHealth("")
 
 
 def median(values: Sequence[float]) -> float | None:
@@ -138,11 +124,18 @@ def _judge(
     if cause is not None:
         # The cause that is seen now replaces an older one: it is the one to look into.
         return replace(health, cause=cause, streak=0, high_since_ms=None)
+    pressure = seen.pressure
     if health.cause is None:
-        high = _above(seen.pressure, norm, rules.outlier_ratio)
-        since_ms = now_ms if health.high_since_ms is None else health.high_since_ms
-        return replace(health, high_since_ms=since_ms if high else None)
-    return _returning(health, seen, norm, now_ms, rules)
+        high = pressure is not None and norm is not None and pressure > rules.outlier_ratio * norm
+        if high is (health.high_since_ms is not None):
+            return health
+        return replace(health, high_since_ms=now_ms if high else None)
+    # Successes in a row while P is low enough: enough of them, and it is back, newborn.
+    calm = pressure is not None and (norm is None or pressure < rules.return_ratio * norm)
+    streak = 0 if seen.failures or not calm else health.streak + seen.successes
+    if streak < rules.return_successes:
+        return replace(health, streak=streak)
+    return BackendHealth(health.id, born_ms=now_ms)
 
 
 def _cause(seen: Evidence, rules: HealthRules) -> Cause | None:
@@ -150,24 +143,7 @@ def _cause(seen: Evidence, rules: HealthRules) -> Cause | None:
         return Cause.OPERATOR
     if seen.check_ok is False:
         return Cause.CHECK
-    if seen.connect_failures_in_a_row >= rules.connect_failures:
-        return Cause.CONNECT
-    return None
-
-
-def _returning(
-    health: BackendHealth, seen: Evidence, norm: float | None, now_ms: int, rules: HealthRules
-) -> BackendHealth:
-    """Count successes in a row while P is low enough; enough of them, and it is back, newborn."""
-    calm = seen.pressure is not None and (norm is None or seen.pressure < rules.return_ratio * norm)
-    streak = 0 if seen.failures or not calm else health.streak + seen.successes
-    if streak < rules.return_successes:
-        return replace(health, streak=streak)
-    return BackendHealth(health.id, born_ms=now_ms)
-
-
-def _above(pressure: float | None, norm: float | None, ratio: float) -> bool:
-    return pressure is not None and norm is not None and pressure > ratio * norm
+    return Cause.CONNECT if seen.connect_failures_in_a_row >= rules.connect_failures else None
 
 
 def _isolate_outliers(
@@ -175,25 +151,18 @@ def _isolate_outliers(
 ) -> list[BackendHealth]:
     """The worst first, and never so many that more than half the group is out."""
     room = len(healths) // 2 - sum(health.cause is not None for health in healths)
-    due = [
-        index
-        for index, health in enumerate(healths)
-        if health.cause is None
-        and (
-            seen[index].failing
-            or (
-                health.high_since_ms is not None
-                and now_ms - health.high_since_ms >= rules.outlier_ms
-            )
-        )
-    ]
-    due.sort(key=lambda index: (not seen[index].failing, -(seen[index].pressure or 0.0)))
-    chosen = set(due[: max(0, room)])
+    due = []
+    for health, evidence in zip(healths, seen, strict=True):
+        since_ms = health.high_since_ms
+        lasts = since_ms is not None and now_ms - since_ms >= rules.outlier_ms
+        if health.cause is None and (evidence.failing or lasts):
+            due.append((not evidence.failing, -(evidence.pressure or 0.0), health.id))
+    chosen = {id for *_, id in sorted(due)[: max(0, room)]}
     return [
         replace(health, cause=Cause.OUTLIER, streak=0, high_since_ms=None, probed_ms=now_ms)
-        if index in chosen
+        if health.id in chosen
         else health
-        for index, health in enumerate(healths)
+        for health in healths
     ]
 
 

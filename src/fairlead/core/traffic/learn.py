@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, fsum
 
 from fairlead.core.traffic.config import Config, LatencyMs
-from fairlead.core.traffic.counters import Window
+from fairlead.core.traffic.counters import Window, covering
 from fairlead.core.traffic.health import median
 from fairlead.core.traffic.state import AdmissionMode
 
@@ -55,9 +55,9 @@ class Usual:
         if counts and clock_ms - sampled_ms >= SAMPLE_MS:
             sampled_ms = clock_ms
             samples = (*samples, median(list(values)) or 0.0)[-USUAL_SAMPLES:]
-        if len(samples) < USUAL_SAMPLES_MIN or clock_ms - self.changed_ms < CHANGE_MS:
-            return Usual(samples, sampled_ms, self.changed_ms, open_ms), None
-        return Usual(samples, sampled_ms, clock_ms, open_ms), median(samples)
+        due = len(samples) >= USUAL_SAMPLES_MIN and clock_ms - self.changed_ms >= CHANGE_MS
+        changed_ms = clock_ms if due else self.changed_ms
+        return Usual(samples, sampled_ms, changed_ms, open_ms), median(samples) if due else None
 
 
 def queue_reference(usual: float, config: Config) -> float:
@@ -140,7 +140,6 @@ class AdmissionBudget:
         return now
 
     def changes(self, config: Config) -> dict[str, float]:
-        """The parameters that this budget replaces."""
         rate = round(config.bucket_rate if self.rate is None else self.rate, 1)
         return {"bucket_rate": max(rate, 0.1), "bucket_burst": max(1.0, rate * BURST_S)}
 
@@ -153,21 +152,15 @@ class AdmissionBudget:
 
     @property
     def now(self) -> float | None:
-        """What was served in the last second; None where that is unknown."""
         return self.recent[-1][1] if self.recent else None
 
     def _look(self, clock_ms: int, served: int | None) -> "AdmissionBudget":
         """How much was served in the last second, where that is counted."""
-        reach_ms = clock_ms - KEEP_MS
-        recent = self.recent
-        while recent and recent[0][0] <= reach_ms:
-            recent = recent[1:]
+        recent = tuple(past for past in self.recent if past[0] > clock_ms - KEEP_MS)
         if served is None:
             return replace(self, served=(), recent=recent, at_ms=clock_ms)
         past = self.served if not self.served or served >= self.served[-1][1] else ()
-        past = (*past, (clock_ms, served))
-        while len(past) > 2 and past[1][0] <= clock_ms - LOOK_MS:
-            past = past[1:]
+        past = covering((*past, (clock_ms, served)), clock_ms - LOOK_MS)
         first_ms, first = past[0]
         if clock_ms - first_ms < LOOK_MS:
             return replace(self, served=past, recent=recent, at_ms=clock_ms)

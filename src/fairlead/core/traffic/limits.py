@@ -4,9 +4,7 @@
     limits.concurrency.room          # {"a": 47, "b": 13}: how much each backend may hold
     limits.fallback.admission.mode   # how requests are admitted when the agent is dead
 
-Dataplanes translate these numbers into a proxy's language and decide nothing themselves. What a
-proxy is told once, at its start (when to judge the agent dead, when to eject a backend by itself),
-is stated here too, each with its reason.
+Dataplanes translate these numbers, and what they are told once at their start, and decide nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,14 +27,10 @@ REQUEST_BIAS = 0.6
 one that stalls got up to 13 of 100."""
 FULL_RETRY_AFTER_S, RETRY_AFTER_S_MAX = 1, 60
 LATENCY_WINDOW_MS, LATENCY_QUANTILE = 5_000, 0.95
-SERVER_ERROR = 500
 STALE_ROUNDS = 3
 """A signal that is older than three of its periods is missing."""
 RESTART_PAUSE_MS = 5_000
 """Between attempts to start a proxy that died: a start takes longer than a tick."""
-JITTER_PARTS = 10
-"""A tick comes up to a tenth of its period late, by an amount that depends only on its number and
-on the agent's name: a fleet of agents does not tick in step, and a run can be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +85,6 @@ class Split:
     members: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckState:
-    """What a backend's health check has shown so far."""
-
-    failures_in_a_row: int = 0
-    ok: bool | None = None
-
-
 def plan_limits(
     slots: Mapping[str, int],
     admission: Admission,
@@ -107,10 +93,7 @@ def plan_limits(
     inside_max: int | None = None,
     open: Mapping[str, int | None] | None = None,
 ) -> Limits:
-    """The limits that go with these slots and this admission.
-
-    `stored` is what `hard` relaxes to in fallback, `open` what each backend holds now.
-    """
+    """`stored` is what `hard` relaxes to in fallback, `open` what each backend holds now."""
     alone = fallback_admission(admission, stored)
     fallback = Fallback(fallback_members(slots), alone, retry_after_s(alone))
     bound = None
@@ -122,10 +105,8 @@ def plan_limits(
 def rooms(
     slots: Mapping[str, int], inside_max: int, open: Mapping[str, int | None]
 ) -> dict[str, int]:
-    """How much each backend may hold until the next tick.
-
-    More can come between two ticks than was inside at the last one, so half more than that is
-    expected, and at least three quarters of the bound. The only backend is never full.
+    """How much each backend may hold until the next tick. More can come than was inside at the last
+    one: half more is expected, or three quarters of the bound. The only backend is never full.
     """
     total = sum(slots.values())
     inside = sum(open.get(id) or 0 for id in slots)
@@ -134,11 +115,9 @@ def rooms(
 
 
 def share(slots: int, total: int, inside: int, least: int = ROOM_LEAST) -> int:
-    """How much a backend of a bounded group may hold before it is passed over.
-
-    A backend that holds more than its share of what is inside serves more slowly than the others,
-    and gets no more until it has caught up. With the newcomer counted as inside, one backend always
-    has room.
+    """How much a backend of a bounded group may hold before it is passed over: one that holds more
+    than its share of what is inside serves more slowly than the others. With the newcomer counted
+    as inside, one backend always has room.
     """
     return max(least, -(-inside * slots // total)) if slots else 0
 
@@ -166,23 +145,26 @@ def retry_after_s(admission: Admission) -> int:
     return min(RETRY_AFTER_S_MAX, max(1, ceil(1 / rate))) if rate > 0 else RETRY_AFTER_S_MAX
 
 
-def split(ids: Collection[str], before: Mapping[str, int] | None = None) -> Split:
+def split(
+    ids: Collection[str], before: Mapping[str, int] | None = None, isolated: Collection[str] = ()
+) -> Split:
     """The slots of a group whose backends were configured: what remains of the slots before.
 
-    Newcomers wait for the next table. A group in which no backend has slots is split evenly, to the
-    slot; what does not divide goes to the first ids.
+    Newcomers wait for the next table. A group in which no backend has slots is split evenly over
+    those that are not isolated, to the slot; what does not divide goes to the first ids.
     """
     ordered = sorted(ids)
     slots = {id: (before or {}).get(id, 0) for id in ordered}
     if not any(slots.values()):
-        even = largest_remainder(UNPLANNED_SLOTS, [1] * len(ordered))
+        shares = [int(id not in isolated) for id in ordered]
+        even = largest_remainder(UNPLANNED_SLOTS, shares if any(shares) else [1] * len(ordered))
         slots = dict(zip(ordered, even, strict=True))
     return Split(slots, fallback_members(slots))
 
 
 def liveness(age_ms: int) -> Liveness:
     """normal < 3 s <= hold < 15 s <= fallback. A heartbeat from the future predates a reboot."""
-    if not 0 <= age_ms < FALLBACK_AFTER_MS:
+    if not may_resume(age_ms):
         return Liveness.FALLBACK
     return Liveness.HOLD if age_ms >= HOLD_AFTER_MS else Liveness.NORMAL
 
@@ -198,8 +180,10 @@ def restart_wait_ms(since_failure_ms: int | None) -> int:
 
 
 def tick_delay_us(agent: str, number: int, period_ms: int) -> int:
-    """How late tick `number` is on purpose."""
-    return scramble(fnv1a(agent.encode()) ^ number) % max(1, period_ms * 1000 // JITTER_PARTS)
+    """How late tick `number` is on purpose: up to a tenth of the period, by an amount that depends
+    only on its number and on the agent's name. A fleet of agents does not tick in step, and a run
+    can be repeated."""
+    return scramble(fnv1a(agent.encode()) ^ number) % max(1, period_ms * 1000 // 10)
 
 
 def is_fresh(age_ms: int, every_ms: int) -> bool:
@@ -214,13 +198,7 @@ def may_be_starting(waited_ms: int, every_ms: int, timeout_ms: int) -> bool:
 
 def succeeded(status: int) -> bool:
     """Whether an HTTP status is a success of the backend; a client's errors are not its fault."""
-    return status < SERVER_ERROR
-
-
-def after_check(before: CheckState, *, ok: bool, failures_max: int) -> CheckState:
-    """One more answer to a health check: so many failures in a row are believed."""
-    failures = 0 if ok else before.failures_in_a_row + 1
-    return CheckState(failures, failures < failures_max)
+    return status < 500  # from there on HTTP blames the server
 
 
 def p95(latencies: Sequence[float]) -> float | None:

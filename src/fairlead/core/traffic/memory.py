@@ -14,6 +14,8 @@ from fairlead.core.traffic.learn import AdmissionBudget, InsideBound, Usual
 from fairlead.core.traffic.nodes import NodeWindows
 from fairlead.core.traffic.state import State
 
+CHECK_FAILURES = 3
+
 
 @dataclass(frozen=True, slots=True)
 class GroupRules:
@@ -30,6 +32,12 @@ class GroupRules:
     """The operator set no `l_ref_ms`: it follows the usual latency."""
     own_bound: bool = False
     """The operator set no `inside_max`: it follows what is served."""
+    check_failures: int | None = CHECK_FAILURES
+    """So many failures in a row of a health check are believed; None: there is no check."""
+    scrape_every_ms: int = 1_000
+    scrape_timeout_ms: int = 800
+    node_every_ms: Mapping[str, int] = field(default_factory=dict)
+    """How often other machines are asked; this one is read in every tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,8 @@ class BackendHistory:
     still_warm_ms: int = 0
     """After a return: how much of the warm-up a short absence spares it."""
     backoff: Backoff | None = None
+    check_failures: int | None = None
+    """Of its health check, in a row; None: it has not been checked yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +107,6 @@ class GroupMemory:
 
     @property
     def isolated(self) -> dict[str, Cause]:
-        """Backends that get nothing now, and why."""
         return {
             health.id: health.cause for health in self.healths or () if health.cause is not None
         }

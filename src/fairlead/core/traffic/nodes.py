@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fairlead.core.traffic.config import Config, Theta
+from fairlead.core.traffic.counters import covering
 from fairlead.core.traffic.model import STALL_KINDS, Node, Psi, Resource
 from fairlead.core.traffic.sighting import CpuTimes, NodeReading, StallTotals
 from fairlead.core.traffic.state import NodeMemory, State, Trail
@@ -25,10 +26,11 @@ WINDOW_US = 10_000_000
 # 7 of 100 samples are 0.07 of them, although 100*0.07 is a little above 7 in binary: by less than
 # this, and this is less than the smallest p, so that without a stalled sample nothing is sustained.
 ROUNDING = 1e-12
+_JUDGED = ("cpu_some", "mem_some", "mem_full", "io_full")
 
 
 def stalls(psi: Psi | None, theta: Theta) -> bool:
-    """Is any stall above its threshold? `io some` never is: waiting for a disk is no sickness."""
+    """Is any stall above its threshold? `io some` never is: waiting for a disk is normal."""
     return any(value > threshold for value, threshold in _thresholds(psi, theta))
 
 
@@ -39,28 +41,13 @@ def stall_score(psi: Psi | None, theta: Theta) -> float | None:
 
 
 def _thresholds(psi: Psi | None, theta: Theta) -> list[tuple[float, float]]:
-    """The stalls that are known and have a threshold, each with it."""
     if psi is None:
         return []
-    pairs = (
-        (psi.cpu_some, theta.cpu_some),
-        (psi.mem_some, theta.mem_some),
-        (psi.mem_full, theta.mem_full),
-        (psi.io_full, theta.io_full),
-    )
+    pairs = ((getattr(psi, kind), getattr(theta, kind)) for kind in _JUDGED)
     return [(value, threshold) for value, threshold in pairs if value is not None]
 
 
-def recent_stalls(
-    memory: NodeMemory, *, stalled_now: bool, sample: int | None, samples: int, config: Config
-) -> tuple[int, ...]:
-    """The ordinals of stalled samples among the last m. `sample` is None when none was taken."""
-    kept = tuple(ordinal for ordinal in memory.stalled if ordinal > samples - config.stall_m)
-    return (*kept, sample) if stalled_now and sample is not None else kept
-
-
 def sustained(stalled: Sequence[int], config: Config) -> bool:
-    """At least p of the last m samples."""
     return len(stalled) + ROUNDING >= config.stall_m * config.stall_p
 
 
@@ -71,10 +58,7 @@ def observe_totals(
 
     A counter or a clock that goes back is another boot: the window starts anew.
     """
-    reach = sample.time_us - WINDOW_US
-    # The newest reading that is old enough, so that the window covers 10 s and not less.
-    old = [index for index, past in enumerate(window) if past.time_us <= reach]
-    kept = window[old[-1] if old else 0 :]
+    kept = covering(tuple(window), sample.time_us - WINDOW_US, attrgetter("time_us"))
     if not kept or _restarted(kept[0], sample) or _restarted(kept[-1], sample):
         return (sample,), None
     first, elapsed_us = kept[0], sample.time_us - kept[0].time_us
@@ -91,9 +75,6 @@ def _restarted(before: StallTotals, after: StallTotals) -> bool:
         kind not in after.stalled_us or after.stalled_us[kind] < total
         for kind, total in before.stalled_us.items()
     )
-
-
-ENDLESS = "cpu"
 
 
 def ewma(previous: float | None, value: float, alpha: float) -> float:
@@ -120,11 +101,10 @@ def follow(
     if used is not None and advanced:
         smoothed = ewma(smoothed, used, config.alpha)
         history = (*history, (clock_ms, smoothed))
-    reach_ms = clock_ms - config.derivative_window_ms
     # The newest sample that is a window old is the one to compare with; older ones are done with,
     # also when time went on without a sample.
-    old = [place for place, (at, _) in enumerate(history) if at <= reach_ms]
-    return Trail(trail.name, smoothed, history[old[-1] :] if old else history)
+    history = covering(history, clock_ms - config.derivative_window_ms)
+    return Trail(trail.name, smoothed, history)
 
 
 def time_to_failure(
@@ -141,11 +121,6 @@ def time_to_failure(
         return None
     rising = velocity(trail.ewma, before, config.derivative_window_ms)
     return min(remaining / max(EPSILON, rising), config.ttf_max_s)
-
-
-def soonest(times: Iterable[float | None]) -> float | None:
-    """The least of the known ones."""
-    return min((time for time in times if time is not None), default=None)
 
 
 class Watch(NamedTuple):
@@ -169,39 +144,42 @@ def watch_nodes(
     sample = samples if before is None or advanced else None
     known = {} if before is None else {memory.id: memory for memory in before.nodes}
     seen = {node.id: node for node in nodes}
-    memories, times = [], []
+    memories: list[NodeMemory] = []
+    times: list[float] = []
     for name in sorted(known.keys() | seen.keys()):
         memory = known.get(name) or NodeMemory(name)
         node = seen.get(name)
         stalled_now = node is not None and stalls(node.psi, config.theta)
-        stalled = recent_stalls(
-            memory, stalled_now=stalled_now, sample=sample, samples=samples, config=config
-        )
-        trails, ttf_s = _follow_all(memory, node, clock_ms, advanced=advanced, config=config)
-        times.append(ttf_s)
+        # The ordinals of stalled samples among the last m.
+        stalled = tuple(past for past in memory.stalled if past > samples - config.stall_m)
+        if stalled_now and sample is not None:
+            stalled = (*stalled, sample)
+        trails, left_s = _follow_all(memory, node, clock_ms, advanced=advanced, config=config)
+        times += left_s
         if stalled or trails:
             memories.append(NodeMemory(name, stalled, trails))
     stall = any(sustained(memory.stalled, config) for memory in memories)
-    return Watch(stall, soonest(times), samples, tuple(memories))
+    return Watch(stall, min(times, default=None), samples, tuple(memories))
 
 
 def _follow_all(
     memory: NodeMemory, node: Node | None, clock_ms: int, *, advanced: bool, config: Config
-) -> tuple[tuple[Trail, ...], float | None]:
-    """The trails of a node's resources, and the soonest time to failure among them."""
+) -> tuple[tuple[Trail, ...], list[float]]:
+    """The trails of a node's resources, and the times to failure that are known."""
     known = {trail.name: trail for trail in memory.trails}
     resources = () if node is None else node.resources
-    trails, times = [], []
+    trails: list[Trail] = []
+    times: list[float] = []
     for resource in sorted(resources, key=attrgetter("name")):
-        if resource.name == ENDLESS:
+        if resource.name == "cpu":  # never runs out
             continue
         trail = follow(
             known.get(resource.name), resource, clock_ms=clock_ms, advanced=advanced, config=config
         )
-        times.append(time_to_failure(resource, trail, clock_ms, config))
-        if trail is not None:
-            trails.append(trail)
-    return tuple(trails), soonest(times)
+        left_s = time_to_failure(resource, trail, clock_ms, config)
+        times += [] if left_s is None else [left_s]
+        trails += [] if trail is None else [trail]
+    return tuple(trails), times
 
 
 class NodeWindows(NamedTuple):
@@ -223,19 +201,14 @@ def observe_nodes(
         return before, ()
     windows, nodes = {}, []
     for name, reading in sorted({reading.id: reading for reading in readings}.items()):
-        now = windows[name] = _observe_node(before.get(name, NodeWindows()), reading)
-        nodes.append(Node(name, now.psi, reading.resources, iowait_ratio=now.iowait_ratio))
+        totals, psi, cpu, _ = before.get(name, NodeWindows())
+        if reading.totals is None:
+            totals, psi = (), None
+        elif not totals or reading.totals != totals[-1]:  # else it was not read again meanwhile
+            totals, psi = observe_totals(totals, reading.totals)
+        now = windows[name] = NodeWindows(totals, psi, *_iowait(cpu, reading.cpu))
+        nodes.append(Node(name, psi, reading.resources, iowait_ratio=now.iowait_ratio))
     return windows, tuple(nodes)
-
-
-def _observe_node(before: NodeWindows, reading: NodeReading) -> NodeWindows:
-    totals, psi = before.totals, before.psi
-    if reading.totals is None:
-        totals, psi = (), None
-    elif not totals or reading.totals != totals[-1]:  # else it was not read again meanwhile
-        totals, psi = observe_totals(totals, reading.totals)
-    cpu, iowait = _iowait(before.cpu, reading.cpu)
-    return NodeWindows(totals, psi, cpu, iowait)
 
 
 def _iowait(
@@ -246,9 +219,7 @@ def _iowait(
         return (), None
     if times and (now.total < times[-1].total or now.at_ms < times[-1].at_ms):
         times = ()
-    times = (*times, now)
-    while len(times) > 1 and times[1].at_ms <= now.at_ms - WINDOW_US // 1000:
-        times = times[1:]
+    times = covering((*times, now), now.at_ms - WINDOW_US // 1000, attrgetter("at_ms"))
     passed = now.total - times[0].total
     if passed <= 0:
         return times, None

@@ -7,6 +7,7 @@
 Pure: the same memory, sighting and rules give the same bytes, so a life replays from its record.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,12 +27,13 @@ from fairlead.core.traffic.counters import (
 )
 from fairlead.core.traffic.health import Cause, Evidence, Tracked, median, track
 from fairlead.core.traffic.learn import latency_reference, queue_reference
+from fairlead.core.traffic.limits import is_fresh, may_be_starting
 from fairlead.core.traffic.memory import BackendHistory, Backoff, GroupMemory, GroupRules
 from fairlead.core.traffic.model import Backend, Snapshot, TickPlan
 from fairlead.core.traffic.nodes import observe_nodes
 from fairlead.core.traffic.pressure import left_sum
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Probed, Reading, Sighting
-from fairlead.core.traffic.state import AdmissionMode, State
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.core.units import SIZE_MAX
 
 NORMS = 300
@@ -58,12 +60,14 @@ def observe(
     memory: GroupMemory, sighting: Sighting, rules: GroupRules, *, group: str
 ) -> tuple[GroupMemory, Observed]:
     """Judge the backends' health and draw up what the tick looks at."""
-    clock_ms = memory.clock_ms
+    sighting, clock_ms = _current(sighting, rules), memory.clock_ms
     if memory.now_ms is not None:
         clock_ms += max(0, sighting.now_ms - memory.now_ms)
     judged, seen = _judge(memory, sighting, rules, clock_ms), sighting.seen
     histories, signals, tracked = judged.histories, judged.signals, judged.tracked
-    full = _full(memory, seen)
+    before, soft = memory.refused_soft, None if seen is None else seen.refused_soft
+    more = soft is not None and before is not None and soft > before
+    full = more and seen is not None and seen.mode is AdmissionMode.NORMAL
     refused = None if seen is None else seen.refused_soft + seen.refused_hard
     windows, nodes = observe_nodes(memory.nodes, sighting.nodes)
     memory = replace(
@@ -74,7 +78,7 @@ def observe(
         backends=tuple(histories.values()),
         norms=judged.norms,
         refused=add(memory.refused, clock_ms, refused, rules.window_ms),
-        refused_soft=None if seen is None else seen.refused_soft,
+        refused_soft=soft,
         nodes=windows,
     )
     memory, config = _learn(memory, sighting, signals, tracked.isolated, rules)
@@ -82,7 +86,7 @@ def observe(
         now_ms=sighting.now_ms,
         group=group,
         backends=tuple(
-            _backend(name, node, signals[name], histories[name], tracked)
+            _backend(node, signals[name], histories[name], tracked)
             for name, node in sorted(sighting.members.items())
         ),
         nodes=nodes,
@@ -95,25 +99,18 @@ def observe(
 
 
 def settle(memory: GroupMemory, plan: TickPlan, *, applied: bool) -> GroupMemory:
-    """Go on from this plan. One that was not applied left the slots as they were."""
-    state = plan.state if applied else _unmoved(plan.state, memory.state)
-    pressures = {name: pressure.total for name, pressure in plan.pressure.items()}
-    return replace(memory, pressures=pressures, state=state)
-
-
-def _unmoved(after: State, before: State | None) -> State | None:
-    """The state with the slots that are still in force. A backend that joined or left since then
-    makes them unknown: the dataplane will be sent the whole table again anyway.
+    """Go on from this plan. One that was not applied left the slots as they were. A backend that
+    joined or left since then makes them unknown: the whole table will be sent again anyway.
     """
-    if before is None:
-        return None
-    slots = {backend.id: backend.slots for backend in before.backends}
-    same = slots.keys() == {backend.id for backend in after.backends}
-    if not same or before.s_total != after.s_total:
-        return after
+    state, before = plan.state, memory.state
+    pressures = {name: pressure.total for name, pressure in plan.pressure.items()}
+    if not applied and before is not None and before.s_total == state.s_total:
+        slots = {backend.id: backend.slots for backend in before.backends}
+        if slots.keys() == {backend.id for backend in state.backends}:
+            kept = (replace(backend, slots=slots[backend.id]) for backend in state.backends)
+            state = replace(state, backends=tuple(kept))
     return replace(
-        after,
-        backends=tuple(replace(backend, slots=slots[backend.id]) for backend in after.backends),
+        memory, pressures=pressures, state=None if before is None and not applied else state
     )
 
 
@@ -126,15 +123,41 @@ def rested(memory: GroupMemory) -> GroupMemory:
 # --- probes and signals
 
 
+def _current(sighting: Sighting, rules: GroupRules) -> Sighting:
+    """The sighting without reports that are too old. Applications of which none has answered yet
+    may not have had the time: until then they count as not asked, and the group is not blind.
+    """
+    now_ms, asked_ms, readings = sighting.now_ms, sighting.asked_ms, sighting.readings
+    starting = not readings and asked_ms is not None
+    if starting and may_be_starting(asked_ms or 0, rules.scrape_every_ms, rules.scrape_timeout_ms):
+        sighting = replace(sighting, covered=())
+    fresh = {
+        name: reading
+        for name, reading in readings.items()
+        if reading.at_ms is None or is_fresh(now_ms - reading.at_ms, rules.scrape_every_ms)
+    }
+    if len(fresh) < len(readings):
+        sighting = replace(sighting, readings=fresh)
+    nodes = tuple(
+        node
+        for node in sighting.nodes or ()
+        if node.at_ms is None or is_fresh(now_ms - node.at_ms, rules.node_every_ms.get(node.id, 0))
+    )
+    return sighting if len(nodes) == len(sighting.nodes or ()) else replace(sighting, nodes=nodes)
+
+
 def _take_probes(memory: GroupMemory, sighting: Sighting) -> Histories:
-    """The histories of the group's members, with the answers of probes in them."""
     known = {history.id: history for history in memory.backends if history.id in sighting.members}
     isolated = memory.isolated
+    histories = {name: known.get(name) or BackendHistory(name) for name in sorted(sighting.members)}
     for probed in sighting.probed:
-        history = known.get(probed.backend)
-        if history is not None and probed.backend in isolated:  # else it came back, or left
-            known[probed.backend] = _probed(history, probed)
-    return {name: known.get(name) or BackendHistory(name) for name in sorted(sighting.members)}
+        if probed.backend in known and probed.backend in isolated:  # else it is back, or left
+            histories[probed.backend] = _probed(histories[probed.backend], probed)
+    for checked in sighting.checked:
+        if history := histories.get(checked.backend):
+            failures = 0 if checked.ok else (history.check_failures or 0) + 1
+            histories[checked.backend] = replace(history, check_failures=failures)
+    return histories
 
 
 def _probed(history: BackendHistory, probed: Probed) -> BackendHistory:
@@ -142,18 +165,13 @@ def _probed(history: BackendHistory, probed: Probed) -> BackendHistory:
     first of them the errors before it are forgotten, or it would have to wait until none is left in
     the window.
     """
-    failures = 0 if probed.latency_ms is not None else history.probe_failures + 1
-    latency_ms = probed.latency_ms if probed.ok else None
-    if latency_ms is None:
-        return replace(history, answers=False, probe_failures=failures)
-    first = not history.answers
-    return replace(
-        history,
-        answers=True,
-        probe_ms=latency_ms,
-        probe_failures=failures,
-        counters=history.counters.begin_again() if first else history.counters,
-    )
+    if probed.latency_ms is None:
+        return replace(history, answers=False, probe_failures=history.probe_failures + 1)
+    if not probed.ok:
+        return replace(history, answers=False, probe_failures=0)
+    counters = history.counters if history.answers else history.counters.begin_again()
+    answered = replace(history, answers=True, probe_failures=0, counters=counters)
+    return replace(answered, probe_ms=probed.latency_ms)
 
 
 class _Read(NamedTuple):
@@ -172,31 +190,21 @@ def _read(history: BackendHistory, sighting: Sighting, clock_ms: int, window_ms:
     counters, signals = read_counters(
         history.counters, clock_ms, seen, reading, covered, window_ms=window_ms
     )
-    queues, queue = _mean_queue(history.queues, clock_ms, signals.queue)
+    queues: tuple[tuple[int, float], ...] = ()
+    queue = signals.queue
+    if queue is not None:
+        # The mean of the last two looks: one is mostly noise, and five come too late (harness).
+        reach_ms = clock_ms - QUEUE_MS
+        queues = (*(past for past in history.queues if past[0] > reach_ms), (clock_ms, queue))
+        queue = left_sum(count for _, count in queues) / len(queues)
     p95_ms = signals.p95_ms if history.probe_ms is None else history.probe_ms
     successes, errors = outcomes(seen, reading, covered)
     opened, admitted = (None, None) if seen is None else (seen.open, seen.admitted)
-    streak = history.streak.advance(clock_ms, successes, errors, opened).send(clock_ms, admitted)
+    streak = history.streak.advance(clock_ms, successes, errors, opened, admitted)
     if reading.looks:
         streak = replace(streak, looks=reading.looks)
-    return _Read(
-        counters,
-        queues,
-        streak,
-        signals._replace(queue=queue, p95_ms=p95_ms),
-        _held(seen, reading, covered),
-    )
-
-
-def _mean_queue(
-    queues: tuple[tuple[int, float], ...], clock_ms: int, queue: float | None
-) -> tuple[tuple[tuple[int, float], ...], float | None]:
-    """The mean of the last two looks: one is mostly noise, and five come too late (harness)."""
-    if queue is None:
-        return (), None
-    reach_ms = clock_ms - QUEUE_MS
-    queues = (*(past for past in queues if past[0] > reach_ms), (clock_ms, queue))
-    return queues, left_sum(count for _, count in queues) / len(queues)
+    signals = signals._replace(queue=queue, p95_ms=p95_ms)
+    return _Read(counters, queues, streak, signals, _held(seen, reading, covered))
 
 
 # --- health
@@ -222,34 +230,37 @@ def _judge(memory: GroupMemory, sighting: Sighting, rules: GroupRules, clock_ms:
         {name: read.streak for name, read in reads.items()},
         {name: read.held for name, read in reads.items() if name not in isolated},
     )
-    histories = {
-        name: replace(
-            history, counters=reads[name].counters, queues=reads[name].queues, streak=streaks[name]
+    probed = Counter((result.backend, result.ok) for result in sighting.probed)
+    evidence = []
+    for name, history in histories.items():
+        read = reads[name]
+        histories[name] = replace(
+            history, counters=read.counters, queues=read.queues, streak=streaks[name]
         )
-        for name, history in histories.items()
-    }
-    evidence = [
-        Evidence(
-            name,
-            pressure=pressures.get(name),
-            successes=len([p for p in sighting.probed if p.backend == name and p.ok]),
-            failures=len([p for p in sighting.probed if p.backend == name and not p.ok]),
-            connect_failures_in_a_row=history.probe_failures
-            if name in isolated  # its counter stands still and would never let it back
-            else _failures_in_a_row(sighting.seen, history, reads[name].signals),
-            check_ok=sighting.checks.get(name),
-            operator_isolated=name in sighting.commands,
-            failing=name in broken,
+        evidence.append(
+            Evidence(
+                name,
+                pressure=pressures.get(name),
+                successes=probed[name, True],
+                failures=probed[name, False],
+                connect_failures_in_a_row=history.probe_failures
+                if name in isolated  # its counter stands still and would never let it back
+                else _failures_in_a_row(sighting.seen, history, read.signals),
+                check_ok=_check_ok(history, rules),
+                operator_isolated=name in sighting.commands,
+                failing=name in broken,
+            )
         )
-        for name, history in histories.items()
-    ]
     tracked = track(memory.healths, evidence, now_ms=clock_ms, rules=rules.health)
-    warmup_ms, seen = rules.config.warmup_ms, sighting.seen
     _follow_isolation(
-        histories, isolated, tracked.isolated, seen, clock_ms=clock_ms, warmup_ms=warmup_ms
+        histories,
+        isolated,
+        tracked.isolated,
+        sighting.seen,
+        clock_ms=clock_ms,
+        warmup_ms=rules.config.warmup_ms,
     )
-    signals = {name: read.signals for name, read in reads.items()}
-    return _Judged(histories, signals, tracked, norms)
+    return _Judged(histories, {name: read.signals for name, read in reads.items()}, tracked, norms)
 
 
 def _judged_pressures(
@@ -299,6 +310,12 @@ def _failures_in_a_row(seen: GroupSeen | None, history: BackendHistory, signals:
     return min(signals.connect_failures_in_a_row, max(0, since))
 
 
+def _check_ok(history: BackendHistory, rules: GroupRules) -> bool | None:
+    if rules.check_failures is None or history.check_failures is None:
+        return None
+    return history.check_failures < rules.check_failures
+
+
 def _connect_failures(seen: GroupSeen | None, name: str) -> int:
     backend = None if seen is None else seen.backends.get(name)
     return 0 if backend is None else backend.connect_failures or 0
@@ -317,7 +334,10 @@ def _follow_isolation(
     for name in now.keys() - before.keys():
         history = histories[name]
         if now[name] is not Cause.OPERATOR:
-            history = replace(history, backoff=_isolated(history.backoff or Backoff(), clock_ms))
+            last = history.backoff or Backoff()
+            lasted = last.returned_ms is None or clock_ms - last.returned_ms >= LASTED_MS
+            backoff = Backoff(1 if lasted else last.times + 1, clock_ms, last.returned_ms)
+            history = replace(history, backoff=backoff)
         histories[name] = replace(history, probe_ms=None, answers=False, probe_failures=0)
     for name in (before.keys() - now.keys()) & histories.keys():
         history = histories[name]
@@ -336,13 +356,7 @@ def _follow_isolation(
         )
 
 
-def _isolated(backoff: Backoff, clock_ms: int) -> Backoff:
-    lasted = backoff.returned_ms is None or clock_ms - backoff.returned_ms >= LASTED_MS
-    return replace(backoff, times=1 if lasted else backoff.times + 1, isolated_ms=clock_ms)
-
-
 def _may_probe(history: BackendHistory, clock_ms: int) -> bool:
-    """Has it waited long enough?"""
     backoff = history.backoff
     if backoff is None or backoff.times <= 1:
         return True
@@ -351,16 +365,16 @@ def _may_probe(history: BackendHistory, clock_ms: int) -> bool:
 
 
 def _backend(
-    name: str, node: str | None, signals: Signals, history: BackendHistory, tracked: Tracked
+    node: str | None, signals: Signals, history: BackendHistory, tracked: Tracked
 ) -> Backend:
-    age_ms = tracked.age_ms[name]
+    age_ms = tracked.age_ms[history.id]
     return Backend(
-        name,
+        history.id,
         queue=signals.queue,
         p95_ms=signals.p95_ms,
         error_rate=signals.error_rate,
         requests=signals.requests,
-        isolated=name in tracked.isolated,
+        isolated=history.id in tracked.isolated,
         age_ms=None if age_ms is None else age_ms + history.still_warm_ms,
         rtt_ms=signals.rtt_ms,
         retrans_rate=signals.retrans_rate,
@@ -395,8 +409,8 @@ def _learn(
         changes["q_ref"] = config.q_ref if q_ref is None else q_ref
     if rules.own_latency:
         latencies = [backend.p95_ms for backend in serving if backend.p95_ms is not None]
-        latency, usual_ms = memory.latency.advance(clock_ms, latencies, mode)
-        l_ref_ms = memory.l_ref_ms if usual_ms is None else latency_reference(usual_ms, config)
+        latency, usual = memory.latency.advance(clock_ms, latencies, mode)
+        l_ref_ms = memory.l_ref_ms if usual is None else latency_reference(usual, config)
         memory = replace(memory, latency=latency, l_ref_ms=l_ref_ms)
         # Unknown yet: latency alone restricts no admission.
         changes |= {"g_min": 0.0} if l_ref_ms is None else {"l_ref_ms": l_ref_ms}
@@ -438,19 +452,14 @@ def _changed(config: Config, changes: tuple[tuple[str, Any], ...]) -> Config:
 
 def served(sighting: Sighting) -> int | None:
     """Successes of the group so far; where they are not counted, what the dataplane let in."""
-    seen = sighting.seen
+    seen, covered = sighting.seen, sighting.covered
     if seen is None:
         return None
-    known = [
-        successes
+    counts = [
+        outcomes(seen.backends.get(name), sighting.readings.get(name, _NO_READING), covered)[0]
         for name in sighting.members
-        if (
-            successes := outcomes(
-                seen.backends.get(name), sighting.readings.get(name, _NO_READING), sighting.covered
-            )[0]
-        )
-        is not None
     ]
+    known = [successes for successes in counts if successes is not None]
     return sum(known) if known else seen.admitted
 
 
@@ -460,31 +469,18 @@ def inside(sighting: Sighting) -> tuple[int | None, int]:
     Connections of a dataplane that cannot see requests may be idle ones: then the application has
     to report, and what it does not report is idle.
     """
-    seen = sighting.seen
-    here = [] if seen is None else [seen.backends.get(name) for name in sighting.members]
-    opened = [backend.open for backend in here if backend is not None and backend.open is not None]
-    if len(opened) < len(here) or not here:
+    seen = {} if sighting.seen is None else sighting.seen.backends
+    here = [seen[name] for name in sighting.members if name in seen]
+    opened = [backend.open for backend in here if backend.open is not None]
+    if len(opened) < len(sighting.members) or not here:
         return None, 0
     if "queue" not in sighting.covered:
-        blind = any(backend is None or backend.queue is None for backend in here)
+        blind = any(backend.queue is None for backend in here)
         return (None, 0) if blind else (sum(opened), 0)
     queues = [sighting.readings.get(name, _NO_READING).queue for name in sighting.members]
     known = [queue for queue in queues if queue is not None]
-    if len(known) < len(queues):
-        return None, 0
     busy = round(left_sum(known))
-    return busy, max(0, sum(opened) - busy)
-
-
-def _full(memory: GroupMemory, seen: GroupSeen | None) -> bool:
-    """Did open admission reject requests since the last tick?"""
-    before = memory.refused_soft
-    return (
-        seen is not None
-        and before is not None
-        and seen.refused_soft > before
-        and seen.mode is AdmissionMode.NORMAL
-    )
+    return (busy, max(0, sum(opened) - busy)) if len(known) == len(queues) else (None, 0)
 
 
 def _retry_index(memory: GroupMemory, signals: Collection[Signals]) -> float | None:

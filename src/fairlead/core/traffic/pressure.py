@@ -10,7 +10,7 @@ not healthy; it is only unknown, and the group's worst is assumed. A signal that
 left out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import sqrt
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from fairlead.core.traffic.state import BackendMemory
 
 # A latency of 1e308 ms is rubbish, but finite rubbish: it must not turn into infinity on the way.
 TERM_MAX = 1e300
+Terms = tuple[tuple[str, float], ...]
 
 
 def left_sum(values: Iterable[float]) -> float:
@@ -72,17 +73,7 @@ class Counted(NamedTuple):
     kept_ms: int | None
 
 
-def count_errors(
-    backends: Sequence[Backend], memories: Sequence[BackendMemory], clock_ms: int, config: Config
-) -> list[Counted]:
-    """Every backend's rate, in the order of the backends."""
-    return [
-        count(backend, memory, clock_ms, config)
-        for backend, memory in zip(backends, memories, strict=True)
-    ]
-
-
-def count(backend: Backend, memory: BackendMemory, clock_ms: int, config: Config) -> Counted:
+def count_errors(backend: Backend, memory: BackendMemory, clock_ms: int, config: Config) -> Counted:
     """One backend's rate. Without a rate or a volume there is no evidence at all: missing.
 
     Of no requests at all many a sensor says null rather than 0; what is remembered answers both.
@@ -135,28 +126,23 @@ def measure_pressure(
         )
         for index in range(len(backends))
     ]
+    # A remembered rate is none: does any sensor report one, and of how many requests?
+    told = any(b.error_rate is not None and b.requests is not None for b in backends)
     return Pressures(
         values,
         errors.values,
         missing_latency=latencies.missing,
         missing_errors=errors.missing,
         missing_queue=queues.missing,
-        blind=bool(backends) and latencies.values is None and not _tells_errors(backends),
+        blind=bool(backends) and latencies.values is None and not told,
     )
-
-
-def _tells_errors(backends: Sequence[Backend]) -> bool:
-    """Does any sensor report an error rate, and of how many requests? A remembered one is none."""
-    return any(b.error_rate is not None and b.requests is not None for b in backends)
 
 
 def _term(values: list[float] | None, index: int, weight: float, reference: float) -> float:
     return 0.0 if values is None else normalise(values[index], weight, reference)
 
 
-def _pressure(
-    queue: float, latency: float, rate: float, layers: tuple[tuple[str, float], ...], config: Config
-) -> Pressure:
+def _pressure(queue: float, latency: float, rate: float, layers: Terms, config: Config) -> Pressure:
     error = config.w_e * min(rate / config.e_ref, config.e_max)
     penalty = config.k_e if rate > config.eta else 0.0
     total = queue + latency + error + penalty
@@ -165,8 +151,35 @@ def _pressure(
     return Pressure(max(total, config.p_min), queue, latency, error, penalty, layers)
 
 
-Terms = tuple[tuple[str, float], ...]
-Signal = list[float | None]
+def _fullness(name: str) -> Callable[[Backend, Node | None, Config], float | None]:
+    """used/limit of a resource of the node."""
+
+    def of(_backend: Backend, node: Node | None, _config: Config) -> float | None:
+        for resource in () if node is None else node.resources:
+            if resource.name == name and resource.limit and resource.used is not None:
+                return resource.used / resource.limit
+        return None
+
+    return of
+
+
+def _score(_backend: Backend, node: Node | None, config: Config) -> float | None:
+    score = None if node is None else node.stall_score
+    if score is None and node is not None:
+        score = stall_score(node.psi, config.theta)
+    return None if score is None else min(score, config.stall_score_max)
+
+
+_LAYERS: tuple[tuple[str, str, str | None, Callable[..., float | None]], ...] = (
+    ("rtt", "w_rtt", "rtt_ref_ms", lambda backend, *_: backend.rtt_ms),
+    ("retransmits", "w_retx", "retx_ref", lambda backend, *_: backend.retrans_rate),
+    ("jitter", "w_jit", "jit_ref_ms", lambda backend, *_: backend.jitter_ms),
+    ("stall", "w_psi", None, _score),
+    ("fds", "w_fd", "fd_ref", _fullness("fds")),
+    ("conntrack", "w_ct", "ct_ref", _fullness("conntrack")),
+    ("iowait", "w_io", "io_ref", lambda _, node, __: None if node is None else node.iowait_ratio),
+)
+"""Label, weight, reference (None: 1) and signal of each optional layer but the debt."""
 
 
 def layer_terms(
@@ -175,50 +188,17 @@ def layer_terms(
     """Labelled terms of each backend; an empty list where no layer is on."""
     if not config.layered:
         return []
-    under = [None if b.node is None else nodes.get(b.node) for b in backends]
+    under = [None if backend.node is None else nodes.get(backend.node) for backend in backends]
     columns: list[tuple[str, list[float]]] = []
-    for label, weight, reference, signal in _signals(backends, under, config):
-        if weight:
-            values = impute(signal).values or [0.0] * len(backends)
+    for label, weight_name, reference_name, signal in _LAYERS:
+        if weight := getattr(config, weight_name):
+            reference = 1.0 if reference_name is None else getattr(config, reference_name)
+            read = [signal(b, node, config) for b, node in zip(backends, under, strict=True)]
+            values = impute(read).values or [0.0] * len(backends)
             columns.append((label, [normalise(value, weight, reference) for value in values]))
     if config.w_debt:
         columns.append(("debt", [debt_term(backend, config) for backend in backends]))
     return [tuple((label, terms[i]) for label, terms in columns) for i in range(len(backends))]
-
-
-def _signals(
-    backends: Sequence[Backend], under: Sequence[Node | None], config: Config
-) -> list[tuple[str, float, float, Signal]]:
-    scores: Signal = [None if node is None else _score(node, config) for node in under]
-    return [
-        ("rtt", config.w_rtt, config.rtt_ref_ms, [b.rtt_ms for b in backends]),
-        ("retransmits", config.w_retx, config.retx_ref, [b.retrans_rate for b in backends]),
-        ("jitter", config.w_jit, config.jit_ref_ms, [b.jitter_ms for b in backends]),
-        ("stall", config.w_psi, 1.0, scores),
-        ("fds", config.w_fd, config.fd_ref, [_fullness(node, "fds") for node in under]),
-        ("conntrack", config.w_ct, config.ct_ref, [_fullness(node, "conntrack") for node in under]),
-        (
-            "iowait",
-            config.w_io,
-            config.io_ref,
-            [None if node is None else node.iowait_ratio for node in under],
-        ),
-    ]
-
-
-def _score(node: Node, config: Config) -> float | None:
-    score = node.stall_score
-    if score is None:
-        score = stall_score(node.psi, config.theta)
-    return None if score is None else min(score, config.stall_score_max)
-
-
-def _fullness(node: Node | None, name: str) -> float | None:
-    """used/limit of a resource of the node."""
-    for resource in () if node is None else node.resources:
-        if resource.name == name and resource.limit and resource.used is not None:
-            return resource.used / resource.limit
-    return None
 
 
 def debt_term(backend: Backend, config: Config) -> float:
@@ -234,7 +214,6 @@ def debt_term(backend: Backend, config: Config) -> float:
 
 
 def conductance(slots: Sequence[int], pressures: Sequence[Pressure], config: Config) -> float:
-    """G*; 0 where there is no backend."""
     return config.p_ref * left_sum(
         slot / config.s_total / pressure.total
         for slot, pressure in zip(slots, pressures, strict=True)

@@ -57,6 +57,8 @@ class Reading:
     looks: tuple[Look, ...] = ()
     """Its latest reports, this one included, where it counts requests and errors: it is scraped
     more often than there are ticks."""
+    at_ms: int | None = None
+    """When it reported; None: just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class GroupSeen:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The result of one probe."""
+    """The result of one probe, or of one health check."""
 
     group: str
     backend: str
@@ -134,6 +136,8 @@ class NodeReading:
     totals: StallTotals | None = None
     resources: tuple[Resource, ...] = ()
     cpu: CpuTimes | None = None
+    at_ms: int | None = None
+    """When it was read; None: just now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +153,13 @@ class Sighting:
     covered: tuple[str, ...] = ()
     """Fields of `Reading` that applications are asked for; for these the dataplane's own figures
     are not used, or an application that does not answer would look like an idle one."""
+    asked_ms: int | None = None
+    """For how long they have been asked; None: for longer than any of them needs."""
     nodes: tuple[NodeReading, ...] | None = ()
     """The machines that could be seen; None: their sensor failed, and what it saw before holds."""
     probed: tuple[Probed, ...] = ()
-    checks: Mapping[str, bool] = field(default_factory=dict)
-    """Health checks of the backends that have one."""
+    checked: tuple[Probed, ...] = ()
+    """Every result of a health check since the last tick, in their order."""
     commands: Mapping[str, OperatorCommand] = field(default_factory=dict)
     """The operator's commands, by backend."""
 
@@ -165,27 +171,29 @@ def plausible(sighting: Sighting) -> Sighting:
         backends = {name: _backend(backend) for name, backend in seen.backends.items()}
         seen = replace(seen, backends=backends)
     readings = {name: _reading(reading) for name, reading in sighting.readings.items()}
-    probed = tuple(
-        Probed(probe.group, probe.backend, probe.ok, _measure(probe.latency_ms))
-        for probe in sighting.probed
+    probed, checked = (
+        tuple(Probed(p.group, p.backend, p.ok, _measure(p.latency_ms)) for p in results)
+        for results in (sighting.probed, sighting.checked)
     )
     nodes = None if sighting.nodes is None else tuple(_node(node) for node in sighting.nodes)
-    return replace(sighting, seen=seen, readings=readings, probed=probed, nodes=nodes)
+    return replace(
+        sighting, seen=seen, readings=readings, probed=probed, checked=checked, nodes=nodes
+    )
 
 
 def _backend(seen: BackendSeen) -> BackendSeen:
     return BackendSeen(
-        admitted=min(max(0, seen.admitted), SIZE_MAX),
-        connect_failures=_count(seen.connect_failures),
-        consecutive_failures=_count(seen.consecutive_failures),
-        successes=_count(seen.successes),
-        errors=_count(seen.errors),
-        open=None if seen.open is None else min(max(0, seen.open), SIZE_MAX),
-        queue=_count(seen.queue),
-        p95_ms=_measure(seen.p95_ms),
-        rtt_ms=_measure(seen.rtt_ms),
-        retransmits=_count(seen.retransmits),
-        jitter_ms=_measure(seen.jitter_ms),
+        min(max(0, seen.admitted), SIZE_MAX),
+        _count(seen.connect_failures),
+        _count(seen.consecutive_failures),
+        _count(seen.successes),
+        _count(seen.errors),
+        None if seen.open is None else min(max(0, seen.open), SIZE_MAX),
+        _count(seen.queue),
+        _measure(seen.p95_ms),
+        _measure(seen.rtt_ms),
+        _count(seen.retransmits),
+        _measure(seen.jitter_ms),
     )
 
 
@@ -197,22 +205,20 @@ def _reading(reading: Reading) -> Reading:
         queue=_measure(reading.queue),
         p95_ms=_measure(reading.p95_ms),
         looks=reading.looks,
+        at_ms=reading.at_ms,
     )
 
 
 def _node(reading: NodeReading) -> NodeReading:
     totals, cpu = reading.totals, reading.cpu
     if totals is not None:
-        stalled_us = {
-            kind: total
-            for kind, total in sorted(totals.stalled_us.items())
-            if _count(total) is not None
-        }
+        pairs = sorted(totals.stalled_us.items())
+        stalled_us = {kind: total for kind, total in pairs if _count(total) is not None}
         totals = StallTotals(totals.time_us, stalled_us) if stalled_us else None
     if cpu is not None:
         total, iowait = _measure(cpu.total), _measure(cpu.iowait)
         cpu = None if total is None or iowait is None else CpuTimes(cpu.at_ms, total, iowait)
-    return NodeReading(reading.id, totals, reading.resources, cpu)
+    return NodeReading(reading.id, totals, reading.resources, cpu, reading.at_ms)
 
 
 def _count(value: int | None) -> int | None:

@@ -20,11 +20,8 @@ from fairlead.core.traffic.state import HALVINGS_MAX, BackendMemory, Guard, Stat
 
 def inverse_weights(backends: Sequence[Backend], pressures: Sequence[Pressure]) -> list[float]:
     """w of every backend; all 0 when no backend is routable."""
-    shares = [
-        0.0 if backend.isolated else 1 / pressure.total
-        for backend, pressure in zip(backends, pressures, strict=True)
-    ]
-    return normalised(shares)
+    pairs = zip(backends, pressures, strict=True)
+    return normalised([0.0 if b.isolated else 1 / pressure.total for b, pressure in pairs])
 
 
 def held_weights(
@@ -35,10 +32,8 @@ def held_weights(
     Only where a backend with a weight has left are the others scaled up. One that came since then
     has no weight to hold, and gets none; if all are new, the blind guess is all there is.
     """
-    kept = [
-        0.0 if backend.isolated else memory.weight
-        for backend, memory in zip(backends, memories, strict=True)
-    ]
+    pairs = zip(backends, memories, strict=True)
+    kept = [0.0 if backend.isolated else memory.weight for backend, memory in pairs]
     total = left_sum(kept)
     if not total:
         return fallback
@@ -64,7 +59,6 @@ def warm_shares(
 
 
 def normalised(shares: Sequence[float]) -> list[float]:
-    """The same shares with a sum of 1; all 0 stay 0."""
     total = left_sum(shares)
     return [share / total for share in shares] if total else list(shares)
 
@@ -105,11 +99,6 @@ def hand_over(slots: Sequence[int], target: Sequence[int], freed: Sequence[bool]
     return [0 if free else s + m for s, m, free in zip(slots, more, freed, strict=True)]
 
 
-def rescale(slots: Sequence[int], s_total: int) -> list[int]:
-    """The same shares of another total, for a group whose number of slots was changed."""
-    return list(slots) if sum(slots) == s_total else largest_remainder(s_total, slots)
-
-
 class Placed(NamedTuple):
     """Slots in the order of the backends; `bypass` lists whom it was for."""
 
@@ -131,7 +120,10 @@ def place(
     ids = [backend.id for backend in backends]
     if before is None:
         return Placed(list(target), ())
-    held = slots_before(before, config)
+    held = {memory.id: memory.slots for memory in before.backends}
+    if sum(held.values()) != config.s_total:  # the number of slots was changed: the same shares
+        shared = largest_remainder(config.s_total, [*held.values()])
+        held = dict(zip(held, shared, strict=True))
     wanted = dict(zip(ids, target, strict=True))
     routable = {backend.id for backend in backends if not backend.isolated}
     if before.parked or not routable:
@@ -149,22 +141,12 @@ def place(
     return Placed([by_name[name] for name in ids], leaving)
 
 
-def slots_before(before: State, config: Config) -> dict[str, int]:
-    """Slots in force by id, those of removed backends included, on today's total."""
-    held = {memory.id: memory.slots for memory in before.backends}
-    return dict(zip(held, rescale([*held.values()], config.s_total), strict=True))
-
-
 def deviation(shares: Sequence[float], slots: Sequence[int], s_total: int) -> float:
-    """max |w - slots/S|."""
-    return max(
-        (abs(share - slot / s_total) for share, slot in zip(shares, slots, strict=True)),
-        default=0.0,
-    )
+    pairs = zip(shares, slots, strict=True)
+    return max((abs(share - slot / s_total) for share, slot in pairs), default=0.0)
 
 
 def advance_gate(gate: StepGate, off: float, clock_ms: int, config: Config) -> StepGate:
-    """The gate after seeing a deviation of `off`."""
     if off <= config.delta_w:
         return StepGate()
     since_ms = clock_ms if gate.since_ms is None else gate.since_ms
@@ -199,7 +181,6 @@ class Step(NamedTuple):
 
 
 def regrow(guard: Guard, clock_ms: int, config: Config) -> Guard:
-    """One doubling for each 5 quiet seconds."""
     doublings = (clock_ms - guard.since_ms) // config.guard_quiet_ms
     if doublings >= guard.halvings:
         return Guard()

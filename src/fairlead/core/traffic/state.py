@@ -31,7 +31,6 @@ class AdmissionMode(StrEnum):
 
     @property
     def level(self) -> int:
-        """0, 1, 2: for comparing."""
         return _LEVELS[self]
 
 

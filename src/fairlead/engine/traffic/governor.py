@@ -9,7 +9,10 @@ The loop and the harness drive it; `export`, `restore` and `resume` carry it acr
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import asdict
 
 from fairlead.core.invariant import known
 from fairlead.core.traffic import (
@@ -23,20 +26,25 @@ from fairlead.core.traffic import (
     plausible,
     rested,
     settle,
+    split,
 )
+from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.recorder import FlightRecorder, RecordEntry
-from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.border import BadInput
+from fairlead.schema.traffic import ConfigureDocument, from_split
 from fairlead.schema.traffic_govern import (
     KIND,
     VERSION,
-    GovernDocument,
     Settled,
     follow,
     from_memory,
     input_of,
     output_of,
+    read_input,
     to_memory,
 )
+
+CONFIGURE = "traffic.configure"
 
 
 class BadTrafficState(ValueError):
@@ -64,7 +72,6 @@ class GroupGovernor:
 
     @property
     def rules(self) -> GroupRules:
-        """How the group is governed."""
         return self._rules
 
     @rules.setter
@@ -73,12 +80,10 @@ class GroupGovernor:
 
     @property
     def state(self) -> State | None:
-        """Of the last tick."""
         return self.memory.state
 
     @property
     def isolated(self) -> Mapping[str, Cause]:
-        """Backends that get nothing now, and why."""
         return self.memory.isolated
 
     def decide(self, sighting: Sighting) -> GroupDecision:
@@ -115,6 +120,20 @@ class GroupGovernor:
         self.memory = settle(made.memory, made.decision.plan, applied=applied)
         self._applied = applied
 
+    def configure(self, route: RouteGroup, recorder: FlightRecorder, now_ms: int) -> RouteGroup:
+        """The route with the slots that it begins with, as they are decided and recorded."""
+        document = ConfigureDocument(
+            self.name,
+            sorted(backend.id for backend in route.backends),
+            {} if self.state is None else {b.id: b.slots for b in self.state.backends},
+            sorted(self.isolated),
+        )
+        decided = split(document.backends, document.slots, document.isolated)
+        sequence = recorder.append(
+            CONFIGURE, version=1, time_ms=now_ms, input=asdict(document), output=from_split(decided)
+        )
+        return replace(route, split=decided, decision=sequence)
+
     # --- across a restart
 
     def export(self) -> dict[str, Any]:
@@ -134,7 +153,8 @@ class GroupGovernor:
         last: Settled | None = None
         try:
             for entry in entries:
-                last = follow(check_shape(dict(entry.input), GovernDocument), last)
+                document = read_input(entry.input, entry.version)
+                last = follow(document, last, version=entry.version)
         except BadInput as error:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
         if last is not None:

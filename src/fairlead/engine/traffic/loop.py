@@ -10,29 +10,104 @@ no longer record a group stops beating: then the dataplane holds, falls back, an
 closed on the decision of an agent that cannot act any more.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from fairlead.core.invariant import require
-from fairlead.core.traffic import AdmissionMode, OperatorCommand, Sighting, liveness
-from fairlead.core.traffic.explain import agent_reasons
-from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
-from fairlead.engine.traffic.values import (
-    Group,
-    GroupRound,
-    GroupStatus,
-    Ports,
-    Sights,
-    TickRound,
-    transitions,
+from fairlead.core.invariant import known, require
+from fairlead.core.traffic import (
+    AdmissionMode,
+    Cause,
+    GroupDecision,
+    OperatorCommand,
+    Sighting,
+    Snapshot,
+    TickPlan,
+    liveness,
 )
-from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, Stale, Table
+from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
+from fairlead.core.traffic.tick import agent_reasons
+from fairlead.engine.traffic.governor import GroupGovernor
+from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, RouteGroup, Stale, Table
 from fairlead.ports.faults import Fault, PermanentFault
-from fairlead.ports.recorder import RecordHead, Status
-from fairlead.ports.traffic import Transition
+from fairlead.ports.recorder import FlightRecorder, RecordHead, Status
+from fairlead.ports.traffic import EventLog, NodeSensor, Prober, SignalSource, Transition
 
 ANCHOR_EVERY_MS = 10_000
 _ANCHOR_AHEAD_MS = 1_000  # so that a late tick still makes the 10 s
+Orders = Mapping[str, Mapping[str, str]]
+"""By group and backend: `isolate` or `drain`, until the operator restores it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as the loop drives it."""
+
+    route: RouteGroup
+    governor: GroupGovernor
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    """The machines of its backends, where they are known."""
+
+    @property
+    def members(self) -> list[str]:
+        return sorted(backend.id for backend in self.route.backends)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything but the dataplane."""
+
+    record: Callable[[str], FlightRecorder]
+    """The flight recorder of a group; each has its own."""
+    signals: SignalSource
+    nodes: NodeSensor
+    prober: Prober
+    events: EventLog | None = None
+    orders: Callable[[], Orders] = dict
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRound:
+    """What one tick decided for one group, and what became of it."""
+
+    decision: GroupDecision
+    seen: GroupSeen | None
+    """What the dataplane had counted."""
+    reasons: tuple[str, ...]
+    """The plan's, after what the agent alone knows: `failsafe` where the heartbeat was found stale,
+    `full` where open admission rejected requests."""
+    sequence: int | None
+    """Of the recorded decision; None: it could not be recorded, and nothing of it is done."""
+    flipped: bool = False
+    fault: str = ""
+    """Why the plan was not applied; empty when it was, or when nothing had to change."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.decision.snapshot
+
+    @property
+    def plan(self) -> TickPlan:
+        return self.decision.plan
+
+
+@dataclass(frozen=True, slots=True)
+class TickRound:
+    """One tick over all groups."""
+
+    time_ms: int
+    groups: Mapping[str, GroupRound]
+    transitions: tuple[Transition, ...]
+    faults: tuple[str, ...]
+    """What went wrong outside of any single group."""
+
+
+class GroupStatus(NamedTuple):
+    """What people ask about later: admission, isolation, and whether the dataplane trusts us."""
+
+    mode: AdmissionMode = AdmissionMode.NORMAL
+    liveness: Liveness = Liveness.NORMAL
+    isolated: Mapping[str, Cause] = {}
 
 
 class TrafficLoop:
@@ -57,26 +132,48 @@ class TrafficLoop:
                 f"the {self.plane.name} plane is of schema version {version}, this agent of "
                 f"{SCHEMA_VERSION}: remove the plane and start again"
             )
-        self.plane.configure([group.route for group in self.groups.values()])
-        # What a predecessor left in force is not news.
+        self._configure(self.groups, now_ms)
+        voided = 0
         for name, group in self.groups.items():
+            # What a predecessor left in force is not news.
             state = group.governor.state
             mode = AdmissionMode.NORMAL if state is None else state.admission.mode
             self._status[name] = GroupStatus(mode, isolated=group.governor.isolated)
-        return sum(self._heal(name, now_ms) for name in self.groups)
+            # A plan of a dead agent is about a state that is gone: the next tick decides.
+            for entry in self.ports.record(name).unapplied():
+                self.ports.record(name).mark(
+                    entry.seq, "voided", time_ms=now_ms, note="agent restarted"
+                )
+                voided += 1
+        return voided
 
     def found_stale(self, liveness: Liveness) -> None:
         """What the dataplane thought of our predecessor; the next tick reports it."""
         self._stale = liveness
 
-    def reconfigure(self, groups: Sequence[Group]) -> None:
+    def reconfigure(self, groups: Sequence[Group], now_ms: int) -> None:
         """Other groups, or other backends. Governors of groups that stay are to be the same."""
         by_name = self._recorded(groups)
-        self.plane.configure([group.route for group in groups])
+        self._configure(by_name, now_ms)
         self.groups = by_name
         for kept in (self._tables, self._status):
             for name in kept.keys() - self.groups.keys():
                 del kept[name]
+
+    def _configure(self, groups: Mapping[str, Group], now_ms: int) -> None:
+        """Each group with slots that are recorded before the dataplane goes by them."""
+        routes: dict[str, RouteGroup] = {}
+        try:
+            for name, group in groups.items():
+                recorder = self.ports.record(name)
+                routes[name] = group.governor.configure(group.route, recorder, now_ms)
+            self.plane.configure([*routes.values()])
+        except Fault as fault:
+            for name, route in routes.items():
+                self._mark(name, route.decision, now_ms, f"not applied: {fault}")
+            raise
+        for name, route in routes.items():
+            self._mark(name, route.decision, now_ms, "")
 
     def _recorded(self, groups: Sequence[Group]) -> dict[str, Group]:
         """By name. This loop acts, and only what is recorded may be acted upon."""
@@ -88,12 +185,12 @@ class TrafficLoop:
     def tick(self, now_ms: int) -> TickRound:
         """See, decide and record every group; beat; apply. A fault in one leaves the others be."""
         faults: list[str] = []
-        sights = self._look(now_ms, faults)
-        liveness = self._liveness(sights.seen, now_ms)
+        sightings = self._look(now_ms, faults)
+        liveness = self._liveness(sightings.values(), now_ms)
         made: dict[str, GroupRound] = {}
         changed: list[Transition] = []
-        for name in sorted(self.groups):
-            made[name] = self._decide(self.groups[name], sights, liveness)
+        for name, sighting in sightings.items():
+            made[name] = self._decide(name, sighting, liveness)
             changed += self._changes(name, now_ms, made[name], liveness)
         self._beat(now_ms, made, faults)
         done = {name: self._apply(name, now_ms, group) for name, group in made.items()}
@@ -105,104 +202,93 @@ class TrafficLoop:
 
     # --- see
 
-    def _look(self, now_ms: int, faults: list[str]) -> Sights:
-        signals, prober, sensor = self.ports.signals, self.ports.prober, self.ports.nodes
-        seen: Mapping[str, GroupSeen] = {}
-        nodes: tuple[NodeReading, ...] | None = ()
+    def _look(self, now_ms: int, faults: list[str]) -> dict[str, Sighting]:
+        """What was seen of each group; everything is read once."""
+        ports, seen = self.ports, dict[str, GroupSeen]()
+        nodes: tuple[NodeReading, ...] | None = None
         try:
-            seen = self.plane.read()
+            seen = dict(self.plane.read())
         except Fault as fault:
             faults.append(f"plane: {fault}")
-        if sensor is not None:
-            try:
-                nodes = tuple(sensor.read(now_ms))
-            except Fault as fault:
-                nodes = None
-                faults.append(f"nodes: {fault}")
-        return Sights(
-            now_ms,
-            seen,
-            {} if signals is None else signals.read(now_ms),
-            () if prober is None else prober.results(),
-            nodes,
-            self.ports.orders(),
-        )
+        try:
+            nodes = tuple(ports.nodes.read(now_ms))
+        except Fault as fault:
+            faults.append(f"nodes: {fault}")
+        readings, orders = ports.signals.read(now_ms), ports.orders()
+        probed, checked = ports.prober.results(), ports.prober.checked()
+        return {
+            name: Sighting(
+                now_ms=now_ms,
+                members={id: group.nodes.get(id) for id in group.members},
+                seen=seen.get(name),
+                readings={id: readings[name, id] for id in group.members if (name, id) in readings},
+                covered=tuple(sorted(ports.signals.covers(name))),
+                asked_ms=ports.signals.asked_ms(name, now_ms),
+                nodes=nodes,
+                probed=tuple(result for result in probed if result.group == name),
+                checked=tuple(result for result in checked if result.group == name),
+                commands={
+                    id: OperatorCommand(command)
+                    for id, command in sorted(orders.get(name, {}).items())
+                },
+            )
+            for name, group in sorted(self.groups.items())
+        }
 
-    def _liveness(self, seen: Mapping[str, GroupSeen], now_ms: int) -> Liveness:
+    def _liveness(self, sightings: Iterable[Sighting], now_ms: int) -> Liveness:
         """What the dataplane thought of us until now; by our own clock where it cannot be read."""
         stale, self._stale = self._stale, Liveness.NORMAL
         if stale is not Liveness.NORMAL:
             return stale
-        for group in seen.values():
-            return group.liveness
+        for sighting in sightings:
+            if sighting.seen is not None:
+                return sighting.seen.liveness
         return Liveness.NORMAL if self.beat_ms is None else liveness(max(0, now_ms - self.beat_ms))
-
-    def _sighting(self, group: Group, sights: Sights) -> Sighting:
-        name, prober, signals = group.route.name, self.ports.prober, self.ports.signals
-        members = sorted(backend.id for backend in group.route.backends)
-        return Sighting(
-            now_ms=sights.now_ms,
-            members={id: group.nodes.get(id) for id in members},
-            seen=sights.seen.get(name),
-            readings={
-                id: sights.readings[name, id] for id in members if (name, id) in sights.readings
-            },
-            covered=() if signals is None else tuple(sorted(signals.covers(name))),
-            nodes=sights.nodes,
-            probed=tuple(probed for probed in sights.probed if probed.group == name),
-            checks={
-                id: ok
-                for id in members
-                if prober is not None and (ok := prober.check_ok(name, id)) is not None
-            },
-            commands={
-                id: OperatorCommand(command)
-                for id, command in sorted(sights.orders.get(name, {}).items())
-            },
-        )
 
     # --- decide and record
 
-    def _decide(self, group: Group, sights: Sights, liveness: Liveness) -> GroupRound:
-        governor, recorder = group.governor, self.ports.record(group.route.name)
-        seen = sights.seen.get(group.route.name)
-        decision = governor.decide(self._sighting(group, sights))
+    def _decide(self, name: str, sighting: Sighting, liveness: Liveness) -> GroupRound:
+        governor = self.groups[name].governor
+        decision = governor.decide(sighting)
         sequence, problem = None, ""
         try:
-            sequence = governor.record(recorder)
+            sequence = governor.record(self.ports.record(name))
         except Fault as fault:
             problem = f"not recorded: {fault}"
-        reasons = agent_reasons(
-            decision.plan, full=decision.observed.full, stale=liveness is not Liveness.NORMAL
-        )
+        stale = liveness is not Liveness.NORMAL
+        reasons = agent_reasons(decision.plan, full=decision.observed.full, stale=stale)
         said = tuple(reason.value for reason in reasons)
-        return GroupRound(decision, seen, said, sequence, fault=problem)
-
-    def _heal(self, name: str, now_ms: int) -> int:
-        """A plan of a dead agent is about a state that is gone: void it, the next tick decides."""
-        recorder = self.ports.record(name)
-        left = recorder.unapplied()
-        for entry in left:
-            recorder.mark(entry.seq, "voided", time_ms=now_ms, note="agent restarted")
-        return len(left)
+        return GroupRound(decision, sighting.seen, said, sequence, fault=problem)
 
     def _changes(
         self, name: str, now_ms: int, made: GroupRound, liveness: Liveness
     ) -> Sequence[Transition]:
-        """The changes that this tick brought, into the event log once they are recorded."""
+        """The changes that this tick brought, into the event log once they are recorded, in a fixed
+        order: the dataplane's trust, admission, then backends by id."""
         if made.sequence is None:
             return ()
         now = GroupStatus(made.plan.admission.mode, liveness, made.decision.observed.isolated)
-        before = self._status.get(name, GroupStatus())
-        changes = transitions(
-            before,
-            now,
-            time_ms=now_ms,
-            group=name,
-            reasons=made.reasons,
-            record=self.ports.record(name).head(),
-        )
-        self._status[name] = now
+        before, self._status[name] = self._status.get(name, GroupStatus()), now
+        news: list[tuple[str, str | None, str | None, str | None]] = [
+            ("failsafe", before.liveness, now.liveness, None),
+            ("mode", before.mode, now.mode, None),
+        ]
+        for id in sorted(before.isolated.keys() | now.isolated.keys()):
+            news.append(("isolation", before.isolated.get(id), now.isolated.get(id), id))
+        changes = [
+            Transition(
+                time_ms=now_ms,
+                group=name,
+                what=what,
+                before=None if old is None else str(old),
+                after=None if new is None else str(new),
+                reasons=made.reasons,
+                backend=id,
+                record=self.ports.record(name).head(),
+            )
+            for what, old, new, id in news
+            if old != new
+        ]
         if self.ports.events is not None:
             for change in changes:
                 self.ports.events.transition(change)
@@ -252,10 +338,11 @@ class TrafficLoop:
             self.plane.limit(table.group, table.limits.concurrency.room, decision=decision)
         return False
 
-    def _mark(self, name: str, sequence: int, now_ms: int, problem: str) -> str:
+    def _mark(self, name: str, sequence: int | None, now_ms: int, problem: str) -> str:
         status: Status = "voided" if problem else "applied"
+        decision = known(sequence, "what is marked was recorded")
         try:
-            self.ports.record(name).mark(sequence, status, time_ms=now_ms, note=problem)
+            self.ports.record(name).mark(decision, status, time_ms=now_ms, note=problem)
         except Fault as fault:
             return f"not marked: {fault}"
         return ""
@@ -275,12 +362,9 @@ class TrafficLoop:
 
     def _probe(self, done: Mapping[str, GroupRound]) -> None:
         """Begin the probes of recorded decisions, also of those whose table was not applied."""
-        prober = self.ports.prober
-        if prober is None:
-            return
         for name, made in done.items():
             if made.decision.observed.probes and made.sequence is not None:
-                prober.probe(name, made.decision.observed.probes)
+                self.ports.prober.probe(name, made.decision.observed.probes)
 
     def _anchor(self, now_ms: int, faults: list[str]) -> None:
         """The ends of the records into the event log, in time for one every 10 s."""

@@ -215,7 +215,6 @@ class TrafficAgent:
 
     @property
     def commands(self) -> Mapping[str, Mapping[str, str]]:
-        """The operator's commands for backends, as of the last tick."""
         return self._commands.current
 
     # --- what survives
@@ -231,7 +230,8 @@ class TrafficAgent:
                 governor.restore(stored["groups"][name])
             tail = recorder.tail(KIND)
             if tail and may_resume(now_ms() - tail[-1].input["sighting"]["now_ms"]):
-                governor.resume(tail, applied=not recorder.unapplied())
+                applied = all(entry.kind != KIND for entry in recorder.unapplied())
+                governor.resume(tail, applied=applied)
         except (BadTrafficState, TypeError, PermanentFault) as error:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)
@@ -290,7 +290,7 @@ class TrafficAgent:
                 groups.append(Group(self._route(spec), governor, spec.nodes))
             else:
                 groups.append(self._group(spec, {}))
-        self.loop.reconfigure(groups)
+        self.loop.reconfigure(groups, now_ms())
         for name, spec in specs.items():
             self.loop.groups[name].governor.rules = spec.rules
         self._specs = dict(specs)

@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 
+from fairlead.node.state import fields
 from fairlead.ports.faults import Fault, TemporaryFault
 from fairlead.ports.ledger import Draft, Ledger
 from fairlead.ports.recorder import RecordHead
@@ -42,11 +43,7 @@ class LedgerEventLog:
                 author=AUTHOR,
                 body={
                     "agent": self._agent,
-                    "group": transition.group,
-                    "what": transition.what,
-                    "backend": backend,
-                    "before": transition.before,
-                    "after": transition.after,
+                    **fields(transition, "group", "what", "backend", "before", "after"),
                     "record": _head(record),
                 },
                 plan_id=None if record is None else f"traffic {transition.group} {record.hash}",

@@ -12,14 +12,27 @@ bug of ours (`InvariantBroken`) ends no thread in silence: the next `check` rais
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from fairlead.core.invariant import InvariantBroken
 from fairlead.core.traffic.admission import fnv1a
 
 Request = Callable[[], Coroutine[Any, Any, None]]
+
+
+K = TypeVar("K", bound=tuple[Any, ...])
+
+
+def follow(
+    tasks: dict[K, Future[None]], wanted: Collection[K], begin: Callable[..., Future[None]]
+) -> None:
+    """End the tasks that are not wanted any more, and begin those that are not there yet."""
+    for key in tasks.keys() - set(wanted):
+        tasks.pop(key).cancel()
+    for key in set(wanted) - tasks.keys():
+        tasks[key] = begin(*key)
 
 
 class Poller:

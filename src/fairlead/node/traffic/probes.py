@@ -6,29 +6,20 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from fairlead.core.traffic.limits import CheckState, after_check, succeeded
+from fairlead.core.traffic.limits import succeeded
 from fairlead.core.traffic.sighting import Probed
 from fairlead.host.http import NoReply
 from fairlead.host.http_async import connect, get
-from fairlead.node.traffic.poller import Poller
+from fairlead.node.traffic.poller import Poller, follow
 from fairlead.ports.dataplane import Backend
 from fairlead.ports.faults import TemporaryFault
 from fairlead.schema.traffic_agent import CheckDocument, ProbeDocument, ProbeKind
 
 LOOKUP_TIMEOUT_S = 2.0
 """Ticks wait for the first look-up, and after 3 s without a heartbeat the table is held."""
-
-
-@dataclass(slots=True)
-class _Check:
-    backend: Backend
-    rules: CheckDocument
-    state: CheckState = field(default_factory=CheckState)
-    task: Future[None] | None = None
 
 
 async def probe(
@@ -55,10 +46,11 @@ class NetworkProber:
         self._poller = poller
         self._lock = threading.Lock()
         self._results: list[Probed] = []
+        self._checked: list[Probed] = []
         self._under_way: set[tuple[str, str]] = set()
         self._rules: dict[str, ProbeDocument] = {}
         self._members: dict[tuple[str, str], Backend] = {}
-        self._checks: dict[tuple[str, str], _Check] = {}
+        self._checks: dict[tuple[str, Backend, CheckDocument], Future[None]] = {}
 
     def watch(
         self,
@@ -74,17 +66,11 @@ class NetworkProber:
             for backend in backends
         }
         wanted = {
-            (group, backend.id): (backend, rules_of)
-            for group, rules_of in checks.items()
+            (group, backend, check)
+            for group, check in checks.items()
             for backend in members.get(group, ())
         }
-        for key, check in list(self._checks.items()):
-            if wanted.get(key) != (check.backend, check.rules):
-                del self._checks[key]
-                if check.task is not None:
-                    check.task.cancel()
-        for key in wanted.keys() - self._checks.keys():
-            self._begin_check(key, *wanted[key])
+        follow(self._checks, wanted, self._begin_check)
 
     def probe(self, group: str, backends: Sequence[str]) -> None:
         """Probe each once, unless its last probe is still waiting for the reply."""
@@ -101,9 +87,10 @@ class NetworkProber:
             results, self._results = self._results, []
         return results
 
-    def check_ok(self, group: str, backend: str) -> bool | None:
-        check = self._checks.get((group, backend))
-        return None if check is None else check.state.ok
+    def checked(self) -> Sequence[Probed]:
+        with self._lock:
+            checked, self._checked = self._checked, []
+        return checked
 
     async def _probe(self, group: str, backend: Backend, rules: ProbeDocument) -> None:
         ok, latency_ms = await probe(backend, rules)
@@ -111,14 +98,14 @@ class NetworkProber:
             self._under_way.discard((group, backend.id))
             self._results.append(Probed(group, backend.id, ok, latency_ms))
 
-    def _begin_check(self, key: tuple[str, str], backend: Backend, rules: CheckDocument) -> None:
-        check = self._checks[key] = _Check(backend, rules)
+    def _begin_check(self, group: str, backend: Backend, rules: CheckDocument) -> Future[None]:
+        request, phase = partial(self._check, group, backend, rules), f"check {group}/{backend.id}"
+        return self._poller.repeat(rules.every_ms, request, phase=phase)
 
-        async def request() -> None:
-            ok, _ = await probe(backend, rules)
-            check.state = after_check(check.state, ok=ok, failures_max=rules.failures)
-
-        check.task = self._poller.repeat(rules.every_ms, request, phase="check " + "/".join(key))
+    async def _check(self, group: str, backend: Backend, rules: CheckDocument) -> None:
+        ok, latency_ms = await probe(backend, rules)
+        with self._lock:
+            self._checked.append(Probed(group, backend.id, ok, latency_ms))
 
 
 class DnsService(NamedTuple):
@@ -151,21 +138,15 @@ class DnsServices:
         tasks, before = set(self._tasks), dict(self._found)
         wanted = set(services.items())
         fresh = self._look_up(wanted - self._tasks.keys())
-        for key in self._tasks.keys() - wanted:
-            self._tasks.pop(key).cancel()
+        follow(self._tasks, wanted, self._begin)
         with self._lock:
             self._found = {group: self._found[group] for group in services if group in self._found}
             self._found |= {group: backends for (group, _), backends in fresh.items()}
-        for key in fresh:
-            self._tasks[key] = self._begin(*key)
 
         def undo() -> None:
-            for key in self._tasks.keys() - tasks:
-                self._tasks.pop(key).cancel()
+            follow(self._tasks, tasks, self._begin)
             with self._lock:
                 self._found = before
-            for key in tasks - self._tasks.keys():
-                self._tasks[key] = self._begin(*key)
 
         return undo
 

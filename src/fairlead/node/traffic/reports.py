@@ -5,19 +5,18 @@ grows: no flows, no addresses, no reasons but the closed list. What each means i
 `docs/operate/traffic.md`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from fairlead.core.reasons import TrafficReason
-from fairlead.core.traffic import AdmissionMode, Backend
+from fairlead.core.traffic import AdmissionMode, Backend, TickPlan
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.engine.traffic import GroupRound, TickRound
 from fairlead.node.state import fields
-from fairlead.ports.faults import PermanentFault
 from fairlead.schema.traffic import from_pressure
 
 if TYPE_CHECKING:
@@ -38,15 +37,19 @@ _GROUP_COUNTERS = (
     ("requests_refused_soft", "told to try again", "seen.refused_soft"),
     ("requests_refused_hard", "refused", "seen.refused_hard"),
 )
-_BACKEND_GAUGES = {
-    "slots": "of the group's slots",
-    "target_slots": "where its slots are going",
-    "pressure": "P of the equations",
-    "p95_seconds": "of successes, over 5 s",
-    "error_ratio": "of requests, over 5 s",
-    "queue_requests": "waiting for it and in it",
-    "isolated": "1 while it gets nothing",
-}
+_BACKEND_GAUGES: tuple[tuple[str, str, Callable[[TickPlan, Backend], float | None]], ...] = (
+    ("slots", "of the group's slots", lambda plan, backend: plan.slots[backend.id]),
+    ("target_slots", "where its slots are going", lambda plan, backend: plan.target[backend.id]),
+    ("pressure", "P of the equations", lambda plan, backend: plan.pressure[backend.id].total),
+    (
+        "p95_seconds",
+        "of successes, over 5 s",
+        lambda _, backend: None if backend.p95_ms is None else backend.p95_ms / 1000,
+    ),
+    ("error_ratio", "of requests, over 5 s", lambda _, backend: backend.error_rate),
+    ("queue_requests", "waiting for it and in it", lambda _, backend: backend.queue),
+    ("isolated", "1 while it gets nothing", lambda _, backend: backend.isolated),
+)
 
 
 def status_document(round: TickRound, agent: "TrafficAgent") -> dict[str, Any]:
@@ -98,7 +101,7 @@ def _backend(made: GroupRound, agent: "TrafficAgent", backend: Backend) -> dict[
     }
 
 
-class TrafficCollector:
+class TrafficCollector(Collector):
     """Turns the agent's last round into metric families."""
 
     def __init__(self, agent: "TrafficAgent") -> None:
@@ -164,29 +167,20 @@ def _groups(round: TickRound) -> Iterator[Metric]:
 
 
 def _backends(round: TickRound) -> Iterator[Metric]:
-    gauges = {
-        name: _gauge(f"backend_{name}", text, "backend") for name, text in _BACKEND_GAUGES.items()
-    }
+    for kind, text, value_of in _BACKEND_GAUGES:
+        family = _gauge(f"backend_{kind}", text, "backend")
+        for name, made in round.groups.items():
+            for backend in made.snapshot.backends:
+                if (value := value_of(made.plan, backend)) is not None:
+                    family.add_metric([name, backend.id], float(value))
+        yield family
     sent = _counter("backend_requests", "sent to it", "backend")
     for name, made in round.groups.items():
-        plan = made.plan
         for backend in made.snapshot.backends:
-            values = {
-                "slots": plan.slots[backend.id],
-                "target_slots": plan.target[backend.id],
-                "pressure": plan.pressure[backend.id].total,
-                "p95_seconds": None if backend.p95_ms is None else backend.p95_ms / 1000,
-                "error_ratio": backend.error_rate,
-                "queue_requests": backend.queue,
-                "isolated": float(backend.isolated),
-            }
-            for kind, value in values.items():
-                if value is not None:
-                    gauges[kind].add_metric([name, backend.id], value)
             counted = None if made.seen is None else made.seen.backends.get(backend.id)
             if counted is not None:
                 sent.add_metric([name, backend.id], counted.admitted)
-    yield from (*gauges.values(), sent)
+    yield sent
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
@@ -195,14 +189,3 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(_PREFIX + name, text, labels=["group", *labels])
-
-
-def serve_metrics(agent: "TrafficAgent", address: str, port: int) -> int:
-    """Serve /metrics in a background thread; returns the port (0 asks for any free one)."""
-    registry = CollectorRegistry()
-    registry.register(TrafficCollector(agent))
-    try:
-        server, _ = start_http_server(port, addr=address, registry=registry)
-    except OSError as error:
-        raise PermanentFault(f"metrics on {address}:{port}: {error.strerror}") from error
-    return int(server.server_port)

@@ -9,7 +9,6 @@ A number that cannot be read is a missing number, never a zero.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,12 +17,12 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlead.core.traffic.counters import ERRORS_MIN, LOOKS, SPAN_MS, Streak, outcomes
-from fairlead.core.traffic.limits import LATENCY_QUANTILE, is_fresh, may_be_starting
+from fairlead.core.traffic.counters import ERRORS_MIN, LOOKS, SPAN_MS, Streak, covering, outcomes
+from fairlead.core.traffic.limits import LATENCY_QUANTILE
 from fairlead.core.traffic.sighting import Reading
 from fairlead.host.http import NoReply
 from fairlead.host.http_async import get
-from fairlead.node.traffic.poller import Poller
+from fairlead.node.traffic.poller import Poller, follow
 from fairlead.ports.dataplane import Backend
 from fairlead.schema.selector import Selector
 from fairlead.schema.traffic_agent import SCRAPED, ScrapeDocument, Unit, selectors
@@ -95,19 +94,17 @@ class Quantile:
         self.name = f"{selector.name}_bucket"
         self._selector = Selector(self.name, selector.labels)
         self._window_ms = window_ms
-        self._history: deque[tuple[int, dict[float, float]]] = deque()
+        self._history: tuple[tuple[int, dict[float, float]], ...] = ()
 
     def add(self, now_ms: int, read: Iterable[MetricSample]) -> float | None:
         """Take a reading; None as long as nothing was counted in the window."""
         buckets = self._buckets(read)
         if inf not in buckets:
-            self._history.clear()
+            self._history = ()
             return None
         if self._history and not _grew(self._history[-1][1], buckets):
-            self._history.clear()
-        self._history.append((now_ms, buckets))
-        while len(self._history) > 1 and self._history[1][0] <= now_ms - self._window_ms:
-            self._history.popleft()
+            self._history = ()
+        self._history = covering((*self._history, (now_ms, buckets)), now_ms - self._window_ms)
         before = self._history[0][1]
         return quantile(
             LATENCY_QUANTILE, {edge: total - before[edge] for edge, total in buckets.items()}
@@ -150,8 +147,6 @@ def quantile(q: float, counted: Mapping[float, float]) -> float | None:
 
 
 class _Target:
-    """One backend's metrics."""
-
     def __init__(self, backend: Backend, rules: ScrapeDocument, window_ms: int) -> None:
         self._host, self._port = backend.host, rules.port or backend.port
         self._rules, self._selectors = rules, selectors(rules)
@@ -216,48 +211,37 @@ class Scraper:
         self._poller, self._clock_ms = poller, clock_ms
         self._rules: dict[str, ScrapeDocument] = {}
         self._began_ms: dict[str, int] = {}
-        self._tasks: dict[tuple[str, Backend], Future[None]] = {}
+        self._tasks: dict[tuple[str, Backend, ScrapeDocument], Future[None]] = {}
         self._lock = threading.Lock()
-        self._readings: dict[tuple[str, str], tuple[int, Reading]] = {}
+        self._readings: dict[tuple[str, str], Reading] = {}
 
     def watch(
         self, rules: Mapping[str, ScrapeDocument], members: Mapping[str, Sequence[Backend]]
     ) -> None:
-        wanted = {(group, backend) for group in rules for backend in members.get(group, ())}
-        kept = {key for key in wanted & self._tasks.keys() if rules[key[0]] == self._rules[key[0]]}
-        for key in self._tasks.keys() - kept:
-            self._tasks.pop(key).cancel()
+        wanted = {
+            (group, backend, rule)
+            for group, rule in rules.items()
+            for backend in members.get(group, ())
+        }
         now_ms = self._clock_ms()
         self._began_ms = {group: self._began_ms.get(group, now_ms) for group in rules}
         with self._lock:
             self._rules = dict(rules)
-            names = {(group, backend.id) for group, backend in kept}
-            self._readings = {key: seen for key, seen in self._readings.items() if key in names}
-        for group, backend in wanted - kept:
-            self._tasks[group, backend] = self._begin(group, backend)
+            kept = {(group, backend.id) for group, backend, _ in wanted & self._tasks.keys()}
+            self._readings = {key: seen for key, seen in self._readings.items() if key in kept}
+        follow(self._tasks, wanted, self._begin)
 
     def covers(self, group: str) -> Collection[str]:
-        """What is scraped in this group. Before any backend can have replied it is nothing: an
-        agent that has just started is not blind, and must not restrict admission for it."""
-        rules = self._rules.get(group)
-        if rules is None:
-            return ()
-        with self._lock:
-            heard = any(name == group for name, _ in self._readings)
-        waiting_ms = self._clock_ms() - self._began_ms[group]
-        starting = may_be_starting(waiting_ms, rules.every_ms, rules.timeout_ms)
-        return () if starting and not heard else _covered(rules)
+        return _covered(self._rules[group]) if group in self._rules else ()
+
+    def asked_ms(self, group: str, now_ms: int) -> int | None:
+        return now_ms - self._began_ms[group] if group in self._began_ms else None
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
         with self._lock:
-            return {
-                key: reading
-                for key, (at_ms, reading) in self._readings.items()
-                if is_fresh(now_ms - at_ms, self._rules[key[0]].every_ms)
-            }
+            return dict(self._readings)
 
-    def _begin(self, group: str, backend: Backend) -> Future[None]:
-        rules = self._rules[group]
+    def _begin(self, group: str, backend: Backend, rules: ScrapeDocument) -> Future[None]:
         target = _Target(backend, rules, self._window_ms)
 
         async def request() -> None:
@@ -269,7 +253,7 @@ class Scraper:
             with self._lock:
                 if group not in self._rules:
                     return  # it was dropped while the reply was read
-                self._readings[group, backend.id] = (self._clock_ms(), reading)
+                self._readings[group, backend.id] = replace(reading, at_ms=self._clock_ms())
             if fails:
                 self._alarm()
 

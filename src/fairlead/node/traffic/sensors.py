@@ -4,9 +4,8 @@ import contextlib
 import os
 import re
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,12 +13,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from fairlead.core.traffic import Resource, StallTotals
-from fairlead.core.traffic.limits import is_fresh
 from fairlead.core.traffic.sighting import CpuTimes, NodeReading
 from fairlead.host.http import NoReply, target_of
 from fairlead.host.http_async import get
 from fairlead.node.kernel_files import pressure
-from fairlead.node.traffic.poller import Poller, Request
+from fairlead.node.traffic.poller import Poller
 from fairlead.node.traffic.probes import DnsService, DnsServices, NetworkProber
 from fairlead.node.traffic.scrape import BadExposition, MetricSample, Scraper, gauge, samples
 from fairlead.ports.dataplane import Backend
@@ -117,7 +115,6 @@ class LocalMachine:
         return [int(field) for field in fields] if all(f.isdigit() for f in fields) else []
 
     def _bytes(self, name: str) -> bytes:
-        """What a file holds; nothing where it cannot be read."""
         try:
             return (self._proc / name).read_bytes()
         except OSError:
@@ -135,38 +132,24 @@ class Machines:
         clock_ms: Callable[[], int],
     ) -> None:
         self._local, self._clock_ms = local, clock_ms
-        self._remote = {node.name: node for node in remote}
-        self._lock = threading.Lock()
-        self._readings: dict[str, tuple[int, NodeReading]] = {}
-        self._tasks: list[Future[None]] = [
-            poller.repeat(node.every_ms, self._request(node), phase=node.name) for node in remote
-        ]
+        self._readings: dict[str, NodeReading] = {}
+        for node in remote:
+            poller.repeat(node.every_ms, partial(self._ask, node), phase=node.name)
 
     def read(self, now_ms: int) -> Sequence[NodeReading]:
         local = [] if self._local is None else self._local.read(now_ms)
-        with self._lock:
-            return local + [
-                reading
-                for name, (at_ms, reading) in self._readings.items()
-                if is_fresh(now_ms - at_ms, self._remote[name].every_ms)
-            ]
+        return [*local, *self._readings.copy().values()]
 
-    def _request(self, node: RemoteNodeDocument) -> Request:
-        parts = urlsplit(node.url)
-        host, port = parts.hostname or "", parts.port or 80
-        path = target_of(parts)
-
-        async def request() -> None:
-            try:
-                status, body = await get(host, port, path, timeout_ms=node.timeout_ms)
-                read = samples(body, _NAMES) if status == 200 else []
-            except (NoReply, BadExposition):
-                return
-            now_ms = self._clock_ms()
-            with self._lock:
-                self._readings[node.name] = (now_ms, as_reading(node.name, now_ms, read))
-
-        return request
+    async def _ask(self, node: RemoteNodeDocument) -> None:
+        url = urlsplit(node.url)
+        try:
+            status, body = await get(
+                url.hostname or "", url.port or 80, target_of(url), timeout_ms=node.timeout_ms
+            )
+            read = samples(body, _NAMES) if status == 200 else []
+        except (NoReply, BadExposition):
+            return
+        self._readings[node.name] = as_reading(node.name, self._clock_ms(), read)
 
 
 def as_reading(name: str, now_ms: int, read: Sequence[MetricSample]) -> NodeReading:
@@ -178,7 +161,7 @@ def as_reading(name: str, now_ms: int, read: Sequence[MetricSample]) -> NodeRead
     totals = StallTotals(now_ms * 1000, stalled) if stalled else None
     total, iowait = (gauge(read, Selector(_CPU, labels)) for labels in ((), (("mode", "iowait"),)))
     cpu = None if total is None or iowait is None else CpuTimes(now_ms, total, iowait)
-    return NodeReading(name, totals, tuple(_resources(read)), cpu)
+    return NodeReading(name, totals, tuple(_resources(read)), cpu, now_ms)
 
 
 def _resources(read: Sequence[MetricSample]) -> Iterator[Resource]:
@@ -203,7 +186,8 @@ class NetworkSensors:
         self._poller = Poller()
         node, window_ms = document.node, document.window_ms
         local = LocalMachine(name, disks=[Path(disk) for disk in node.disks])
-        self.signals = Scraper(self._poller, clock_ms, self._notify, window_ms=window_ms)
+        alarm = lambda: self.alarm()  # noqa: E731, PLW0108 - the agent sets it later
+        self.signals = Scraper(self._poller, clock_ms, alarm, window_ms=window_ms)
         self.prober = NetworkProber(self._poller)
         self.nodes = Machines(local if node.watch else None, document.nodes, self._poller, clock_ms)
         self._services = DnsServices(self._poller, every_ms=document.service_every_ms)
@@ -228,7 +212,6 @@ class NetworkSensors:
         return undo
 
     def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
-        """Watch these backends and no others."""
         groups = self._document.groups
         self.signals.watch(
             {
@@ -249,9 +232,6 @@ class NetworkSensors:
             {group.name: group.check for group in groups if group.check is not None},
             members,
         )
-
-    def _notify(self) -> None:
-        self.alarm()
 
     def members(self, group: str) -> Sequence[Backend] | None:
         """Backends that were looked up; None for a group whose backends are listed."""

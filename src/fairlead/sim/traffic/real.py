@@ -26,9 +26,8 @@ from fairlead.ports.faults import PermanentFault
 from fairlead.ports.recorder import Mark, RecordEntry
 from fairlead.recorder.chain import RecordChain
 from fairlead.recorder.reader import links, segments
-from fairlead.schema.border import check_shape
 from fairlead.schema.traffic import from_snapshot
-from fairlead.schema.traffic_govern import GovernDocument, Settled, follow
+from fairlead.schema.traffic_govern import KIND, Settled, follow, read_input
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument
 from fairlead.sim.clock import Entropy
 from fairlead.sim.record import SimEvent
@@ -67,12 +66,12 @@ def read_ticks(
     ticks: dict[int, Tick] = {}
     life: Settled | None = None
     for link in links(segments(record), RecordChain()):
-        if isinstance(link, RecordEntry):
-            life = follow(check_shape(dict(link.input), GovernDocument), life)
+        if isinstance(link, RecordEntry) and link.kind == KIND:
+            life = follow(read_input(link.input, link.version), life)
             at_ms, snapshot = link.time_ms - began_ms, from_snapshot(life.decision.snapshot)
             reasons = logged.get(link.seq) or tuple(link.output["reasons"])
             ticks[link.seq] = Tick(at_ms, snapshot, link.output, reasons, applied=True)
-        elif isinstance(link, Mark) and link.status == "voided":
+        elif isinstance(link, Mark) and link.status == "voided" and link.entry_seq in ticks:
             ticks[link.entry_seq] = replace(ticks[link.entry_seq], applied=False)
     return [tick for tick in ticks.values() if 0 <= tick.at_ms < duration_ms]
 

@@ -83,8 +83,11 @@ class SimSignals:
         results, self._answers = self._answers, []
         return results
 
-    def check_ok(self, group: str, backend: str) -> bool | None:
+    def asked_ms(self, group: str, now_ms: int) -> int | None:
         return None
+
+    def checked(self) -> Sequence[Probed]:
+        return ()
 
 
 class SimHost(load.HostLoad):
@@ -195,7 +198,7 @@ class VirtualRun(ScenarioRun):
         fresh = GroupGovernor(GROUP, self._rules)
         fresh.restore(self._stored)
         if may_resume(self._dead_ms):
-            applied = not self._recorder.unapplied()
+            applied = all(entry.kind != KIND for entry in self._recorder.unapplied())
             fresh.resume(self._recorder.tail(KIND), applied=applied)
         self._loop = self._new_loop(fresh)
         self._loop.found_stale(liveness(self._dead_ms))
@@ -223,7 +226,7 @@ class VirtualRun(ScenarioRun):
 
     def reconfigure(self) -> None:
         """The groups are configured anew, as the agent would."""
-        self._loop.reconfigure([Group(self._route(), self._governor)])
+        self._loop.reconfigure([Group(self._route(), self._governor)], self.clock.now_ms)
         self.log("backends: " + ", ".join(backend.id for backend in self._route().backends))
 
     def _route(self) -> RouteGroup:
