@@ -69,7 +69,6 @@ def parse_json(data: bytes) -> Any:
 
 
 def decoded(data: bytes, bytes_max: int) -> str:
-    """The text of a document that is not too large."""
     if len(data) > bytes_max:
         raise BadInput("$", f"must be at most {bytes_max} bytes, got {len(data)}")
     try:

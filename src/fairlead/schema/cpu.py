@@ -53,10 +53,12 @@ def cpu_config(settings: Any, node_millicores: int, policy: cpu.Policy) -> cpu.C
 
 
 def decide_clear(document: Any) -> dict[str, Any]:
+    """Divide a node's millicores among its pods."""
     return from_plan(cpu.clear(STYLE.to_core(cpu.Snapshot, document)))
 
 
 def decide_allocate(document: Any) -> dict[str, Any]:
+    """Decide a node's CPU limits inside the guardrails, as ordered writes."""
     return from_plan(cpu.allocate(STYLE.to_core(cpu.NodeSnapshot, document)))
 
 

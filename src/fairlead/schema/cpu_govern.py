@@ -17,7 +17,7 @@ from fairlead.core import cpu
 from fairlead.core.canonical import canonical
 from fairlead.core.cpu import Counters, CpuConfig, CpuMemory, NodeSample, PodSighting, WrittenLimit
 from fairlead.core.units import OutOfRange
-from fairlead.schema.border import BadInput, check_shape, parse_json
+from fairlead.schema.border import BadInput, read_document
 from fairlead.schema.cpu import from_plan
 
 KIND, VERSION = "cpu.govern", 1
@@ -181,7 +181,6 @@ def follow(document: CpuGovernDocument, before: CpuLife | None) -> Followed:
 def _begin(
     document: CpuGovernDocument, before: CpuLife | None
 ) -> tuple[CpuMemory, CpuConfig, Roster | None]:
-    """What this entry goes on from."""
     led = None
     if before is not None and document.written is not None:
         led = before.memory
@@ -199,7 +198,6 @@ def _begin(
 
 
 def _sample(row: SampleDocument, roster: Roster | None, memory: CpuMemory) -> NodeSample:
-    """The sample as the sensor gave it."""
     if roster is None:
         raise BadInput("samples", "name no pods, and neither does the entry before")
     try:
@@ -215,6 +213,6 @@ def _sample(row: SampleDocument, roster: Roster | None, memory: CpuMemory) -> No
 
 def replay_cpu(input: Mapping[str, Any], before: Any) -> tuple[Mapping[str, Any], CpuLife]:
     """An entry of `cpu.govern` decided again, given what the one before it led to."""
-    followed = follow(check_shape(parse_json(canonical(input)), CpuGovernDocument), before)
+    followed = follow(read_document(canonical(input), CpuGovernDocument), before)
     plan = cpu.allocate(followed.snapshot)
     return output_of(followed.memory, plan), followed.settle(plan.mode, plan.memory)

@@ -120,7 +120,7 @@ class Style:
         have, stand before them, or behind where they have defaults."""
 
         def fill(declared: type[S]) -> type[S]:
-            shape = self._shape(cls, declared)
+            shape = self._shape(cls, declared, declared.__name__)
             return shape.struct  # type: ignore[return-value]  # the declared class, with fields
 
         return fill
@@ -191,37 +191,10 @@ class Style:
     def _made(
         self, cls: type, declared: type[msgspec.Struct] | None, name: str | None, tag: str | None
     ) -> _Shape:
-        hints = get_type_hints(cls, include_extras=True)
-        codecs: dict[str, _Codec] = {}
-        written: dict[str, str] = {}
-        members: list[tuple[str, Any, Any]] = []
-        for field, default in _fields(cls):
-            if field in self._left_out.get(cls, ()):
-                continue
-            hint = hints[field] if field not in self._bare.get(cls, ()) else _bare(hints[field])
-            written[field] = self._name(field, hint)
-            if field in self._not_null.get(cls, ()):
-                codec = self._codec(get_args(hint)[0])
-                options: dict[str, Any] = {"default_factory": NoneType}
-            else:
-                codec = self._codec(hint)
-                options = self._default(cls, field, default, codec)
-            if field in self._described.get(cls, ()):
-                meta = Meta(description=self._described[cls][field])
-                codec = codec._replace(type=Annotated[codec.type, meta])
-            codecs[field] = codec
-            members.append((field, codec.type, msgspec.field(name=written[field], **options)))
-        for field in sorted(self._computed.get(cls, ())):
-            written[field] = self._name(field, None)
-            result = get_type_hints(getattr(cls, field).fget)["return"]
-            members.append((field, result, msgspec.field(name=written[field])))
+        codecs, written, members = self._members(cls)
         for own in () if declared is None else msgspec.structs.fields(declared):
-            first = own.required
-            options = {} if first else {"default": own.default}
-            members.insert(
-                0 if first else len(members), (own.name, own.type, msgspec.field(**options))
-            )
-        name = declared.__name__ if declared is not None else name
+            place = 0 if own.required else len(members)
+            members.insert(place, (own.name, own.type, msgspec.field(default=own.default)))
         struct = msgspec.defstruct(
             name or f"{cls.__name__}{self._suffix}",
             members,
@@ -241,6 +214,36 @@ class Style:
         whole = dataclasses.is_dataclass(cls) and dataclasses.MISSING not in left_out
         direct = whole and not checked and all(codec.direct for codec in codecs.values())
         return _Shape(struct, codecs, written, readers, writers, checked, direct)
+
+    def _members(
+        self, cls: type
+    ) -> tuple[dict[str, _Codec], dict[str, str], list[tuple[str, Any, Any]]]:
+        """The codecs of a dataclass's fields, their names in documents, and the Struct's fields."""
+        hints = get_type_hints(cls, include_extras=True)
+        codecs: dict[str, _Codec] = {}
+        written: dict[str, str] = {}
+        members: list[tuple[str, Any, Any]] = []
+        for field, default in _fields(cls):
+            if field in self._left_out.get(cls, ()):
+                continue
+            hint = hints[field] if field not in self._bare.get(cls, ()) else _bare(hints[field])
+            written[field] = self._name(field, hint)
+            if field in self._not_null.get(cls, ()):
+                codec = self._codec(get_args(hint)[0])
+                options: dict[str, Any] = {"default_factory": NoneType}
+            else:
+                codec = self._codec(hint)
+                options = self._default(cls, field, default, codec)
+            text = self._described.get(cls, {}).get(field)
+            if text is not None:
+                codec = codec._replace(type=Annotated[codec.type, Meta(description=text)])
+            codecs[field] = codec
+            members.append((field, codec.type, msgspec.field(name=written[field], **options)))
+        for field in sorted(self._computed.get(cls, ())):
+            written[field] = self._name(field, None)
+            result = get_type_hints(getattr(cls, field).fget)["return"]
+            members.append((field, result, msgspec.field(name=written[field])))
+        return codecs, written, members
 
     def _default(self, cls: type, field: str, default: Any, codec: _Codec) -> dict[str, Any]:
         if self._strict is True or (self._strict and cls in self._strict):

@@ -185,6 +185,7 @@ class CoverResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def decide_cover(document: Any) -> dict[str, Any]:
+    """Find the envelopes that pay for a GPU request, or say what would."""
     parse_now(document.now_ms)
     given = COVER.to_core(CoverInput, document)
     book = gpu.Book(given.budgets, gpu.tally(given.budgets, given.leases, given.now_ms))
@@ -193,6 +194,7 @@ def decide_cover(document: Any) -> dict[str, Any]:
 
 
 def decide_fund(document: Any) -> dict[str, Any]:
+    """The same from usage totals, as the control plane asks and records it."""
     given = FUND.to_core(FundInput, document)
     return from_plan(*gpu.cover_or_remedy(given.book, given.request, given.now_ms))
 
@@ -314,6 +316,7 @@ PlaceDocument = STYLE.document(PlaceInput, "PlaceDocument")
 
 
 def decide_place(document: Any) -> dict[str, Any]:
+    """Find devices for a gang of GPUs: best fit, groups inside one domain."""
     given = STYLE.to_core(PlaceInput, document)
     return STYLE.from_core(gpu.place(given.nodes, given.gang))
 
@@ -359,6 +362,7 @@ class StartResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def decide_start(document: Any) -> dict[str, Any]:
+    """Decide how wide a run starts or grows, who pays, and on which devices."""
     given = FUND.to_core(StartInput, document)
     devices = gpu.FreeDevices(given.nodes)
     return from_start(gpu.start(given.asked, given.book, devices, given.now_ms))
@@ -400,10 +404,12 @@ def start_document(
 
 
 def decide_resize(document: Any) -> dict[str, Any]:
+    """Decide which leases of a run end and begin: a shrink, or a node that is lost."""
     return STYLE.from_core(gpu.resize(STYLE.to_core(gpu.ResizeRequest, document)))
 
 
 def decide_refund(document: Any) -> dict[str, Any]:
+    """Decide which leases of a budget lose their funding, or have it again."""
     return STYLE.from_core(gpu.refund(FUND.to_core(gpu.RefundRequest, document)))
 
 
@@ -416,6 +422,7 @@ def refund_document(asked: gpu.RefundRequest, budget: msgspec.Struct) -> dict[st
 
 
 def decide_queue(document: Any) -> dict[str, Any]:
+    """Order the runs that wait for admission, and say which are held."""
     return STYLE.from_core(gpu.queue(STYLE.to_core(gpu.Waiting, document)))
 
 
@@ -437,6 +444,7 @@ class DeficitInput:
 
 
 def decide_deficit(document: Any) -> dict[str, Any]:
+    """Find the scope that is short of GPUs, and the candidates for preemption."""
     given = STYLE.to_core(DeficitInput, document)
     return STYLE.from_core(gpu.find_deficit(given.demand, given.holdings))
 
@@ -514,7 +522,10 @@ def to_conflict(document: Any) -> gpu.Conflict:
 def decide_resolve(
     document: Any, owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
 ) -> dict[str, Any]:
-    """The whole contract: documents in, result document out. In the contract owners are equal."""
+    """Decide which leases end when GPUs are missing: spares, steps, then a lottery.
+
+    In the contract owners are equal.
+    """
     given = STYLE.to_core(ResolveInput, document)
     resolution = gpu.resolve(given.conflict, given.seed, owner_weighting=owner_weighting)
     return from_resolution(resolution, gpu.conflict_digest(given.conflict))

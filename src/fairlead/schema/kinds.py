@@ -6,11 +6,10 @@ from typing import Any
 
 import msgspec
 
-from fairlead.core import gpu
-from fairlead.schema import cpu as cpu_documents
-from fairlead.schema import gpu as gpu_documents
-from fairlead.schema import traffic as traffic_documents
+from fairlead.core import gpu as core
+from fairlead.schema import cpu, gpu, traffic
 from fairlead.schema.border import read_document
+from fairlead.schema.gpu import FUND, STYLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +22,19 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of decision: its documents and the function behind it."""
+    """One kind of decision: its documents, and the function behind it, whose docstring begins with
+    the sentence that `fairlead decide` lists."""
 
     name: str
-    summary: str
     input_shape: type[msgspec.Struct]
     output_shape: type[msgspec.Struct]
     decide: Callable[[Any], dict[str, Any]]
     refuses: Callable[[dict[str, Any]], bool] = lambda result: False
+
+    @property
+    def summary(self) -> str:
+        sentence = (self.decide.__doc__ or "").partition("\n")[0].rstrip(".")
+        return sentence[:1].lower() + sentence[1:]
 
     def run(self, data: bytes) -> Decision:
         """Bytes in, decision out; raises `BadInput` and nothing else for bad input."""
@@ -44,106 +48,58 @@ class Kind:
         }
 
 
-KINDS: Mapping[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind(
-            name="cpu.clear",
-            summary="divide a node's millicores among its pods",
-            input_shape=cpu_documents.ClearDocument,
-            output_shape=cpu_documents.ClearResult,
-            decide=cpu_documents.decide_clear,
-        ),
-        Kind(
-            name="cpu.allocate",
-            summary="decide a node's CPU limits inside the guardrails, as ordered writes",
-            input_shape=cpu_documents.AllocateDocument,
-            output_shape=cpu_documents.AllocateResult,
-            decide=cpu_documents.decide_allocate,
-        ),
-        Kind(
-            name="gpu.cover",
-            summary="find the envelopes that pay for a GPU request, or say what would",
-            input_shape=gpu_documents.COVER.document(gpu_documents.CoverInput, "CoverDocument"),
-            output_shape=gpu_documents.CoverResult,
-            decide=gpu_documents.decide_cover,
-            refuses=lambda result: not result["funded"],
-        ),
-        Kind(
-            name="gpu.fund",
-            summary="the same from usage totals, as the control plane asks and records it",
-            input_shape=gpu_documents.FUND.document(gpu_documents.FundInput, "FundDocument"),
-            output_shape=gpu_documents.CoverResult,
-            decide=gpu_documents.decide_fund,
-            refuses=lambda result: not result["funded"],
-        ),
-        Kind(
-            name="gpu.place",
-            summary="find devices for a gang of GPUs: best fit, groups inside one domain",
-            input_shape=gpu_documents.PlaceDocument,
-            output_shape=gpu_documents.STYLE.document(gpu.Placement, "PlaceResult"),
-            decide=gpu_documents.decide_place,
-            refuses=lambda result: not result["placed"],
-        ),
-        Kind(
-            name="gpu.start",
-            summary="decide how wide a run starts or grows, who pays, and on which devices",
-            input_shape=gpu_documents.FUND.document(gpu_documents.StartInput, "StartDocument"),
-            output_shape=gpu_documents.StartResult,
-            decide=gpu_documents.decide_start,
-            refuses=lambda result: result["reason"] in ("NotFunded", "NoDevices"),
-        ),
-        Kind(
-            name="gpu.resize",
-            summary="decide which leases of a run end and begin: a shrink, or a node that is lost",
-            input_shape=gpu_documents.STYLE.document(gpu.ResizeRequest),
-            output_shape=gpu_documents.STYLE.document(gpu.Resize, "ResizeResult"),
-            decide=gpu_documents.decide_resize,
-            refuses=lambda result: result["reason"] != "Resized",
-        ),
-        Kind(
-            name="gpu.refund",
-            summary="decide which leases of a budget lose their funding, or have it again",
-            input_shape=gpu_documents.FUND.document(gpu.RefundRequest),
-            output_shape=gpu_documents.STYLE.document(gpu.Refund, "RefundResult"),
-            decide=gpu_documents.decide_refund,
-        ),
-        Kind(
-            name="gpu.resolve",
-            summary="decide which leases end when GPUs are missing: spares, steps, then a lottery",
-            input_shape=gpu_documents.ResolveDocument,
-            output_shape=gpu_documents.STYLE.document(gpu_documents.ResolveResult, "ResolveResult"),
-            decide=gpu_documents.decide_resolve,
-            refuses=lambda result: not result["resolved"],
-        ),
-        Kind(
-            name="gpu.deficit",
-            summary="find the scope that is short of GPUs, and the candidates for preemption",
-            input_shape=gpu_documents.STYLE.document(gpu_documents.DeficitInput),
-            output_shape=gpu_documents.STYLE.document(gpu.Deficit, "DeficitResult"),
-            decide=gpu_documents.decide_deficit,
-            refuses=lambda result: bool(result["shortfall_gpus"]),
-        ),
-        Kind(
-            name="gpu.queue",
-            summary="order the runs that wait for admission, and say which are held",
-            input_shape=gpu_documents.STYLE.document(gpu.Waiting),
-            output_shape=gpu_documents.STYLE.document(gpu.Queue, "QueueResult"),
-            decide=gpu_documents.decide_queue,
-        ),
-        Kind(
-            name="traffic.tick",
-            summary="move a group's slots between its backends and set admission, with reasons",
-            input_shape=traffic_documents.TickDocument,
-            output_shape=traffic_documents.TickResult,
-            decide=traffic_documents.decide_tick,
-        ),
-        Kind(
-            name="traffic.configure",
-            summary="split a group's slots over backends that were just configured",
-            input_shape=traffic_documents.ConfigureDocument,
-            output_shape=traffic_documents.ConfigureResult,
-            decide=traffic_documents.decide_configure,
-        ),
-    )
-}
+def _unless(name: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda result: not result[name]
+
+
+_COVER = gpu.COVER.document(gpu.CoverInput, "CoverDocument")
+_FUND = FUND.document(gpu.FundInput, "FundDocument")
+_START = FUND.document(gpu.StartInput, "StartDocument")
+_PLACED = STYLE.document(core.Placement, "PlaceResult")
+_RESIZED = STYLE.document(core.Resize, "ResizeResult")
+_REFUND = FUND.document(core.RefundRequest)
+_REFUNDED = STYLE.document(core.Refund, "RefundResult")
+_RESOLVED = STYLE.document(gpu.ResolveResult, "ResolveResult")
+_DEFICIT = STYLE.document(gpu.DeficitInput)
+_SHORT = STYLE.document(core.Deficit, "DeficitResult")
+_WAITING = STYLE.document(core.Waiting)
+_QUEUED = STYLE.document(core.Queue, "QueueResult")
+_KINDS = (
+    Kind("cpu.clear", cpu.ClearDocument, cpu.ClearResult, cpu.decide_clear),
+    Kind("cpu.allocate", cpu.AllocateDocument, cpu.AllocateResult, cpu.decide_allocate),
+    Kind("gpu.cover", _COVER, gpu.CoverResult, gpu.decide_cover, _unless("funded")),
+    Kind("gpu.fund", _FUND, gpu.CoverResult, gpu.decide_fund, _unless("funded")),
+    Kind("gpu.place", gpu.PlaceDocument, _PLACED, gpu.decide_place, _unless("placed")),
+    Kind(
+        "gpu.start",
+        _START,
+        gpu.StartResult,
+        gpu.decide_start,
+        lambda result: result["reason"] in ("NotFunded", "NoDevices"),
+    ),
+    Kind(
+        "gpu.resize",
+        STYLE.document(core.ResizeRequest),
+        _RESIZED,
+        gpu.decide_resize,
+        lambda result: result["reason"] != "Resized",
+    ),
+    Kind("gpu.refund", _REFUND, _REFUNDED, gpu.decide_refund),
+    Kind("gpu.resolve", gpu.ResolveDocument, _RESOLVED, gpu.decide_resolve, _unless("resolved")),
+    Kind(
+        "gpu.deficit",
+        _DEFICIT,
+        _SHORT,
+        gpu.decide_deficit,
+        lambda result: result["shortfall_gpus"] > 0,
+    ),
+    Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
+    Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),
+    Kind(
+        "traffic.configure",
+        traffic.ConfigureDocument,
+        traffic.ConfigureResult,
+        traffic.decide_configure,
+    ),
+)
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}

@@ -9,7 +9,7 @@ from fairlead.core.cpu import Policy
 from fairlead.core.units import SIZE_MAX
 from fairlead.schema import cpu
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.yaml import parse_yaml
+from fairlead.schema.yaml import read_settings
 
 Milliseconds = Annotated[int, Meta(ge=10, le=3_600_000)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
@@ -47,11 +47,7 @@ class NodeAgentDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
 
 
 def read_node_document(data: bytes, overrides: dict[str, Any]) -> NodeAgentDocument:
-    """A configuration file (YAML or JSON) with flags and environment laid over it."""
-    settings = parse_yaml(data) if data.strip() else {}
-    if not isinstance(settings, dict):
-        raise BadInput("$", "must be a mapping of settings")
-    document = check_shape({**settings, **overrides}, NodeAgentDocument)
+    document = check_shape(read_settings(data, overrides), NodeAgentDocument)
     if document.sample_ms > document.clear_ms:
         raise BadInput("sample_ms", f"must be at most clear_ms, {document.clear_ms}")
     return document

@@ -53,7 +53,6 @@ def cap_ms(hours: float) -> int:
 
 
 def duration_ms(hours: float) -> int:
-    """A duration in hours as whole milliseconds, rounded up."""
     return ceil(Fraction(repr(hours)) * HOUR_MS)
 
 

@@ -41,6 +41,9 @@ AGENT = Style(strict=_STRICT, described=_DESCRIBED)
 """The second version of the input, which the agent records where debt is weighed."""
 
 
+_Slots = Annotated[int, Meta(ge=0, le=SLOTS_MAX)]
+
+
 class ThetaDocument(msgspec.Struct):
     """Stall thresholds by PSI field, merged over the defaults; `io_some` never stalls anything."""
 
@@ -110,10 +113,7 @@ class ConfigureDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
 
     group: str
     backends: list[str]
-    slots: Annotated[
-        dict[str, Annotated[int, Meta(ge=0, le=SLOTS_MAX)]],
-        Meta(description="in force, by backend id"),
-    ] = {}
+    slots: Annotated[dict[str, _Slots], Meta(description="in force, by backend id")] = {}
     isolated: list[str] = []
 
 
@@ -125,7 +125,7 @@ class ConfigureResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def decide_configure(document: ConfigureDocument) -> dict[str, Any]:
-    """Who gets what before the first tick, and which backends serve without an agent."""
+    """Split a group's slots over backends that were just configured."""
     first: dict[str, int] = {}
     for index, name in enumerate(document.backends):
         if first.setdefault(name, index) != index:
@@ -139,7 +139,7 @@ def from_split(split: traffic.Split) -> dict[str, Any]:
 
 
 def decide_tick(document: Any) -> dict[str, Any]:
-    """The whole contract: document in, result document out."""
+    """Move a group's slots between its backends and set admission, with reasons."""
     return from_plan(traffic.tick(to_snapshot(document)))
 
 
@@ -169,7 +169,6 @@ def version_of(snapshot: traffic.Snapshot) -> int:
 
 
 def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
-    """The document of a plan."""
     return {
         "state": from_state(plan.state),
         "slots": plan.slots,
@@ -190,7 +189,6 @@ def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
 
 
 def from_pressure(pressure: traffic.Pressure) -> dict[str, float]:
-    """The labelled terms of a pressure."""
     terms: dict[str, Any] = pressure._asdict()
     layers = terms.pop("layers")
     return {**terms, **dict(layers)}

@@ -27,7 +27,7 @@ from fairlead.core.traffic import Config, HealthRules
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.selector import Selector
 from fairlead.schema.traffic import AGENT_DEFAULTS, read_config
-from fairlead.schema.yaml import parse_yaml
+from fairlead.schema.yaml import read_settings
 
 _RULES = HealthRules()
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
@@ -219,11 +219,7 @@ class TrafficDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficDocument:
-    """A configuration file (YAML or JSON) with flags and environment laid over it."""
-    settings = parse_yaml(data) if data.strip() else {}
-    if not isinstance(settings, dict):
-        raise BadInput("$", "must be a mapping of settings")
-    settings = {**settings, **overrides}
+    settings = read_settings(data, overrides)
     if isinstance(settings.get("plane"), str):  # `plane: haproxy` is short for a kind alone
         settings["plane"] = {"kind": settings["plane"]}
     document = check_shape(settings, TrafficDocument)
@@ -247,7 +243,6 @@ def health_rules(document: IsolationDocument) -> HealthRules:
 
 
 def service_place(text: str, path: str = "service") -> tuple[str, int]:
-    """`name:port` as its two halves."""
     place = _PLACE.fullmatch(text)
     if place is None or not 0 < int(place["port"]) <= PORT_MAX:
         raise BadInput(path, f"must be name:port, got {text!r}")

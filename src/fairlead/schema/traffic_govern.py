@@ -74,7 +74,6 @@ def input_of(
     memory: GroupMemory | None = None,
     rules: GroupRules | None = None,
 ) -> dict[str, Any]:
-    """The input document of a decision."""
     return {
         "group": group,
         "applied": applied,
@@ -154,7 +153,6 @@ def follow(document: GovernDocument, before: Settled | None, *, version: int = V
 def _begin(
     document: GovernDocument, before: Settled | None, version: int
 ) -> tuple[GroupMemory, GroupRules]:
-    """The memory and the rules that this entry goes on from."""
     led = None
     if before is not None and document.applied is not None:
         led = settle(before.memory, before.decision.plan, applied=document.applied)

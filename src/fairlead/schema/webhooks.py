@@ -38,7 +38,6 @@ class WebhooksDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def read_webhooks(data: bytes) -> list[ReceiverDocument]:
-    """Check the file; `BadInput` with the path of the offender."""
     document = check_shape(parse_yaml(data), WebhooksDocument)
     seen: set[str] = set()
     for i, receiver in enumerate(document.receivers):

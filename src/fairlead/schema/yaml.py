@@ -7,7 +7,7 @@ and `12:30` are strings, as JSON would have to write them.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
 
@@ -42,6 +42,14 @@ def parse_yaml(data: bytes) -> Any:
     if len(documents) != 1:
         raise BadInput("$", f"must be one YAML document, got {len(documents)}")
     return documents[0]
+
+
+def read_settings(data: bytes, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration file (YAML or JSON) with flags and environment laid over it."""
+    settings = parse_yaml(data) if data.strip() else {}
+    if not isinstance(settings, dict):
+        raise BadInput("$", "must be a mapping of settings")
+    return {**settings, **overrides}
 
 
 def parse_yaml_documents(data: bytes) -> list[Any]:

@@ -150,7 +150,6 @@ class Account:
         return (self.lent_over if lent else self.over).used_ms(_cut(now_ms, self.period))
 
     def statement(self, now_ms: int) -> Statement:
-        """Granted, spent, held, free and overdraft of the current period."""
         usage, over_ms = self.usage(now_ms), self.overdraft_ms(now_ms)
         granted, spent = self.envelope.max_hours_ms, usage.used_ms - over_ms
         if granted is None:

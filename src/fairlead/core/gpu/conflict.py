@@ -109,7 +109,6 @@ class Conflict:
 
 
 def conflict_digest(conflict: Conflict) -> str:
-    """SHA-256, in hex, of the canonical JSON of the conflict."""
     return sha256(conflict_bytes(conflict)).hexdigest()
 
 

@@ -12,8 +12,8 @@ and so makes no cousins.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from fairlead.core.gpu.model import Budget
 
@@ -37,9 +37,9 @@ class Tier(StrEnum):
         return self in (Tier.SPONSOR, Tier.SPONSOR_ELSEWHERE)
 
 
-@dataclass(frozen=True, slots=True)
-class Kin:
-    """How an owner is related to a request's owner: its tier in location and elsewhere."""
+class Kin(NamedTuple):
+    """How an owner is related to a request's owner: its tier in location and elsewhere, each with
+    its place in the cover order (looked up once: hashing an enum costs more than a tuple)."""
 
     here: Tier
     here_order: int
@@ -47,17 +47,12 @@ class Kin:
     elsewhere_order: int
 
 
-def _kin(here: Tier, elsewhere: Tier) -> Kin:
-    # The places in the cover order are looked up once: hashing an enum costs more than a tuple.
-    order = list(Tier)
-    return Kin(here, order.index(here), elsewhere, order.index(elsewhere))
-
-
-OWN = _kin(Tier.OWN, Tier.OWN_ELSEWHERE)
-SIBLING = _kin(Tier.SIBLING, Tier.SIBLING_ELSEWHERE)
-PARENT = _kin(Tier.PARENT, Tier.PARENT_ELSEWHERE)
-COUSIN = _kin(Tier.COUSIN, Tier.COUSIN_ELSEWHERE)
-SPONSOR = _kin(Tier.SPONSOR, Tier.SPONSOR_ELSEWHERE)
+_ORDER = list(Tier)
+OWN, SIBLING, PARENT, COUSIN, SPONSOR = (
+    Kin(here, _ORDER.index(here), away, _ORDER.index(away))
+    for here in (Tier.OWN, Tier.SIBLING, Tier.PARENT, Tier.COUSIN, Tier.SPONSOR)
+    for away in [Tier(f"{here}-elsewhere")]
+)
 
 
 class Families:

@@ -169,7 +169,6 @@ class _Search:
     """A remedy is only for people to read, and costs ten times the cover."""
 
     def at(self, request: Request) -> Start:
-        """Cover a request, and place its gang."""
         if self.remedies:
             plan, remedy = cover_or_remedy(self.book, request, self.now_ms)
         else:
