@@ -5,18 +5,16 @@ be left out, and is refused when it names another one. What the engine refuses i
 condition `Accepted`.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import msgspec
 
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
-from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, TEMPLATE_BYTES_MAX, engine_name
+from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name
 from fairlead.kube.pods import GPU, RunObject
+from fairlead.kube.template import PodTemplate, read_template
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
@@ -103,10 +101,13 @@ class FrontEnd:
         found = self._sources.runs.get(Key(namespace, own))
         if found is None or found["metadata"]["uid"] != labels.get(UID):
             return None
-        template = self._template(found)
-        if _digest(template) != labels.get(TEMPLATE):
+        try:
+            template = self._template(found)
+        except BadInput:
+            return None
+        if template.digest != labels.get(TEMPLATE):
             return None  # it was changed after it was recorded
-        return RunObject(found["metadata"]["uid"], template)
+        return RunObject(found["metadata"]["uid"], template.document)
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -206,6 +207,9 @@ class FrontEnd:
             verdict = Acceptance(False, "Invalid", str(error), meta["generation"])
         except Denied as denied:
             verdict = Acceptance(False, denied.reason, denied.message, meta["generation"])
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            # One object that we misread must not keep the others waiting.
+            verdict = Acceptance(False, "Unreadable", repr(error), meta["generation"])
         else:
             message = f"submitted for owner {owner!r}" if owner else "in the ledger"
             verdict = Acceptance(True, "Accepted", message, meta["generation"])
@@ -230,8 +234,8 @@ class FrontEnd:
             template = self._template(document)
             spec.pop("template", None)
             if not spec.get("command"):
-                spec["command"] = _command(template)
-            labels[TEMPLATE] = _digest(template)
+                spec["command"] = template.command
+            labels[TEMPLATE] = template.digest
         elif kind == "Reservation":
             spec["run"] = engine_name(key.namespace, spec["run"])
         if FINALIZER not in meta.get("finalizers", ()):
@@ -251,19 +255,15 @@ class FrontEnd:
             raise Denied("NoOwner", f"no OwnerBinding says whose namespace {namespace!r} is")
         return str(binding["spec"]["owner"])
 
-    def _template(self, document: Document) -> Document:
+    def _template(self, document: Document) -> PodTemplate:
         """The run's pod template; of one without, a container that runs its command."""
         spec = document["spec"]
-        template = spec.get("template")
-        if template is None:
-            if self._image is None:
-                raise BadInput("spec.template", "is missing, and the controller has no image")
-            container = {"name": "run", "image": self._image, "command": spec.get("command") or []}
-            return {"spec": {"containers": [container]}}
-        if len(msgspec.json.encode(template)) > TEMPLATE_BYTES_MAX:
-            raise BadInput("spec.template", f"is over {TEMPLATE_BYTES_MAX // 1024} KiB")
-        check_template(template)
-        return dict(template)
+        if spec.get("template") is not None:
+            return read_template(spec["template"])
+        if self._image is None:
+            raise BadInput("spec.template", "is missing, and the controller has no image")
+        container = {"name": "run", "image": self._image, "command": spec.get("command") or []}
+        return PodTemplate({"spec": {"containers": [container]}})
 
     def _hold(self, kind: str, key: Key) -> bool:
         """An object stays until its accounts are settled."""
@@ -345,46 +345,3 @@ def node_manifest(document: Document) -> Document | None:
             "cordoned": bool(spec.get("unschedulable", False)),
         },
     }
-
-
-def check_template(template: object) -> None:
-    """Refuse what would go around the lease."""
-    where = "spec.template"
-    if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
-        raise BadInput(f"{where}.spec", "is missing")
-    meta, spec = template.get("metadata") or {}, template["spec"]
-    for part in ("labels", "annotations"):
-        for name in meta.get(part) or {}:
-            if str(name).startswith(f"{GROUP}/"):
-                raise BadInput(f"{where}.metadata.{part}", f"{name!r} is Fairlead's to set")
-    containers = spec.get("containers")
-    if not isinstance(containers, list) or not containers:
-        raise BadInput(f"{where}.spec.containers", "must name a container")
-    for field in ("nodeName", "schedulingGates", "resourceClaims"):
-        if spec.get(field):
-            raise BadInput(f"{where}.spec.{field}", "is Fairlead's to set")
-    for group in ("containers", "initContainers", "ephemeralContainers"):
-        for i, container in enumerate(spec.get(group) or ()):
-            _check_devices(container, f"{where}.spec.{group}[{i}]")
-
-
-def _check_devices(container: object, where: str) -> None:
-    if not isinstance(container, dict):
-        raise BadInput(where, "must be a container")
-    resources = container.get("resources") or {}
-    for part in ("limits", "requests"):
-        if GPU in (resources.get(part) or {}):
-            raise BadInput(f"{where}.resources.{part}", f"{GPU} follows from totalGPUs")
-    if resources.get("claims"):
-        raise BadInput(f"{where}.resources.claims", "devices follow from totalGPUs")
-
-
-def _command(template: Document) -> list[str]:
-    """What the ledger says a run runs, where only the template does."""
-    first = template["spec"]["containers"][0]
-    named = [*(first.get("command") or ()), *(first.get("args") or ())]
-    return [str(part) for part in named] or [f"entrypoint of {first.get('image')}"]
-
-
-def _digest(template: Document) -> str:
-    return hashlib.sha256(msgspec.json.encode(template, order="sorted")).hexdigest()

@@ -23,7 +23,6 @@ from fairlead.schema.objects import (
 )
 
 GROUP, VERSION = API_VERSION.split("/")
-TEMPLATE_BYTES_MAX = 256 * 1024
 _ITEMS_MAX, _TEXT_MAX = 1000, 4096
 """Bounds for what a manifest leaves open: the API server prices rules by the largest object."""
 

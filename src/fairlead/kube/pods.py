@@ -6,15 +6,16 @@ may run on the leased node only (required affinity), and its name is its rank's,
 never runs twice. Its devices are free when it has ended or is gone, and not while it terminates.
 """
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fairlead.kube.client import ApiError, Document, KubeClient, gone
-from fairlead.kube.kinds import GROUP, kube_name
+from fairlead.kube.kinds import GROUP, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
@@ -75,7 +76,7 @@ class PodExecutor:
         self._client, self._pods, self._nodes = client, sources.pods, sources.nodes
         self._find, self._now_ms, self._wake = find, now_ms, wake
         self._lock = threading.Lock()
-        self._last: dict[str, dict[int, Document]] = {}
+        self._last: dict[str, dict[int, RankPod]] = {}
         """Pods that are gone, as they were last, by job and rank, until their exit is recorded."""
         self._stopping: set[str] = set()
         """Runs that we asked to end: their pods go without a status of their own."""
@@ -144,8 +145,8 @@ class PodExecutor:
             self._refused[job.id] = Exit(job.id, job.run, self._now_ms(), lost=True, reason=why)
             self._starting.pop(job.id, None)
             self._late.pop(job.id, None)
-        namespace, name = kube_name(job.run)
-        self._remove(namespace, name, job.id)
+        with contextlib.suppress(Fault):  # pods behind their gate hold nothing
+            self._remove(job)
 
     def _try_again(self) -> None:
         with self._lock:
@@ -156,11 +157,10 @@ class PodExecutor:
 
     def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
         self._stopping.add(run)
-        for document in self._of_run(run):
-            meta = document["metadata"]
-            ending = "deletionTimestamp" in meta and self._node_is_there(document)
-            if phase(document) not in ENDED and not ending:
-                self._evict(document, grace_ms, decision)
+        for pod in self._of_run(run):
+            leaving = pod.leaving and self._node_is_there(pod.document)
+            if not pod.ended and not leaving:
+                self._evict(pod.document, grace_ms, decision)
 
     def pause(self, run: str, *, decision: str) -> None:
         raise PermanentFault("pods cannot be paused: cancel the run and submit it again")
@@ -174,11 +174,7 @@ class PodExecutor:
     # -- what became of them ----------------------------------------------------------------------
 
     def running(self) -> set[str]:
-        living = {
-            job_of(document)
-            for document in self._pods.all().values()
-            if phase(document) not in ENDED and JOB in document["metadata"].get("annotations", {})
-        }
+        living = {pod.job for pod in self._ours() if not pod.ended}
         with self._lock:
             return living | self._starting.keys()
 
@@ -210,75 +206,68 @@ class PodExecutor:
 
     # -- one job ----------------------------------------------------------------------------------
 
-    def _jobs(self) -> dict[str, dict[int, Document]]:
+    def _ours(self) -> Iterator["RankPod"]:
+        return filter(None, map(read_pod, self._pods.all().values()))
+
+    def _jobs(self) -> dict[str, dict[int, "RankPod"]]:
         """The pods of every job by rank, those that are gone included."""
-        for document in self._pods.take_gone().values():
-            if JOB in document["metadata"].get("annotations", {}):
-                self._last.setdefault(job_of(document), {})[rank_of(document)] = document
+        for gone_pod in filter(None, map(read_pod, self._pods.take_gone().values())):
+            self._last.setdefault(gone_pod.job, {})[gone_pod.rank] = gone_pod
         jobs = {job: dict(pods) for job, pods in self._last.items()}
-        for document in self._pods.all().values():
-            if JOB in document["metadata"].get("annotations", {}):
-                jobs.setdefault(job_of(document), {})[rank_of(document)] = document
+        for living in self._ours():
+            jobs.setdefault(living.job, {})[living.rank] = living
         return jobs
 
-    def _exit(self, job: str, pods: Mapping[int, Document]) -> Exit | None:
+    def _exit(self, job: str, pods: Mapping[int, "RankPod"]) -> Exit | None:
         """How a job ended, when all of its pods have ended or are gone."""
-        gone_now = self._last.get(job, {})
-        living = [
-            document
-            for number, document in pods.items()
-            if phase(document) not in ENDED and gone_now.get(number) is not document
-        ]
-        fallen = [document for document in pods.values() if document not in living]
-        failed = [document for document in fallen if phase(document) != "Succeeded"]
+        last = self._last.get(job, {})
+        living = [pod for pod in pods.values() if not pod.ended and last.get(pod.rank) is not pod]
+        fallen = [pod for pod in pods.values() if pod not in living]
+        failed = [pod for pod in fallen if pod.phase != "Succeeded"]
         if living:
             if failed:  # a gang without one of its ranks waits for ever
-                for document in living:
-                    if "deletionTimestamp" not in document["metadata"]:
-                        self._evict(document, None, job)
+                for pod in living:
+                    if not pod.leaving:
+                        self._evict(pod.document, None, job)
             return None
-        ranks = int(next(iter(pods.values()))["metadata"]["annotations"][RANKS])
-        if len(pods) < ranks and not failed:
+        any_pod = next(iter(pods.values()))
+        if len(pods) < any_pod.ranks and not failed:
             return None  # some are still to be made
-        run = run_of(next(iter(pods.values())))
-        when = max((ended_ms(document) or self._now_ms() for document in fallen), default=0)
+        when = max((ended_ms(pod.document) or self._now_ms() for pod in fallen), default=0)
         if not failed:
-            return Exit(job, run, when, code=0)
-        first = min(failed, key=lambda document: (ended_ms(document) is None, rank_of(document)))
-        code = exit_code(first)
+            return Exit(job, any_pod.run, when, code=0)
+        first = min(failed, key=lambda pod: (ended_ms(pod.document) is None, pod.rank))
+        code = exit_code(first.document)
         if code is not None:
-            return Exit(job, run, when, code=code, reason=f"rank {rank_of(first)}")
-        if run in self._stopping:
-            return Exit(job, run, when, signal=15)
-        why = first.get("status", {}).get("message") or first.get("status", {}).get("reason")
-        name = first["metadata"]["name"]
-        return Exit(job, run, when, lost=True, reason=why or f"pod {name} was deleted")
+            return Exit(job, any_pod.run, when, code=code, reason=f"rank {first.rank}")
+        if any_pod.run in self._stopping:
+            return Exit(job, any_pod.run, when, signal=15)
+        status = first.document.get("status", {})
+        why = status.get("message") or status.get("reason")
+        name = first.document["metadata"]["name"]
+        return Exit(job, any_pod.run, when, lost=True, reason=why or f"pod {name} was deleted")
 
-    def _of_run(self, run: str) -> list[Document]:
-        namespace, name = kube_name(run)
-        return [
-            document
-            for key, document in self._pods.all().items()
-            if key.namespace == namespace and document["metadata"]["labels"].get(RUN) == name
-        ]
+    def _of_run(self, run: str) -> list["RankPod"]:
+        return [pod for pod in self._ours() if pod.run == run]
 
     def _refuse_older(self, key: Key, job: str) -> None:
         """A rank's name is free, or this job's; an ended pod of an earlier start makes room."""
-        before = self._pods.get(key)
+        document = self._pods.get(key)
+        if document is None:
+            return
+        before = read_pod(document)
         if before is None:
+            raise TemporaryFault(f"pod {key.namespace}/{key.name} is not Fairlead's")
+        if before.job == job:
             return
-        annotations = before["metadata"].get("annotations", {})
-        if annotations.get(JOB) == job:
-            return
-        if JOB not in annotations:
-            raise PermanentFault(f"pod {key.namespace}/{key.name} is not Fairlead's")
-        if phase(before) in ENDED and "deletionTimestamp" not in before["metadata"]:
-            self._client.delete(self._path(before))
+        if before.ended and not before.leaving:
+            self._client.delete(self._path(document))
         raise TemporaryFault(f"pod {key.namespace}/{key.name} of an earlier start is still there")
 
     def _create_pod(self, namespace: str, document: Document) -> Document:
         made = self._create(f"/api/v1/namespaces/{namespace}/pods", document)
-        if job_of(made) != job_of(document):
+        found, wanted = read_pod(made), read_pod(document)
+        if found is None or wanted is None or found.job != wanted.job:
             raise TemporaryFault(f"pod {namespace}/{document['metadata']['name']} is another's")
         self._pods.put(made)
         return made
@@ -299,10 +288,10 @@ class PodExecutor:
             patch = {"spec": {"schedulingGates": None}}
             self._pods.put(self._client.patch(self._path(document), patch))
 
-    def _remove(self, namespace: str, name: str, job: str) -> None:
-        for document in self._of_run(f"{namespace}.{name}"):
-            if job_of(document) == job:
-                self._client.delete(self._path(document))
+    def _remove(self, job: Job) -> None:
+        for pod in self._of_run(job.run):
+            if pod.job == job.id:
+                self._client.delete(self._path(pod.document))
 
     def _evict(self, document: Document, grace_ms: int | None, decision: str) -> None:
         """Ask a pod to end; no proof, no kill: the request names the recorded decision."""
@@ -343,20 +332,41 @@ class PodExecutor:
 # -- a pod, read ----------------------------------------------------------------------------------
 
 
-def phase(document: Document) -> str:
-    return str(document.get("status", {}).get("phase", "Pending"))
+@dataclass(frozen=True, slots=True)
+class RankPod:
+    """A pod of ours: which rank of which start it is."""
+
+    job: str
+    run: str
+    rank: int
+    ranks: int
+    document: Document
+
+    @property
+    def phase(self) -> str:
+        return str(self.document.get("status", {}).get("phase", "Pending"))
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ENDED
+
+    @property
+    def leaving(self) -> bool:
+        return "deletionTimestamp" in self.document["metadata"]
 
 
-def job_of(document: Document) -> str:
-    return str(document["metadata"]["annotations"][JOB])
-
-
-def run_of(document: Document) -> str:
-    return job_of(document).rsplit(".", 2)[0]
-
-
-def rank_of(document: Document) -> int:
-    return int(document["metadata"]["labels"][RANK])
+def read_pod(document: Document) -> RankPod | None:
+    """None for a pod that is not what we make: users can write our labels, in their namespaces."""
+    meta = document["metadata"]
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    job, name = annotations.get(JOB, ""), labels.get(RUN, "")
+    rank, ranks = labels.get(RANK, ""), annotations.get(RANKS, "")
+    run = engine_name(meta["namespace"], name)
+    if job.rsplit(".", 2)[0] != run or not (rank.isdecimal() and ranks.isdecimal()):
+        return None
+    if meta["name"] != pod_name(name, int(rank)) or int(rank) >= int(ranks):
+        return None
+    return RankPod(job, run, int(rank), int(ranks), document)
 
 
 def _ended(document: Document) -> list[Document]:

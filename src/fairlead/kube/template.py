@@ -1,0 +1,111 @@
+"""A run's pod template, as tenants write it: read as what it must be, and held to its lease."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from fairlead.kube.client import Document
+from fairlead.kube.kinds import GROUP
+from fairlead.schema.border import BadInput, check_shape
+
+BYTES_MAX = 256 * 1024
+DEVICES = "nvidia.com/"
+"""Resources of this domain are devices, whole or in parts."""
+_Texts = dict[str, str]
+
+
+class _Resources(msgspec.Struct, rename="camel"):
+    limits: dict[str, Any] | None = None
+    requests: dict[str, Any] | None = None
+    claims: list[Any] | None = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    name: str
+    image: str | None = None
+    command: list[str] | None = None
+    args: list[str] | None = None
+    env: list[dict[str, Any]] | None = None
+    resources: _Resources | None = None
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    labels: _Texts | None = None
+    annotations: _Texts | None = None
+
+
+class _PodSpec(msgspec.Struct, rename="camel"):
+    containers: list[_Container]
+    init_containers: list[_Container] | None = None
+    ephemeral_containers: list[Any] | None = None
+    affinity: dict[str, Any] | None = None
+    node_name: str | None = None
+    scheduling_gates: list[Any] | None = None
+    resource_claims: list[Any] | None = None
+
+
+class _Template(msgspec.Struct, rename="camel"):
+    spec: _PodSpec
+    metadata: _Metadata | None = None
+
+
+class PodTemplate:
+    """A template that was checked; the API server checks the rest when a pod is made of it."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+
+    @property
+    def digest(self) -> str:
+        data = msgspec.json.encode(self.document, order="sorted")
+        return hashlib.sha256(data).hexdigest()
+
+    @property
+    def command(self) -> list[str]:
+        """What the ledger says a run runs, where only the template does."""
+        first = self.document["spec"]["containers"][0]
+        named = [*(first.get("command") or ()), *(first.get("args") or ())]
+        return named or [f"entrypoint of {first.get('image')}"]
+
+
+def read_template(value: Any, where: str = "spec.template") -> PodTemplate:
+    """Raises `BadInput` with the offending field: no pod's shape, or a way around the lease."""
+    try:
+        read = check_shape(value, _Template)
+    except BadInput as error:
+        raise BadInput(f"{where}.{error.path}", error.message) from None
+    if len(msgspec.json.encode(value)) > BYTES_MAX:
+        raise BadInput(where, f"is over {BYTES_MAX // 1024} KiB")
+    meta, spec = read.metadata or _Metadata(), read.spec
+    for part, named in (("labels", meta.labels), ("annotations", meta.annotations)):
+        for name in named or {}:
+            if name.startswith(f"{GROUP}/"):
+                raise BadInput(f"{where}.metadata.{part}", f"{name!r} is Fairlead's to set")
+    if not spec.containers:
+        raise BadInput(f"{where}.spec.containers", "must name a container")
+    taken = {
+        "nodeName": spec.node_name,
+        "schedulingGates": spec.scheduling_gates,
+        "resourceClaims": spec.resource_claims,
+        "ephemeralContainers": spec.ephemeral_containers,
+    }
+    for field_name, given in taken.items():
+        if given:
+            raise BadInput(f"{where}.spec.{field_name}", "is Fairlead's to set")
+    groups = {"containers": spec.containers, "initContainers": spec.init_containers or []}
+    for group, containers in groups.items():
+        for i, container in enumerate(containers):
+            _refuse_devices(container.resources, f"{where}.spec.{group}[{i}].resources")
+    return PodTemplate(value)
+
+
+def _refuse_devices(resources: _Resources | None, where: str) -> None:
+    if resources is None:
+        return
+    for part, named in (("limits", resources.limits), ("requests", resources.requests)):
+        for name in named or {}:
+            if name.startswith(DEVICES):
+                raise BadInput(f"{where}.{part}", f"{name} follows from totalGPUs")
+    if resources.claims:
+        raise BadInput(f"{where}.claims", "devices follow from totalGPUs")
