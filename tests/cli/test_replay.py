@@ -71,6 +71,18 @@ def test_an_export_replays_without_its_ledger(state: Path) -> None:
     assert (odd.returncode, odd.stderr.startswith("error: ")) == (2, True)
 
 
+def test_a_damaged_export_is_a_fault_and_no_traceback(state: Path) -> None:
+    """A line that was cut off, or is no entry: named by its number."""
+    with open_for_reading(state / "ledger.db") as reader:
+        reader.export(state / "export.jsonl")
+    first, second, *_ = lines = (state / "export.jsonl").read_bytes().splitlines(keepends=True)
+    for bad in ([first, second[:40]], [first, b"[]\n", *lines[2:]]):
+        (state / "export.jsonl").write_bytes(b"".join(bad))
+        done = replay(state / "export.jsonl", state=state)
+        assert (done.returncode, "Traceback" in done.stderr) == (3, False)
+        assert "entry 1 cannot be read" in done.stderr
+
+
 def test_the_first_difference_is_named(state: Path) -> None:
     """Exit code 1, with the entry and the field."""
     with open_file(state / "ledger.db") as ledger:

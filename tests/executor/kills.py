@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from fairlead.executor import identity
+from fairlead.executor import confine
 from fairlead.executor.confine import Kind
 from fairlead.executor.local import LocalExecutor
 from fairlead.ports.executor import Exit, Job
@@ -79,12 +79,12 @@ def _kill_shim(chance: random.Random, folder: Path) -> int:
     """Kill one shim of this folder, at whatever point it is; its own name may not be written."""
     mark = os.fsencode(folder / "executor" / "jobs")
     shims = []
-    for process, _ in identity.living():
+    for process, _ in confine.living():
         with contextlib.suppress(OSError):
             line = Path(f"/proc/{process['pid']}/cmdline").read_bytes()
             if b"shim.py" in line and mark in line:
                 shims.append(process)
-    return int(bool(shims) and identity.send(chance.choice(shims), signal.SIGKILL))
+    return int(bool(shims) and confine.send(chance.choice(shims), signal.SIGKILL))
 
 
 def _finish(folder: Path, turn: int, kind: Kind) -> list[Exit]:
@@ -107,7 +107,7 @@ def _check(exits: list[Exit], folder: Path, turn: int, killed: int, counted: Cou
         # The shim's child bears the shim's name until it becomes the command, and may be hit then.
         hit = each.lost or each.signal == signal.SIGKILL
         assert hit or (each.code == 0 and begun[each.job] == 1), each
-        assert not identity.marked(f"FAIRLEAD_JOB={each.job}", 65534), "a process stayed behind"
+        assert not confine.marked(f"FAIRLEAD_JOB={each.job}", 65534), "a process stayed behind"
     lost = sum(not each.succeeded for each in exits)
     assert lost <= killed, f"{lost} lost, {killed} shims killed"
     counted["jobs"] += len(exits)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.executor import identity, shim
+from fairlead.executor import confine, shim
 from fairlead.executor.local import JobFolder, LocalExecutor, key
 from fairlead.host import files
 from fairlead.ports.executor import Exit
@@ -24,7 +24,7 @@ def daemonised(shared: Path) -> int:
 
 
 def gone(pid: int) -> bool:
-    return identity.stat(pid) is None
+    return confine.stat(pid) is None
 
 
 def folder_of(shared: Path, id: str) -> JobFolder:
@@ -56,7 +56,7 @@ def test_a_killed_shim_takes_its_job_along(real: RealWorld, shared: Path) -> Non
     real.executor.start(shell("p1", script))
     pid = daemonised(shared)
     shim = files.read_json(folder_of(shared, "p1").path / "shim.json")
-    assert identity.send(shim, signal.SIGKILL)
+    assert confine.send(shim, signal.SIGKILL)
     ended = exit_of(real, "p1")
     assert (ended.lost, ended.code, ended.signal) == (True, None, None)
     assert ended.reason == "its shim was killed, so it was ended"
@@ -77,15 +77,15 @@ def test_a_reused_pid_is_never_signalled() -> None:
     """Same number, another start time or another boot: another process."""
     process = subprocess.Popen(["sleep", "60"])
     try:
-        known = identity.identify(process.pid)
-        assert not identity.send({**known, "start_ticks": known["start_ticks"] - 1}, signal.SIGKILL)
-        assert not identity.send({**known, "boot": "another"}, signal.SIGKILL)
+        known = confine.identify(process.pid)
+        assert not confine.send({**known, "start_ticks": known["start_ticks"] - 1}, signal.SIGKILL)
+        assert not confine.send({**known, "boot": "another"}, signal.SIGKILL)
         assert process.poll() is None
-        assert identity.send(known, signal.SIGKILL)
+        assert confine.send(known, signal.SIGKILL)
     finally:
         process.kill()
         process.wait()
-    assert not identity.send(known, signal.SIGKILL)
+    assert not confine.send(known, signal.SIGKILL)
 
 
 def test_a_restarted_machine_loses_what_had_begun(shared: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_restarted_machine_loses_what_had_begun(shared: Path) -> None:
     until(command.exists, "the command is written down")
     shim = files.read_json(command.parent / "shim.json")
     files.replace_json(command, {**(files.read_json(command) or {}), "boot": "earlier"})
-    assert identity.send(shim, signal.SIGKILL)
+    assert confine.send(shim, signal.SIGKILL)
     until(executor.poll, "the loss is noticed")
     assert [each.reason for each in executor.poll()] == ["the machine was restarted"]
 
@@ -141,6 +141,20 @@ def test_a_shim_that_cannot_live_is_a_reason_and_no_hang(
     assert "shim cannot be started" in (executor.poll()[0].reason or "")
 
 
+def test_launches_are_counted_across_restarts(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control plane that restarts again and again does not try a broken shim for ever."""
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    LocalExecutor(shared / "executor").start(shell("p1", "exit 0"))
+    assert folder_of(shared, "p1").launches() == 1
+    for _ in range(9):
+        assert not LocalExecutor(shared / "executor").poll()
+    assert folder_of(shared, "p1").launches() == 10
+    (ended,) = LocalExecutor(shared / "executor").poll()
+    assert "shim cannot be started" in (ended.reason or "")
+
+
 def test_the_shim_outlives_signals_meant_for_the_control_plane(shared: Path) -> None:
     """SIGTERM, SIGINT and SIGHUP do not end it; its job runs on to its own end."""
     executor = LocalExecutor(shared / "executor")
@@ -148,7 +162,7 @@ def test_the_shim_outlives_signals_meant_for_the_control_plane(shared: Path) -> 
     path = str(folder_of(shared, "p1").path / "shim.json")
     until(lambda: files.read_json(path), "the shim named itself")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        assert identity.send(files.read_json(path), number)
+        assert confine.send(files.read_json(path), number)
     until(executor.poll, "it ended")
     assert executor.poll()[0].code == 4
 

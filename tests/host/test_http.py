@@ -70,6 +70,16 @@ def test_a_whole_reply() -> None:
     assert (reply.status, reply.headers["x-ours"], reply.body) == (200, "yes", b"ok")
 
 
+def test_the_first_address_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family that this kernel does not have, a port where nothing listens, then the server."""
+    with tcp(lambda connection: connection.sendall(OK)) as endpoint:
+        rows = [(9_999, ("::1", 1)), (socket.AF_INET, ("127.0.0.1", 1))]
+        rows.append((socket.AF_INET, ("127.0.0.1", endpoint.port)))
+        found = [(family, socket.SOCK_STREAM, 6, "", address) for family, address in rows]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        assert exchange(endpoint, "GET", "/", timeout_s=10).body == b"ok"
+
+
 def test_over_a_unix_socket(tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(tmp_path / "s"))

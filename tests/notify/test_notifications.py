@@ -7,8 +7,7 @@ import pytest
 from fairlead.engine.gpu import notifications
 from fairlead.engine.gpu.notifications import Notifications, Subscription
 from fairlead.ledger.keys import signature_holds
-from fairlead.notify.signing import ReplayGuard
-from fairlead.notify.webhook import Receiver, WebhookNotifier
+from fairlead.notify.webhook import Receiver, ReplayGuard, WebhookNotifier
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.notifier import Notification
 from fairlead.schema.audit import read_head

@@ -6,8 +6,16 @@ import threading
 
 import pytest
 
-from fairlead.notify.signing import ID, SIGNATURE, TIMESTAMP, ReplayGuard, sign
-from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret
+from fairlead.notify.webhook import (
+    ID,
+    SIGNATURE,
+    TIMESTAMP,
+    Receiver,
+    ReplayGuard,
+    WebhookNotifier,
+    read_secret,
+    sign,
+)
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.notifier import Notification
 from fairlead.schema.border import BadInput

@@ -105,14 +105,6 @@ def size(value: int, field: str) -> int:
     return _whole(value, field, 0, SIZE_MAX)
 
 
-def size_or_none(value: int | None, field: str) -> int | None:
-    return None if value is None else size(value, field)
-
-
-def ratio(value: float, field: str) -> float:
-    return _real(value, field, 0, 1)
-
-
 def weight(value: float, field: str) -> float:
     """A finite, non-negative number; fractions allowed."""
     return _real(value, field, 0, FLOAT_MAX)

@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
-from fairlead.executor import confine, environment, identity, launch, shim
+from fairlead.executor import confine, environment, launch, shim
 from fairlead.host import files, process
 from fairlead.host.clock import now_ms
 from fairlead.ports.executor import Exit, Job
@@ -91,7 +91,7 @@ class JobFolder:
 
     def wake(self) -> None:
         # Written first, signalled second; the shim names itself first and looks second.
-        identity.send(files.read_json(self.path / shim.SHIM), shim.WAKE)
+        confine.send(files.read_json(self.path / shim.SHIM), shim.WAKE)
 
 
 class LocalExecutor:
@@ -312,7 +312,7 @@ class LocalExecutor:
             if not holding.empty():
                 return False  # till the next poll: the exit must mean that devices are free
             reason = "its shim was killed, so it was ended"
-            if begun["boot"] != identity.boot_id():
+            if begun["boot"] != confine.boot_id():
                 reason = "the machine was restarted"
             how = {"lost": True, "reason": reason}
         elif job["refused"] is not None:

@@ -22,7 +22,7 @@ if __name__ == "__main__":  # `-I` gives a script no path to its own package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from fairlead.core.invariant import known
-from fairlead.executor import confine, identity, launch
+from fairlead.executor import confine, launch
 from fairlead.host import clock, files
 
 LOCK, JOB, SHIM, COMMAND = "lock", "job.json", "shim.json", "command.json"
@@ -56,7 +56,7 @@ class Shim:
         if files.read_json(self._path(EXIT)) or files.read_json(self._path(COMMAND)):
             return  # the executor says what became of it; no command is started twice
         # No identity outlives its boot, so this one need not survive a power cut.
-        files.replace_json(self._path(SHIM), identity.identify(os.getpid()), durable=False)
+        files.replace_json(self._path(SHIM), confine.identify(os.getpid()), durable=False)
         # From here on requests reach us by signal; those written before are looked for now.
         if files.read_json(self._path(STOP)):
             self._record(signal=signal.SIGTERM, reason="stopped before it was started")
@@ -116,7 +116,7 @@ class Shim:
             os.close(descriptor)
         try:
             self._confine.join(self._child)
-            files.replace_json(self._path(COMMAND), identity.identify(self._child))
+            files.replace_json(self._path(COMMAND), confine.identify(self._child))
             os.write(go, b"g")
         finally:
             os.close(go)

@@ -196,17 +196,15 @@ def _first(addresses: list[tuple[int, Any]], deadline: float) -> socket.socket:
     """Connected to the first of the addresses that answers."""
     problem = OSError("the name has no address")
     for family, address in addresses:
-        connected = socket.socket(family, socket.SOCK_STREAM)
         try:
-            connected.settimeout(_left_s(deadline))
-            connected.connect(address)
-        except BaseException as error:
-            connected.close()
-            if not isinstance(error, OSError):
-                raise
+            with contextlib.ExitStack() as undo:
+                connected = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                connected.settimeout(_left_s(deadline))
+                connected.connect(address)
+                undo.pop_all()
+                return connected
+        except OSError as error:
             problem = error
-        else:
-            return connected
     raise problem
 
 

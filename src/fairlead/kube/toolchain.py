@@ -23,7 +23,7 @@ LINES_SHOWN = 12
 _NOT_INHERITED = ("GOFLAGS", "GOWORK", "GOOS", "GOARCH", "GOEXPERIMENT", "GOROOT", "CGO_ENABLED")
 # What a message of Go or pip contains, and what to do about it.
 _REMEDIES: tuple[tuple[str, str], ...] = (
-    (r"no space left on device", "the disk is full: free 10 GB, or set XDG_CACHE_HOME and GOCACHE"),
+    (r"no space left on device", "the disk is full: free 11 GB, or set XDG_CACHE_HOME and GOCACHE"),
     (
         r"checksum mismatch|SECURITY ERROR|DO NOT MATCH THE HASHES",
         "the content differs from its pin and was not used: check the configured proxy",
@@ -37,7 +37,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         r"reading \S+: (?:403|404|410|5\d\d)",
         "the module proxy refused a pinned version: name another one in GOPROXY",
     ),
-    (r"signal: killed|cannot allocate memory", "too little memory: a link needs 4 GB"),
+    (r"signal: killed|cannot allocate memory", "too little memory: have 4 GB free"),
     (r"libseccomp|pkg-config|C compiler", "apt-get install gcc pkg-config libseccomp-dev"),
 )
 _TEMPORARY = ("disk", "registry", "memory")

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -32,6 +33,7 @@ RESERVED = ("ledger.", "key.")
 BLOBS = "blobs"
 """In the body of an entry with blobs: their digests and sizes."""
 _FRONT = ("author", "effect", "input_digest", "kind", "plan_id", "reasons")
+_front = attrgetter(*_FRONT)
 _is_kind = lru_cache(1_024)(re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)+").fullmatch)
 _is_digest = re.compile(r"[0-9a-f]{64}").fullmatch
 
@@ -77,7 +79,7 @@ def prepare(draft: Draft, *, own: bool = False) -> Prepared:
     require(digest is None or bool(_is_digest(digest)), "a digest is 64 hex digits")
     blobs = tuple((sha256(data).hexdigest(), data) for data in draft.blobs)
     body = _naming(draft.body, blobs) if blobs else draft.body
-    front = canonical({**{name: getattr(draft, name) for name in _FRONT}, "body": body})
+    front = canonical({**dict(zip(_FRONT, _front(draft), strict=True)), "body": body})
     back = b',"time_ms":%d,"version":%d}' % (draft.time_ms, draft.version)
     names = (draft.kind, draft.plan_id, draft.effect)
     return Prepared(*names, front[:-1] + b',"seq":', back, blobs)
@@ -167,10 +169,12 @@ def number(
     frontier, completed = position.frontier.extend(leaf_hash(data) for *_, data in fresh)
     head, root = position.signed.head, frontier.root().hex()
     head = replace(head, size=frontier.size, root=root, time_ms=time_ms)
-    rows, blobs = list[StoredRow](), list[tuple[str, bytes, int]]()
-    for (draft, seq, data), nodes in zip(fresh, completed, strict=True):
-        rows.append(StoredRow(seq, draft.kind, draft.plan_id, draft.effect, nodes, data))
-        blobs.extend((digest, blob, seq) for digest, blob in draft.blobs)
+    rows = [
+        StoredRow(seq, draft.kind, draft.plan_id, draft.effect, nodes, data)
+        for (draft, seq, data), nodes in zip(fresh, completed, strict=True)
+    ]
+    blobs = [(*blob, seq) for draft, seq, _ in fresh for blob in draft.blobs]
+    for draft, seq, data in fresh:
         if draft.kind == ROTATED:  # the ledger's own entries change what heads say
             head = replace(head, key_id=str(parse(data, seq).body["new_key_id"]))
         elif draft.kind == EPOCH:

@@ -105,11 +105,8 @@ class Session:
             )
         with ExitStack() as undo:
             undo.callback(connection.close)
-            connection.execute(sql.SQL("SET search_path TO {}").format(self._schema))
-            connection.execute("SET synchronous_commit = on")
-            connection.execute(
-                sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS))
-            )
+            settings = "SET search_path TO {}; SET synchronous_commit = on; SET lock_timeout = {}"
+            connection.execute(sql.SQL(settings).format(self._schema, sql.Literal(LOCK_TIMEOUT_MS)))
             for setting in DURABLE:
                 row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
                 if row != ("on",):

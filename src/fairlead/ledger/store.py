@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from importlib.resources import files as resources
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from fairlead.core.audit import Head, SignedHead, TreeNode
@@ -72,6 +73,7 @@ class SqlSession(Protocol[C]):
 
 
 _COLUMNS = (*(field.name for field in fields(Head)), "signature")
+_fields = attrgetter(*_COLUMNS[:-1])
 _HEAD, _MARKS = ", ".join(_COLUMNS), ", ".join("?" * len(_COLUMNS))
 _EXCLUDED = ", ".join(f"excluded.{name}" for name in _COLUMNS)
 _STORE_HEAD = (
@@ -129,7 +131,7 @@ def read_nodes(query: Execute, nodes: Sequence[TreeNode]) -> list[bytes]:
 
 def store_head(execute: Execute, signed: SignedHead, old_size: int) -> None:
     """The new head, inside the caller's transaction; kept for good where it passes a checkpoint."""
-    row, size = signed.as_document().values(), signed.head.size
+    row, size = (*_fields(signed.head), signed.signature), signed.head.size
     execute(_STORE_HEAD, *row)
     if size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY:
         execute(_STORE_CHECKPOINT, *row)

@@ -41,10 +41,7 @@ Sequel = Callable[[Mapping[str, Any], Any], tuple[Mapping[str, Any], Any]]
 """(input, what the entry before left or None) to (result, what this entry leaves)."""
 SEQUELS: Mapping[tuple[str, int], Sequel] = {
     (CPU_KIND, CPU_VERSION): replay_cpu,
-    **{
-        (KIND, version): partial(replay_govern, version=version)
-        for version in range(1, VERSION + 1)
-    },
+    **{(KIND, v): partial(replay_govern, version=v) for v in range(1, VERSION + 1)},
 }
 """Decisions whose input is whole only in the first entry of a segment; raises BadInput."""
 

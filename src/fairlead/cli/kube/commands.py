@@ -65,12 +65,12 @@ def assets(*, check: bool, **sets: bool) -> None:
     "--no-controller", "bare", is_flag=True, help="Without Fairlead's kinds and controller."
 )
 def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path | None) -> None:
-    """Run a Kubernetes cluster with Fairlead on loopback until Ctrl-C.
+    """Run a Kubernetes cluster with Fairlead until Ctrl-C.
 
-    A real API server, etcd, controllers and scheduler; nodes and pods are simulated by KWOK.
-    Fairlead's kinds are installed and its controller runs, with preemption. The programs are built
-    first where they are missing. Prints the kubeconfig, which only you can read. Without --dir the
-    cluster is removed when it stops.
+    On loopback: a real API server, etcd, controllers and scheduler; nodes and pods are simulated by
+    KWOK. Fairlead's kinds are installed and its controller runs, with preemption. The programs are
+    built first where they are missing. Prints the kubeconfig, which only you can read. Without
+    --dir the cluster is removed when it stops.
 
     \b
       fairlead kube dev --nodes 16

@@ -33,9 +33,15 @@ import click
     show_default=True,
     help="Requests to the API server a second; 0: no limit.",
 )
-@click.option("--burst", type=click.IntRange(1), default=100, show_default=True)
+@click.option(
+    "--burst",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Requests that may come at once after a pause.",
+)
 def controller(*, resolver: Any, qps: float, **given: Any) -> None:
-    """Run GPU budgets, leases and preemption for a Kubernetes cluster.
+    """Run Fairlead's controller for a Kubernetes cluster.
 
     Watches Budgets, Runs, Reservations, OwnerBindings and nodes; decides as `fairlead up` does, on
     its own ledger; runs leases as pods. Finds the API server as kubectl does, or by the pod's

@@ -367,5 +367,4 @@ def applied(memory: CpuMemory, now_ms: int, written: WrittenLimit) -> CpuMemory:
 
 def _together(limits: list[int | None]) -> int | None:
     """The limit of a pod: the sum of its containers', None when one of them is unlimited."""
-    known = [limit for limit in limits if limit is not None]
-    return sum(known) if len(known) == len(limits) else None
+    return None if None in limits else sum(filter(None, limits))

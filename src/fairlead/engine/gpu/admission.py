@@ -45,8 +45,10 @@ class RunAdmission:
         The order is recorded with the first start that it decides: one run starts, others wait
         behind it, and the order that was last recorded does not say so already.
         """
-        projection = self._projection
-        waiting = gpu.Waiting(now_ms, self._waiting_runs(), _holds(projection, self._hold_ms))
+        projection, resolver = self._projection, self._projection.resolver
+        opened = (resolver.outcomes[seq] for _, seq in sorted(resolver.open_seqs.items()))
+        holds = tuple(hold_of(outcome, self._hold_ms) for outcome in opened)
+        waiting = gpu.Waiting(now_ms, self._waiting_runs(), holds)
         queue = gpu.queue(waiting)
         order = [row.run for row in queue.order]
 
@@ -115,12 +117,6 @@ class RunAdmission:
 def opens_leases(made: list[NewEntry]) -> bool:
     """Whether these entries start a run, or widen one."""
     return any(isinstance(entry.body, entries.LeaseOpen) for entry in made)
-
-
-def _holds(projection: Projection, hold_ms: int) -> tuple[gpu.FlavorHold, ...]:
-    """Flavors whose free devices are kept for the run of an open outcome."""
-    outcomes, open_seqs = projection.resolver.outcomes, projection.resolver.open_seqs
-    return tuple(hold_of(outcomes[seq], hold_ms) for _, seq in sorted(open_seqs.items()))
 
 
 def _waiting_run(projection: Projection, run: str) -> gpu.WaitingRun:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.state import Reclaim, RunState
+from fairlead.engine.gpu.state import LeaseFact, Reclaim, RunState
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.ports.faults import Fault, PermanentFault
 
@@ -145,7 +145,7 @@ class Effects:
 
     def _job(self, name: str, state: RunState) -> Job:
         spec, stored = self._projection.run_spec(name), self._projection.objects["Run", name]
-        leases = sorted(state.leases.values(), key=lambda lease: (lease.group, lease.seq))
+        leases = _in_order(state)
         return Job(
             id=state.job or "",
             run=name,
@@ -169,7 +169,9 @@ def _decision(state: RunState) -> str:
 
 def _kept_devices(state: RunState) -> tuple[str, ...]:
     gone = set() if state.reclaim is None else state.reclaim.leases.keys()
-    leases = sorted(state.leases.values(), key=lambda lease: (lease.group, lease.seq))
-    return tuple(
-        slot for lease in leases if lease.is_active and lease.id not in gone for slot in lease.slots
-    )
+    kept = [lease for lease in _in_order(state) if lease.is_active and lease.id not in gone]
+    return tuple(slot for lease in kept for slot in lease.slots)
+
+
+def _in_order(state: RunState) -> list[LeaseFact]:
+    return sorted(state.leases.values(), key=lambda lease: (lease.group, lease.seq))

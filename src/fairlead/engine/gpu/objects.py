@@ -262,7 +262,9 @@ def changes_of(
         before = projection.get(*submission.key)
         with _located(submission.path):
             may_apply(projection, author, submission.manifest, runs)
-            _check_version(submission, before)
+            expected, (kind, name) = submission.expected_version, submission.key
+            if expected is not None and expected != (before.version if before else 0):
+                raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
         body = _body(projection, submission.manifest, before, now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
@@ -361,12 +363,6 @@ def _refuse_repeated(submissions: Sequence[Submission]) -> None:
             if submission.key in seen:
                 raise BadInput("metadata.name", f"repeats {kind} {name!r}")
         seen.add(submission.key)
-
-
-def _check_version(submission: Submission, before: Stored | None) -> None:
-    expected, (kind, name) = submission.expected_version, submission.key
-    if expected is not None and expected != (before.version if before else 0):
-        raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
 
 
 def _check(

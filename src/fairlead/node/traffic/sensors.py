@@ -186,8 +186,7 @@ class NetworkSensors:
         self._poller = Poller()
         node, window_ms = document.node, document.window_ms
         local = LocalMachine(name, disks=[Path(disk) for disk in node.disks])
-        alarm = lambda: self.alarm()  # noqa: E731, PLW0108 - the agent sets it later
-        self.signals = Scraper(self._poller, clock_ms, alarm, window_ms=window_ms)
+        self.signals = Scraper(self._poller, clock_ms, self._notify, window_ms=window_ms)
         self.prober = NetworkProber(self._poller)
         self.nodes = Machines(local if node.watch else None, document.nodes, self._poller, clock_ms)
         self._services = DnsServices(self._poller, every_ms=document.service_every_ms)
@@ -232,6 +231,9 @@ class NetworkSensors:
             {group.name: group.check for group in groups if group.check is not None},
             members,
         )
+
+    def _notify(self) -> None:
+        self.alarm()
 
     def members(self, group: str) -> Sequence[Backend] | None:
         """Backends that were looked up; None for a group whose backends are listed."""

@@ -24,25 +24,19 @@ PREEMPT = CutKind.RANDOM_PREEMPT.value
 DROP, SHRINK = CutKind.DROP_SPARE.value, CutKind.SHRINK.value
 
 
-def name_open_leases(projection: Projection, names: Pseudonyms, flavor: str) -> None:
-    """After a restart: whose the pseudonyms of an outcome are, worked out again."""
+def clear_actions(
+    projection: Projection, names: Pseudonyms, flavor: str, actions: Iterable[Action]
+) -> list[tuple[LeaseFact, Action]]:
+    """The actions on leases that are still open; what ended by itself needs none."""
+    open_leases = {}
     for name, state in projection.live.items():
         spec = projection.run_spec(name)
         if spec.flavor == flavor:
             for lease in state.leases.values():
-                names.lease(spec.owner, lease.id)
-
-
-def clear_actions(
-    projection: Projection, names: Pseudonyms, actions: Iterable[Action]
-) -> list[tuple[LeaseFact, Action]]:
-    """The actions on leases that are still open; what ended by itself needs none."""
-    found = []
-    for action in actions:
-        lease = projection.leases.get(names.leases.get(action.lease, ""))
-        if lease is not None:
-            found.append((lease, action))
-    return found
+                open_leases[names.lease(spec.owner, lease.id)] = lease
+    return [
+        (open_leases[action.lease], action) for action in actions if action.lease in open_leases
+    ]
 
 
 def reclaims(

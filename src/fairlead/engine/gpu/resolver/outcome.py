@@ -214,11 +214,11 @@ class Outcomes:
         promised, decided = self._decide(outcome)
         resolution = known(decided, "what waits for no beacon is decided")
         names = pseudonyms(self._projection, chance, outcome.chain, outcome.k)
-        carry_out.name_open_leases(self._projection, names, outcome.flavor)
-        actions = carry_out.clear_actions(self._projection, names, resolution.actions)
+        cuts = resolution.actions
+        actions = carry_out.clear_actions(self._projection, names, outcome.flavor, cuts)
         at = Context(self._projection, now_ms)
         void, made = self._obstacle(at, outcome, [lease for lease, _ in actions])
-        made.append(self._reveal(outcome, promised, resolution, now_ms, void=void))
+        made.append(self._reveal(at, outcome, promised, resolution, void))
         if void is None:
             made += carry_out.reclaims(at, seq, actions, self._config.grace_ms)
         return made
@@ -243,13 +243,11 @@ class Outcomes:
 
     def _reveal(
         self,
+        at: Context,
         outcome: Outcome,
         promised: Commitment,
         resolution: gpu.Resolution | None,
-        now_ms: int,
-        *,
-        author: str = SYSTEM,
-        void: str | None = None,
+        void: str | None,
     ) -> NewEntry:
         """The answer to a commitment: what was drawn, or why it is void and what it would be."""
         chance, document = needed(self._chance), None
@@ -266,15 +264,9 @@ class Outcomes:
         )
         head = self._committer.ledger.head().as_document()
         kind = entries.OutcomeDrawn if void is None else entries.OutcomeVoided
-        return NewEntry(
-            kind(shown, head),
-            now_ms,
-            author=author,
-            plan_id=promised.plan_id,
-            effect="outcome",
-            version=VERSIONS[promised.owner_weighting],
-            blobs=() if document is None else (document,),
-        )
+        blobs, version = () if document is None else (document,), VERSIONS[promised.owner_weighting]
+        body = kind(shown, head)
+        return at.entry(body, promised.plan_id, "outcome", version=version, blobs=blobs)
 
     def _beacon_value(self, outcome: Outcome) -> bytes | None:
         """The value of the round that was committed to, if there is one and it is known."""
@@ -342,8 +334,8 @@ class Outcomes:
             if dry_run:
                 return []  # what it would have been is shown with the void, not before
             promised, resolution = self._decide(outcome)
-            now_ms, by = self._committer.now(), author.user
-            return [self._reveal(outcome, promised, resolution, now_ms, author=by, void=reason)]
+            at = self._committer.at(author.user)
+            return [self._reveal(at, outcome, promised, resolution, reason)]
 
         with self._committer.current():
             self._committer.commit(decide)

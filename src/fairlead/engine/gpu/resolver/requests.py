@@ -165,8 +165,14 @@ class Resolver:
         try:
             case = self._case_of(request)
         except Refused as why:
-            refused = why
-            self._committer.commit(lambda: self._skip(seq, step, refused))
+            passed = entries.StepSkipped(seq, request.budget, *step, why.reason, why.message)
+
+            def skip() -> Sequence[NewEntry]:
+                still = self._projection.resolver.requests.get(seq)
+                quicker = still is None or still.steps[0] != step  # another replica
+                return [] if quicker else [self._committer.new(passed)]
+
+            self._committer.commit(skip)
             return True
         try:
             begun[step] = self._outcomes.begin(case).seq
@@ -195,13 +201,6 @@ class Resolver:
         if shown.shortfall_gpus:
             raise not_enough(shown.shortfall_gpus)
         return case
-
-    def _skip(self, seq: int, step: Step, why: Refused) -> Sequence[NewEntry]:
-        request = self._projection.resolver.requests.get(seq)
-        if request is None or request.steps[0] != step:
-            return []  # another replica was quicker
-        body = entries.StepSkipped(seq, request.budget, *step, why.reason, why.message)
-        return [self._committer.new(body)]
 
     def _budget(self, name: str) -> Budget:
         budget = self._projection.budgets.get(name)
