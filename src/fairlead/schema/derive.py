@@ -63,6 +63,8 @@ class _Codec(NamedTuple):
     """The dataclass inside, to find names in the paths of faults."""
     direct: bool = True
     """Whether msgspec can make core's value of the document's by the names of the fields."""
+    plain: bool = True
+    """Whether msgspec writes core's value as documents have it."""
 
 
 class _Shape(NamedTuple):
@@ -76,7 +78,8 @@ class _Shape(NamedTuple):
     checked: bool
     """Whether the dataclass names faults that no type can show."""
     direct: bool
-    """As in a codec."""
+    plain: bool
+    """Both as in a codec."""
 
 
 class Style:
@@ -170,6 +173,8 @@ class Style:
     def from_core(self, value: Any) -> dict[str, Any]:
         """The document of a value of core, as plain data with every field."""
         shape = self._shape(type(value))
+        if shape.plain:
+            return cast("dict[str, Any]", msgspec.to_builtins(value))
         plain = {written: getattr(value, name) for name, written in shape.written.items()}
         for written, write in shape.writers:
             plain[written] = write(plain[written])
@@ -213,7 +218,12 @@ class Style:
         left_out = [default for field, default in _fields(cls) if field not in codecs]
         whole = dataclasses.is_dataclass(cls) and dataclasses.MISSING not in left_out
         direct = whole and not checked and all(codec.direct for codec in codecs.values())
-        return _Shape(struct, codecs, written, readers, writers, checked, direct)
+        plain = (
+            whole
+            and [field for field, _ in _fields(cls)] == list(written.values())
+            and all(codec.plain for codec in codecs.values())
+        )
+        return _Shape(struct, codecs, written, readers, writers, checked, direct, plain)
 
     def _members(
         self, cls: type
@@ -302,7 +312,7 @@ class Style:
             return self.to_core(cls, value, path)
 
         shape = self._shape(cls, tag=tag)
-        return _Codec(shape.struct, read, self.from_core, cls, shape.direct)
+        return _Codec(shape.struct, read, self.from_core, cls, shape.direct, shape.plain)
 
     def _union(self, parts: list[Any]) -> _Codec:
         """`X | None`, or several dataclasses that are told apart by their TAG."""
@@ -321,6 +331,7 @@ class Style:
             lambda value, path: self.to_core(by_struct[type(value)], value, path),
             lambda value: {"type": value.TAG, **self.from_core(value)},
             direct=False,
+            plain=False,
         )
 
     def _marked(self, base: Any, markers: tuple[Any, ...]) -> _Codec:
@@ -376,7 +387,7 @@ def _fields(cls: Any) -> list[tuple[str, Any]]:
 
 def _parsed(shape: Any, read: Callable[[Any, str], Any], write: Callable[[Any], Any]) -> _Codec:
     """A value that documents write otherwise than core has it."""
-    return _Codec(shape, read, write, direct=False)
+    return _Codec(shape, read, write, direct=False, plain=False)
 
 
 def _hex(digits: int) -> _Codec:
@@ -431,11 +442,13 @@ def _many(codec: _Codec, make: Callable[[Any], Any]) -> _Codec:
         return make(items)
 
     def write_all(values: Any) -> list[Any]:
+        if codec.plain and codec.inner is not None:
+            return cast("list[Any]", msgspec.to_builtins(list(values)))
         ordered = sorted(values) if make is frozenset else values
         return list(ordered) if write is None else [write(value) for value in ordered]
 
     shape = list[codec.type]  # type: ignore[name-defined]  # a hint
-    return _Codec(shape, read_all, write_all, codec.inner, codec.direct)
+    return _Codec(shape, read_all, write_all, codec.inner, codec.direct, plain=False)
 
 
 def _bare(hint: Any) -> Any:

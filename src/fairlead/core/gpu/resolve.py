@@ -46,7 +46,7 @@ def in_order(leases: Iterable[ConflictLease]) -> list[ConflictLease]:
 class Holder:
     """One run with candidates."""
 
-    __slots__ = ("active", "drawn", "open_gpus", "outside", "run", "spares", "unfunded")
+    __slots__ = ("active", "drawn", "open_gpus", "outside", "run", "spares", "tier", "unfunded")
 
     def __init__(self, run: ConflictRun) -> None:
         self.run = run
@@ -57,11 +57,8 @@ class Holder:
         self.open_gpus = 0
         """GPUs in scope that are not cut."""
         self.unfunded = self.drawn = False
-
-    @property
-    def tier(self) -> CutTier:
+        self.tier = CutTier.FUNDED
         """Fixed from the input, for the whole run."""
-        return CutTier.of(unfunded=self.unfunded, nominated=self.run.nominated)
 
     def rest(self, gone: set[str]) -> list[ConflictLease]:
         """What it holds besides the leases that are gone, in scope or not."""
@@ -141,6 +138,7 @@ def survey(conflict: Conflict) -> list[Holder]:
             holder.unfunded = True
     for name, holder in holders.items():
         holder.outside = outside.get(name, ())
+        holder.tier = CutTier.of(unfunded=holder.unfunded, nominated=holder.run.nominated)
     return [holders[name] for name in sorted(holders)]
 
 

@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 
 def covering(
-    window: tuple[T, ...], reach: int, time: Callable[[Any], int] = itemgetter(0)
+    window: tuple[T, ...], reach: int, time_of: Callable[[Any], int] = itemgetter(0)
 ) -> tuple[T, ...]:
     """From the newest entry that is old enough on: the window is covered, and not more."""
     first, last = 0, len(window) - 1
-    while first < last and time(window[first + 1]) <= reach:
+    while first < last and time_of(window[first + 1]) <= reach:
         first += 1
     return window[first:] if first else window
 
