@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.gpu.worlds import World
+from fairlead.ledger import entries
+from tests.engine.gpu.worlds import START, World
 from tests.ledger.postgres_server import server
 
 
@@ -19,3 +20,11 @@ def postgres() -> Iterator[str]:
     """The address of a running PostgreSQL."""
     with server() as address:
         yield address
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ledgers_begin_when_the_worlds_do() -> Iterator[None]:
+    """A ledger whose first entry is of today would be ahead of the clock of every world."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entries, "now_ms", lambda: START)
+        yield

@@ -21,7 +21,7 @@ def test_outcomes_after_an_archive_are_exported_and_verified(kind: str, tmp_path
     """The scope, the owners' secrets and the outcome before are proved by entries of long ago."""
     ledger: MemoryLedger | SqliteLedger = MemoryLedger(time_ms=START)
     if kind == "sqlite":
-        ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys(), time_ms=START)
+        ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys())
     try:
         world = crowded(ledger=ledger)
         for name in ("winner", "again"):

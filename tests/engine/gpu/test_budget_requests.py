@@ -10,7 +10,7 @@ from fairlead.engine.gpu import Author, Forbidden, NotFound, Refused
 from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.ledger.sqlite import SqliteLedger
 from tests.engine.gpu.resolving import closed, outcomes, phases, world_of
-from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, run, state_of
+from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, run, state_of
 from tests.ledger.memory import MemoryKeys
 
 HERE = (Scope("H100", {"domain": "d1"}), 2)
@@ -224,7 +224,7 @@ def test_a_dry_run_writes_nothing_and_it_is_the_operators() -> None:
 
 def test_two_planes_on_one_ledger_make_every_step_once(tmp_path: Path) -> None:
     """Whoever is quicker; the other goes on behind it."""
-    ledger = SqliteLedger.open(tmp_path / "l.db", MemoryKeys(), time_ms=START)
+    ledger = SqliteLedger.open(tmp_path / "l.db", MemoryKeys())
     world = crowd(world_of(ledger=ledger, devices=20, teams="c"), command=["train"])
     world.apply(lowered(cap("a-east", 4, "east"), cap("b-west", 4, "west")))
     world.plane.resolver.resolve_budget("b", author=ADMIN)

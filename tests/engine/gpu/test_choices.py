@@ -1,10 +1,10 @@
 """Widths, groups, spares and funding are recorded decisions: applied as decided, found if bent."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fairlead.core.canonical import digest
 from fairlead.engine.gpu.state import OutcomeStage

@@ -8,14 +8,14 @@ import pytest
 from fairlead.engine.gpu import Config
 from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import TemporaryFault
-from tests.engine.gpu.worlds import ADMIN, START, World, budget, node, run, state_of
+from tests.engine.gpu.worlds import ADMIN, World, budget, node, run, state_of
 from tests.ledger.memory import MemoryKeys
 
 
 def room(ledger: SqliteLedger, pages: int) -> None:
     """Let the file grow by so many pages and no further: SQLite itself says that it is full."""
-    (now,) = ledger._connection.execute("PRAGMA page_count").fetchone()
-    ledger._connection.execute(f"PRAGMA max_page_count = {now + pages}")
+    (now,) = ledger._session._connection.execute("PRAGMA page_count").fetchone()
+    ledger._session._connection.execute(f"PRAGMA max_page_count = {now + pages}")
 
 
 def fill(world: World, first: int) -> list[str]:
@@ -47,7 +47,7 @@ def fill_quietly(world: World) -> None:
 
 def test_a_full_disk_is_survived(tmp_path: Path) -> None:
     """Twice in a row; the runs' processes are told nothing that was not recorded."""
-    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys(), time_ms=START)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys())
     world = World(ledger)
     world.apply(budget("a"), node(), run("busy", gpus=2, command=["train"]))
     world.turn()
@@ -89,7 +89,7 @@ def test_a_full_disk_is_survived(tmp_path: Path) -> None:
 
 def test_that_nothing_can_be_recorded_is_known_until_something_is(tmp_path: Path) -> None:
     """Nobody writes, nothing happens: a turn finds out by itself, and says so once."""
-    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys(), time_ms=START)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys())
     world = World(ledger)
     world.apply(budget("a"), node(), run("busy", gpus=2, command=["train"]))
     world.turn()
@@ -113,7 +113,7 @@ def test_that_nothing_can_be_recorded_is_known_until_something_is(tmp_path: Path
 
 def test_no_room_for_a_checkpoint_keeps_nobody_from_looking(tmp_path: Path) -> None:
     """It only makes the next start quicker; reads go on without it."""
-    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys(), time_ms=START)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys())
     world = World(ledger, config=Config(checkpoint_every=5))
     world.apply(budget("a"), node(), run("busy", gpus=2, command=["train"]))
     world.turn()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fairlead.core.canonical import canonical
 from fairlead.core.gpu import resolve
@@ -135,10 +136,10 @@ def test_the_recorded_decision_is_that_of_decide() -> None:
     assert commit.input_digest == decided["conflict_digest"]
     assert replay(world.ledger, draw).verdict is Verdict.SAME
     assert replay(world.ledger, commit).verdict is Verdict.UNKNOWN
-    lie = replace(draw, body={**draw.body, "seed": "00" * 32})
+    lie = structs.replace(draw, body={**draw.body, "seed": "00" * 32})
     assert replay(world.ledger, lie).verdict is Verdict.DIFFERENT
     for body in ({"seed": None}, {"result_digest": "00" * 32}, {"commit_seq": 10**6}):
-        unknown = replace(draw, body={**draw.body, **body})
+        unknown = structs.replace(draw, body={**draw.body, **body})
         assert replay(world.ledger, unknown).verdict is Verdict.UNKNOWN
 
 
@@ -220,7 +221,7 @@ def test_owner_weighting_is_committed_to_drawn_by_and_checked() -> None:
         draw.token for _, draw in expected.draws()
     ]
     assert replay(world.ledger, draw).verdict is Verdict.SAME
-    lie = replace(draw, version=1)
+    lie = structs.replace(draw, version=1)
     assert replay(world.ledger, lie).verdict is Verdict.DIFFERENT
     verdict = fairlead_verify.verify(world.plane.outcome_reports.export(outcome.seq, author=BOB))
     assert verdict.code == 0, verdict
@@ -238,7 +239,7 @@ def test_owners_are_equal_unless_it_is_said() -> None:
     projection = Projection()
     for entry in world.ledger.entries(0, commit.seq - 1):
         projection.apply(entry)
-    projection.apply(replace(commit, body=early))
+    projection.apply(structs.replace(commit, body=early))
     assert projection.resolver.outcomes[outcome.seq].owner_weighting is OwnerWeighting.OWNERS
 
 
@@ -458,7 +459,7 @@ def test_a_crash_at_any_point_does_not_change_which_runs_are_preempted(before: b
 
 def test_two_planes_on_one_ledger_make_one_outcome(tmp_path: Path) -> None:
     """Both want to activate the same reservation; the second goes on with the first one's."""
-    ledger = SqliteLedger.open(tmp_path / "l.db", MemoryKeys(), time_ms=START)
+    ledger = SqliteLedger.open(tmp_path / "l.db", MemoryKeys())
     world = crowded(ledger=ledger)
     other = world.open()
     world.now_ms += 3_600_000

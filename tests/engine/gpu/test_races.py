@@ -13,7 +13,7 @@ from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.ledger import HeadMoved
 from fairlead.schema.replay import Verdict
-from tests.engine.gpu.worlds import ADMIN, HOUR, START, World, budget, envelope, node, run, state_of
+from tests.engine.gpu.worlds import ADMIN, HOUR, World, budget, envelope, node, run, state_of
 from tests.ledger.memory import MemoryKeys, MemoryLedger
 
 
@@ -132,7 +132,7 @@ def test_the_order_of_budgets_does_not_matter() -> None:
 
 def test_a_control_plane_on_sqlite(tmp_path: Path) -> None:
     """The real ledger: the same entries, verified, and the same state after a restart."""
-    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys(), time_ms=START)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys())
     try:
         world = World(ledger)
         world.apply(budget("a"), node(), run("r", gpus=4, duration="2h"), run("s", gpus=6))

@@ -24,7 +24,7 @@ GPUS = 4
 def test_two_replicas_on_postgres_never_overspend(postgres: str, tmp_path: Path) -> None:
     """Two processes race for the last GPUs of a budget, and of a node; every entry is followed."""
     schema, keys = "race", tmp_path / "keys"
-    with PostgresLedger.open(postgres, KeyDirectory(keys), schema=schema, time_ms=START) as ledger:
+    with PostgresLedger.open(postgres, KeyDirectory(keys), schema=schema) as ledger:
         plane = ControlPlane(ledger, None, lambda: START)
         a100 = {**envelope(concurrency=100), "flavor": "A100"}
         plane.objects.apply_all(
@@ -64,7 +64,7 @@ def test_two_replicas_on_postgres_never_overspend(postgres: str, tmp_path: Path)
 def test_two_replicas_resolve_one_scope_at_once(postgres: str, tmp_path: Path) -> None:
     """Three reservations due together: outcomes in one order, each drawn and applied once."""
     schema, keys = "resolve", tmp_path / "keys"
-    with PostgresLedger.open(postgres, KeyDirectory(keys), schema=schema, time_ms=START) as ledger:
+    with PostgresLedger.open(postgres, KeyDirectory(keys), schema=schema) as ledger:
         plane = ControlPlane(ledger, None, lambda: START, Config(resolver="enforce"), CHANCE)
         runs = [run(f"r{i}", owner="bc"[i % 2]) for i in range(16)]
         plane.objects.apply_all(
