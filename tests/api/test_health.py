@@ -27,7 +27,9 @@ class Served:
     """A control plane on fakes, as the server's threads see it."""
 
     def __init__(self, folder: Path) -> None:
-        self.ledger = SqliteLedger.open(folder / "ledger.db", MemoryKeys(), time_ms=worlds.START)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fairlead.ledger.entries.now_ms", lambda: worlds.START)
+            self.ledger = SqliteLedger.open(folder / "ledger.db", MemoryKeys())
         self.world = worlds.World(self.ledger)
         self.world.apply(worlds.budget("a"), worlds.node(), worlds.run("busy", command=["train"]))
         self.world.turn()
