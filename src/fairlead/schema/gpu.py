@@ -336,8 +336,8 @@ class StartInput(FundInput):
     """Input of `gpu.start`: that of `gpu.fund`, the nodes, and what a `StartRequest` has more."""
 
     nodes: tuple[gpu.Node, ...]
-    shape: gpu.Shape
-    growth: gpu.Growth | None
+    shape: gpu.GangShape
+    growth: gpu.RunGrowth | None
     freed: tuple[Name, ...] | None
 
     @property

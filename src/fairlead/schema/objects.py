@@ -300,8 +300,8 @@ def to_request(spec: RunSpec) -> gpu.Request:
     )
 
 
-def to_shape(spec: RunSpec) -> gpu.Shape:
-    return gpu.Shape(spec.group_gpus, spec.spares_per_group)
+def to_shape(spec: RunSpec) -> gpu.GangShape:
+    return gpu.GangShape(spec.group_gpus, spec.spares_per_group)
 
 
 def to_node(name: str, spec: NodeSpec, free: tuple[int, ...]) -> Node:

@@ -13,11 +13,11 @@ from fairlead.core.gpu import (
     Envelope,
     FreeDevices,
     Gang,
-    Growth,
+    GangShape,
     Node,
     Placement,
     Request,
-    Shape,
+    RunGrowth,
     Start,
     StartRequest,
     start,
@@ -80,7 +80,7 @@ def test_a_malleable_run_starts_at_the_widest_step_that_fits() -> None:
 def test_a_malleable_run_that_does_not_fit_is_shown_at_its_full_width() -> None:
     found, tried = decide(malleable(8, 4, 4), paid=8, free=3)
     assert (found.reason, found.plan.gpus, tried) == (StartReason.NO_DEVICES, 8, [8])
-    grouped = {"shape": Shape(group_gpus=4)}
+    grouped = {"shape": GangShape(group_gpus=4)}
     devices = Watched(*(Node(name, "H100", {"domain": name}, (0, 1, 2)) for name in "ab"))
     asked = StartRequest(malleable(8, 4, 4), **grouped)
     found = start(asked, book_of(8), devices, 0)
@@ -105,7 +105,7 @@ def test_cordoned_nodes_and_other_flavors_have_no_free_devices() -> None:
     assert (devices.gpus("H100"), devices.gpus("A100"), devices.gpus("L4")) == (0, 1, 0)
 
 
-def grow(growth: Growth, *, free: int, paid: int = 100, shape: Shape, step: int) -> Start:
+def grow(growth: RunGrowth, *, free: int, paid: int = 100, shape: GangShape, step: int) -> Start:
     request, nodes = malleable(100, 2, step), Node("n", "H100", {}, tuple(range(free)))
     asked = StartRequest(request, shape, growth)
     return start(asked, book_of(paid), FreeDevices([nodes]), 0)
@@ -120,7 +120,9 @@ def test_growth_is_whole_groups_by_whole_steps(
     grows_to = has + more
     groups = tuple(range(width))
     free, paid = data.draw(st.integers(0, 12)), data.draw(st.integers(0, 12))
-    found = grow(Growth(has, grows_to, groups), free=free, paid=paid, shape=Shape(size), step=step)
+    found = grow(
+        RunGrowth(has, grows_to, groups), free=free, paid=paid, shape=GangShape(size), step=step
+    )
     room = min(free, paid)
     if not found.starts:
         assert (found.groups, found.remedy) == ((), None)
@@ -136,9 +138,9 @@ def test_growth_is_whole_groups_by_whole_steps(
 
 
 def test_growth_fills_the_holes_between_groups() -> None:
-    found = grow(Growth(4, 8, (0, 3)), free=9, shape=Shape(2), step=2)
+    found = grow(RunGrowth(4, 8, (0, 3)), free=9, shape=GangShape(2), step=2)
     assert (found.plan.gpus, found.groups) == (4, (1, 2))
-    backed = grow(Growth(2, 6, (1,)), free=5, shape=Shape(2, spares_per_group=1), step=3)
+    backed = grow(RunGrowth(2, 6, (1,)), free=5, shape=GangShape(2, spares_per_group=1), step=3)
     assert (backed.plan.gpus, backed.groups, backed.reason) == (3, (0,), StartReason.STARTS)
 
 
@@ -166,7 +168,7 @@ def test_what_is_left_out_of_the_record_decides_nothing(
         Node("other", "A100", {}, (0, 1)),
     ]
     slots = None if freed is None else tuple(f"full#{i}" for i in freed)
-    asked = StartRequest(malleable(8, least, 8 - least or 1), Shape(2), freed=slots)
+    asked = StartRequest(malleable(8, least, 8 - least or 1), GangShape(2), freed=slots)
     found = start(asked, book_of(8), FreeDevices(nodes), 0)
     given = document(asked, *nodes)
     assert {node["name"] for node in given["nodes"]} <= {"a", "b", "full"}
@@ -183,7 +185,7 @@ def test_what_is_left_out_of_the_record_decides_nothing(
 
 
 def test_bad_input_is_refused_with_its_path() -> None:
-    asked = StartRequest(malleable(8, 2, 2), Shape(2))
+    asked = StartRequest(malleable(8, 2, 2), GangShape(2))
     good = document(asked, Node("a", "H100", {}, (0,)))
     growth = {"width": 4, "grows_to": 8, "groups": [0]}
     for change, message in (

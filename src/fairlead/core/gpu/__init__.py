@@ -74,8 +74,8 @@ from fairlead.core.gpu.resolve import forecast as forecast
 from fairlead.core.gpu.resolve import notice_of as notice_of
 from fairlead.core.gpu.resolve import resolve as resolve
 from fairlead.core.gpu.start import FreeDevices as FreeDevices
-from fairlead.core.gpu.start import Growth as Growth
-from fairlead.core.gpu.start import Shape as Shape
+from fairlead.core.gpu.start import GangShape as GangShape
+from fairlead.core.gpu.start import RunGrowth as RunGrowth
 from fairlead.core.gpu.start import Start as Start
 from fairlead.core.gpu.start import StartRequest as StartRequest
 from fairlead.core.gpu.start import start as start

@@ -62,7 +62,7 @@ class FreeDevices:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GangShape:
     """How a run's GPUs form groups, and the spares of each. `group_gpus` None: one group."""
 
     group_gpus: Gpus | None = None
@@ -91,7 +91,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class RunGrowth:
     """What a run has, and the width that an outcome took it from; spares do not count."""
 
     width: Count
@@ -113,8 +113,8 @@ class StartRequest:
     """
 
     request: Request
-    shape: Shape = field(default_factory=Shape)
-    growth: Growth | None = None
+    shape: GangShape = field(default_factory=GangShape)
+    growth: RunGrowth | None = None
     freed: tuple[Name, ...] | None = None
 
     def faults(self) -> Iterator[OutOfRange]:
@@ -161,7 +161,7 @@ def start(asked: StartRequest, book: Book, devices: FreeDevices, now_ms: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    shape: Shape
+    shape: GangShape
     book: Book
     devices: FreeDevices
     now_ms: int
@@ -194,7 +194,7 @@ class _Search:
         return found if found.starts else first
 
 
-def _grow(search: _Search, request: Request, growth: Growth) -> Start:
+def _grow(search: _Search, request: Request, growth: RunGrowth) -> Start:
     """The widest growth. Failed growth is asked about at every turn: no remedy is looked for."""
     search, shape = replace(search, remedies=False), search.shape
     for wanted in _growth_requests(shape, request, growth):
@@ -207,7 +207,7 @@ def _grow(search: _Search, request: Request, growth: Growth) -> Start:
     return found
 
 
-def _growth_requests(shape: Shape, request: Request, growth: Growth) -> Iterator[Request]:
+def _growth_requests(shape: GangShape, request: Request, growth: RunGrowth) -> Iterator[Request]:
     """Everything, where its last group is a smaller one; then as many steps of groups as go."""
     lacking = growth.grows_to - growth.width
     unit = lcm(shape.group_gpus or 1, shape.without_spares(request.step_gpus or 1))

@@ -378,7 +378,7 @@ def growth(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
             duration_ms=None if end_ms is None else end_ms - now_ms,
             max_borrow_gpus=None if limit is None else max(0, limit - borrowed),
         ),
-        growth=gpu.Growth(state.width, state.grows_to, tuple(sorted(there))),
+        growth=gpu.RunGrowth(state.width, state.grows_to, tuple(sorted(there))),
     )
     return _grown(Context(projection, now_ms), run, answer) if answer.found.starts else []
 

@@ -246,7 +246,7 @@ class HoldPart(msgspec.Struct, frozen=True):
     gpu_ms: int
 
 
-class Charge(Body, frozen=True):
+class ChargeBody(Body, frozen=True):
     """What an envelope pays for a lease."""
 
     lease: str
@@ -254,7 +254,7 @@ class Charge(Body, frozen=True):
     envelope: str
 
 
-class ChargeHold(Charge, frozen=True):
+class ChargeHold(ChargeBody, frozen=True):
     """Hours are promised to a lease."""
 
     ENTRY = "charge.hold"
@@ -262,7 +262,7 @@ class ChargeHold(Charge, frozen=True):
     parts: tuple[HoldPart, ...]
 
 
-class ChargePost(Charge, frozen=True):
+class ChargePost(ChargeBody, frozen=True):
     """What a lease used in all."""
 
     ENTRY = "charge.post"
@@ -274,7 +274,7 @@ class ChargePost(Charge, frozen=True):
     payer: str = ""
 
 
-class ChargeVoid(Charge, frozen=True):
+class ChargeVoid(ChargeBody, frozen=True):
     """What a lease held and did not use."""
 
     ENTRY = "charge.void"
