@@ -67,3 +67,36 @@ def test_a_limit_of_a_pod_that_has_left_changes_nothing() -> None:
         assert applied(memory, 1000, WrittenLimit(uid, container, 500)) is memory
     touched = applied(memory, 1000, WrittenLimit("b", "log", 500)).pods["b"]
     assert (touched.touched, touched.changed_ms, touched.current_millicores) == (True, 1000, 1300)
+
+
+def one_pod(second: int, **limits: int | None) -> NodeSample:
+    """One pod; a container whose limit is -1 cannot be read, neither limit nor counters."""
+    counters = Counters(second * 1_000_000, second * 100_000, 0, 0, 0)
+    containers = (
+        ContainerSighting(name, None if limit == -1 else limit, None if limit == -1 else counters)
+        for name, limit in limits.items()
+    )
+    return NodeSample(second * 1000, (PodSighting("a", 100, tuple(containers)),))
+
+
+def test_a_limit_that_cannot_be_read_is_not_taken_for_none_at_all() -> None:
+    """A pod is taken up once its own limits are known; later the last known limit counts."""
+    memory = observe(CpuMemory(), one_pod(1, app=-1), CONFIG)
+    assert memory.pods == {}
+    memory = observe(memory, one_pod(2, app=800), CONFIG)
+    memory = observe(memory, one_pod(3, app=-1), CONFIG)
+    pod = memory.pods["a"]
+    assert (pod.original_limit_millicores, pod.current_millicores) == (800, 800)
+    assert memory.windows["a"].readings == 0
+    memory = observe(memory, one_pod(4, app=None), CONFIG)
+    assert memory.pods["a"].current_millicores is None, "its limit was lifted"
+
+
+def test_a_container_is_taken_up_once_its_limit_is_known() -> None:
+    """Until then its pod is not measured: it would look smaller than it is."""
+    memory = observe(observe(CpuMemory(), one_pod(1, app=800), CONFIG), one_pod(2, app=800), CONFIG)
+    memory = observe(memory, one_pod(3, app=800, log=-1), CONFIG)
+    assert (list(memory.pods["a"].containers), memory.windows["a"].readings) == (["app"], 1)
+    pod = observe(memory, one_pod(4, app=800, log=200), CONFIG).pods["a"]
+    assert pod.containers["log"].original_limit_millicores == 200
+    assert pod.current_millicores == 1000

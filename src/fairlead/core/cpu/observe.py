@@ -59,12 +59,16 @@ class ContainerSighting(NamedTuple):
     """One container in one sample.
 
     `limit_millicores` is the limit in force (None: unlimited). `counters` None: they could not be
-    read, which is a missing signal and never a zero.
+    read, which is a missing signal and never a zero. Without either the limit is not known.
     """
 
     name: str
     limit_millicores: int | None
     counters: Counters | None
+
+    @property
+    def is_unread(self) -> bool:
+        return self.limit_millicores is None and self.counters is None
 
 
 class PodSighting(NamedTuple):
@@ -239,6 +243,8 @@ def observe(memory: CpuMemory, sample: NodeSample, config: CpuConfig) -> CpuMemo
             continue
         pod, window = memory.pods.get(uid), memory.windows.get(uid, _NO_WINDOW)
         if pod is None or pod.identity != sighting.identity:
+            if any(container.is_unread for container in sighting.containers):
+                continue  # taken for unlimited it could be raised above its user's limit
             pod = PodMemory.at_first_sight(sighting, sample.now_ms, config)
             window = _NO_WINDOW
         pods[uid], windows[uid] = _fold(pod, window, sighting, sample.now_ms, config.smoothing)
@@ -252,8 +258,13 @@ def _fold(
     readings: list[CpuReading] = []
     counters: dict[str, Counters] = {}
     containers: dict[str, ContainerMemory] = {}
-    for name, limit, seen in sighting.containers:
+    for container in sighting.containers:
+        name, limit, seen = container
         known, before = pod.containers.get(name), window.counters.get(name)
+        if container.is_unread:
+            if known is None:
+                continue  # as a pod at first sight
+            limit = known.current_millicores
         original, want = (limit, _UNKNOWN) if known is None else (known[0], known.want)
         # After a reset the new counters are the base of the next difference; after a failed
         # reading the old ones are, so that one lost sample costs one sample.
@@ -267,7 +278,7 @@ def _fold(
     demand, throttling = pod.demand, pod.throttling
     used, good = window.used_millicores, window.readings
     # A pod with a blind container would look smaller than it is.
-    if readings and len(readings) == len(containers):
+    if readings and len(readings) == len(sighting.containers):
         whole = pod_reading(readings)
         share = whole.demand(pod.min_millicores, pod.max_millicores)
         demand = demand.add(now_ms, share, smoothing)
@@ -282,7 +293,7 @@ def _fold(
         pod.original_limit_millicores,
         pod.started_ms,
         pod.identity,
-        sighting.limit_millicores,
+        _together([container.current_millicores for container in containers.values()]),
         pod.adopted,
         pod.touched,
         pod.changed_ms,
