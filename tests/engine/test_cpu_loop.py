@@ -138,7 +138,8 @@ def test_a_failed_decrease_keeps_increases_waiting() -> None:
     for second in range(30, 95):
         loop.sample(second * 1000)
     turn = loop.clear(95_000)
-    assert [failure.write.uid for failure in turn.failures] == ["b"]
+    reasons = {failure.write.uid: failure.reason for failure in turn.failures}
+    assert reasons == {"b": "busy", "a": "waits for a decrease that failed"}
     assert world.limits == before
 
 

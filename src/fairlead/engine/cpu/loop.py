@@ -102,7 +102,8 @@ class CpuLoop:
         for write in plan.writes:
             if write.phase is not WritePhase.DECREASE:
                 if any(failure.write.phase is WritePhase.DECREASE for failure in failures):
-                    break
+                    failures.append(Failure(write, "waits for a decrease that failed"))
+                    continue
                 # The kernel may keep more than it was told: what is in force is asked, not the plan
                 room = plan.capacity_millicores - self.governor.adopted_millicores
                 if self.governor.adds(write) > room:
