@@ -272,6 +272,16 @@ def test_anchors_come_at_least_every_10_s_and_fit_the_record(tmp_path: Path) -> 
     assert verify(tmp_path, anchors=heads).anchors_met == len(heads)
 
 
+def test_without_an_event_log_the_record_is_synced_all_the_same() -> None:
+    """A power loss costs the ticks of 10 s at most, whether or not there is a ledger."""
+    world, times = TrafficWorld(), list[int]()
+    world.loop.ports = replace(world.loop.ports, events=None)
+    world.recorder.sync = lambda: times.append(world.now_ms)
+    world.ticks(31)
+    assert len(times) >= 4
+    assert max(b - a for a, b in pairwise(times)) <= ANCHOR_EVERY_MS
+
+
 def test_what_was_recorded_and_never_applied_is_voided_at_the_start(tmp_path: Path) -> None:
     """A crash between record and apply leaves a mark, not a surprise."""
     with FileRecorder(tmp_path, sync_each=False) as recorder:
