@@ -188,6 +188,18 @@ def test_a_tampered_demand_is_found(record: tuple[Path, Node]) -> None:
     assert verdicts([forged(entries[place], change)]) == ["different"]
 
 
+def test_a_replay_goes_on_after_what_is_refused(record: tuple[Path, Node]) -> None:
+    """One bad reading is found; segments that do not follow from it are the same."""
+    entries = list(read(record[0]))
+    whole = [place for place, entry in enumerate(entries) if entry.input["memory"]]
+    place = whole[1]
+    entries[place] = forged(entries[place], lambda input: input["samples"][0]["limits"].pop())
+    answers = verdicts(entries)
+    assert answers[:place] == ["same"] * place
+    assert set(answers[place : whole[2]]) == {"different"}
+    assert set(answers[whole[2] :]) == {"same"}
+
+
 def test_a_tampered_write_is_found(record: tuple[Path, Node]) -> None:
     """A limit that was written starts a cooldown, and makes its pod count."""
     entries = list(read(record[0]))

@@ -100,6 +100,8 @@ class Replayer:
                 # Through the border, as `fairlead decide` would: a record is input like any other.
                 result = known(shipped, "a kind that is shipped").run(canonical(input)).result
         except BadInput as error:
+            # What the entries before it led to is in doubt: the next whole input begins anew.
+            self._carried.pop(kind, None)
             detail = f"is refused now: {error}"
             return Replayed(seq, kind, version, Verdict.DIFFERENT, detail=detail)
         same = canonical(result) == canonical(output)
