@@ -191,6 +191,27 @@ def test_a_reservation_that_is_not_funded_cites_its_decision_once() -> None:
     assert (change["state"], change["reason"]) == ("Blocked", refusal["code"])
 
 
+@pytest.mark.parametrize("kind", ["gpu.resolve.commit", "reservation.state"])
+def test_what_a_reservation_lacks_is_asked_again_after_a_lost_race(kind: str) -> None:
+    """Another replica lowers the budget just before: the entry is about what is so then."""
+    world = crowded(resolver="enforce" if kind == "gpu.resolve.commit" else "dry-run")
+    other, append = world.open(), world.ledger.append
+    edits = [budget("a", "a", envelope(concurrency=1))]
+
+    def overtaken(drafts: Any, *, expected_size: int | None = None) -> Any:
+        if edits and any(draft.kind == kind for draft in drafts):
+            other.objects.apply(edits.pop(), author=ADMIN)
+        return append(drafts, expected_size=expected_size)
+
+    world.ledger.append = overtaken  # type: ignore[method-assign]
+    world.turn(3600)
+    world.turn(1)
+    assert not edits
+    (decision,) = choices(world, "gpu.start")
+    assert decision.body["output"]["reason"] == "NotFunded"
+    assert not outcomes(world)
+
+
 def wider(output: dict[str, Any]) -> dict[str, Any]:
     return {**output, "gpus": output["gpus"] + 2}
 

@@ -9,7 +9,6 @@ Released   its run is over, or was preempted itself: then it waits like any othe
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from operator import attrgetter
 
 from msgspec import structs
@@ -137,8 +136,7 @@ class Reservations:
             self._record(at, change, need, shortage)
             return
         try:
-            start = start_decision(at, run, need, "reservation")
-            self._outcomes.begin(replace(case, start=start))
+            self._outcomes.begin(case)
         except Refused as refused:  # another replica was quicker, with this one or another
             waits = refused.reason == "ResolveOpen"
             facts = (refused.reason, refused.message, 0 if waits else deficit.gpus)
@@ -158,8 +156,14 @@ class Reservations:
         if shortage is not None:
             made.append(deficit_decision(shortage, "reservation", at.now_ms))
         made.append(at.entry(change))
-        # Another replica may have been quicker.
-        self._committer.commit(lambda: [] if self._is_recorded(change) else made)
+        seen = self._projection.seq
+
+        def decide() -> Sequence[NewEntry]:
+            # Where another replica was quicker the next turn answers, on what it did.
+            moved = self._projection.seq > seen
+            return [] if moved or self._is_recorded(change) else made
+
+        self._committer.commit(decide)
 
     def _is_recorded(self, change: ReservationState) -> bool:
         """Whether the last answer was the same, in whatever words, or none is waited for."""

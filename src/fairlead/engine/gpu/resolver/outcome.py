@@ -21,7 +21,7 @@ from fairlead.core import gpu
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known
 from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_hash, reveal
-from fairlead.core.reasons import DeficitReason
+from fairlead.core.reasons import DeficitReason, StartReason
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.admission import admission, opens_leases, start_decision
 from fairlead.engine.gpu.committer import Committer, Context
@@ -36,7 +36,7 @@ from fairlead.engine.gpu.resolver.deficit import (
     need_of,
     shortage_of,
 )
-from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, Step
+from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, RunState, Step
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.faults import PermanentFault
@@ -60,8 +60,6 @@ class Case:
     request: int | None = None
     """The request that it is a step of, and which step."""
     step: Step | None = None
-    start: NewEntry | None = None
-    """The decision that its run is funded, lacks devices, and which gang is to be placed."""
 
 
 class Outcomes:
@@ -109,20 +107,35 @@ class Outcomes:
 
         def decide() -> Sequence[NewEntry]:
             self.refuse_open(scope.flavor)
-            shortage = shortage_of(self._projection, case.demand)
+            start, shortage = self._start(case), shortage_of(self._projection, case.demand)
             found = (shortage.deficit.scope, shortage.deficit.reason)
             if found != (scope, DeficitReason.RESOLVABLE) or not self._is_next(case):
-                raise Refused("ResolveOpen", "the state changed meanwhile; try again")
-            return self._commitment(case, shortage, chance, chain)
+                raise _changed()
+            return [*start, *self._commitment(case, shortage, chance, chain, after=len(start))]
 
         *_, commit, _ = self._committer.commit(decide)
         self.proceed(self._committer.now())
         return self._projection.resolver.outcomes[commit.seq]
 
+    def _start(self, case: Case) -> list[NewEntry]:
+        """The decision that a case's run is funded and lacks devices for the gang it asks for."""
+        run, at = case.run, self._committer.at()
+        if run is None:
+            return []
+        if not _waits(self._projection.runs.get(run)):
+            raise _changed()
+        answer = need_of(self._projection, run, at.now_ms)
+        gang, reason = answer.found.gang, answer.found.reason
+        lacks = gang is not None and gpu.GangDemand(run, gang) == case.demand
+        if reason is not StartReason.NO_DEVICES or not lacks:
+            raise _changed()
+        return [start_decision(at, run, answer, case.cause)]
+
     def _commitment(
-        self, case: Case, shortage: Shortage, chance: EntropySource, chain: str
+        self, case: Case, shortage: Shortage, chance: EntropySource, chain: str, *, after: int
     ) -> list[NewEntry]:
-        """This conflict, these odds, this entropy, before it is known which runs lose."""
+        """This conflict, these odds, this entropy, before it is known which runs lose; `after` so
+        many entries of the same batch."""
         projection, now_ms = self._projection, self._committer.now()
         last, weighting = projection.resolver.chains[chain], self._config.owner_weighting
         names = pseudonyms(projection, chance, chain, last.k)
@@ -152,15 +165,12 @@ class Outcomes:
             version=VERSIONS[weighting],
             blobs=(document, notice),
         )
-        made = [deficit_decision(shortage, case.cause, now_ms), committed]
-        if case.start is not None:
-            made.insert(0, case.start)
-        body = _case_body(case, commitment, last.flavor, nonces, projection.seq + len(made) - 1)
+        body = _case_body(case, commitment, last.flavor, nonces, projection.seq + after + 1)
         clear, plan_id = (canonical(names.clear),), commitment.plan_id
         about = NewEntry(
             body, now_ms, author=case.author, plan_id=plan_id, effect="case", blobs=clear
         )
-        return [*made, about]
+        return [deficit_decision(shortage, case.cause, now_ms), committed, about]
 
     def _nonces(self, names: Pseudonyms, conflict: gpu.Conflict) -> dict[str, str]:
         """Of owners with a run in the conflict: any other would be a salt that can be chosen."""
@@ -285,8 +295,7 @@ class Outcomes:
             return "the reservation that it was for is gone", []
         if run is None:
             return None, []
-        state = projection.runs.get(run)
-        if state is None or state.phase is not Phase.PENDING or state.stopping:
+        if not _waits(projection.runs.get(run)):
             return "the run that it was for is gone", []
         answer = need_of(projection, run, at.now_ms, ending)
         return OBSTACLES.get(answer.found.reason), [start_decision(at, run, answer, "draw")]
@@ -404,6 +413,14 @@ def _case_body(
         asked=case.request,
         deficit=deficit,
     )
+
+
+def _waits(state: RunState | None) -> bool:
+    return state is not None and state.phase is Phase.PENDING and not state.stopping
+
+
+def _changed() -> Refused:
+    return Refused("ResolveOpen", "the state changed meanwhile; try again")
 
 
 def not_enough(gpus: int) -> Refused:

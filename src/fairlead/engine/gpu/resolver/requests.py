@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from fairlead.core.gpu import Budget, CapDemand, GangDemand, NodeDemand, PlaceDemand, Scope, caps_of
 from fairlead.core.invariant import known
 from fairlead.engine.gpu import entries
-from fairlead.engine.gpu.admission import start_decision
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
@@ -224,8 +223,7 @@ class Resolver:
             state = projection.runs[run]
             if state.phase is not Phase.PENDING or state.stopping:
                 raise Refused("NotPending", f"run {run!r} is not waiting")
-            at = self._committer.at()
-            need = need_of(projection, run, at.now_ms)
+            need = need_of(projection, run, self._committer.now())
             if need.refusal is not None:
                 raise Refused(need.refusal.code, need.refusal.message)
             if need.found.starts:
@@ -235,8 +233,7 @@ class Resolver:
             refused = self._outcomes.refusal(deficit)
             if refused is not None:
                 raise refused
-            start = start_decision(at, run, need, "run")
-            self._outcomes.begin(Case("run", demand, author.user, run=run, start=start))
+            self._outcomes.begin(Case("run", demand, author.user, run=run))
 
     # -- a node that is drained -------------------------------------------------------------------
 
