@@ -12,7 +12,6 @@ from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.objects import API_VERSION
 
-READER = Author("kubernetes", admin=True)
 _PUBLIC = Author("kubernetes-mirror")
 """All readers see outcomes: under pseudonyms."""
 TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost")

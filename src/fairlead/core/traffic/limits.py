@@ -174,9 +174,9 @@ def may_resume(age_ms: int) -> bool:
     return 0 <= age_ms < FALLBACK_AFTER_MS
 
 
-def restart_wait_ms(since_failure_ms: int | None) -> int:
-    """How long to wait before a proxy is started again; None: its last start did not fail."""
-    return 0 if since_failure_ms is None else max(0, RESTART_PAUSE_MS - since_failure_ms)
+def restart_wait_ms(since_failure_ms: int) -> int:
+    """How long to wait before a proxy whose last start failed is started again."""
+    return max(0, RESTART_PAUSE_MS - since_failure_ms)
 
 
 def tick_delay_us(agent: str, number: int, period_ms: int) -> int:
