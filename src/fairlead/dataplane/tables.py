@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """What a group goes by now: its last table, or an even split before the first."""
+    """What a group goes by now: its last table, or its split before the first."""
 
     table: Table
     decision: int | None = None

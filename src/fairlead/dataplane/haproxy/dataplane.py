@@ -174,8 +174,8 @@ class HaproxyDataplane(proxy.ProxyDataplane):
                 if now is None or (now.table.epoch, now.side) != (epoch, side):
                     now = proxy.load(self._files.laid(group.name, side), Active)
                 if now is None:  # lost: until the next table, whose side and epoch follow these
-                    even = active(group, None)
-                    now = replace(even, table=replace(even.table, epoch=epoch), side=side)
+                    begun = active(group, None)
+                    now = replace(begun, table=replace(begun.table, epoch=epoch), side=side)
                 running[group.name] = self._active[group.name] = now
         return running
 

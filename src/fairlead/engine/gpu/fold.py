@@ -1,4 +1,4 @@
-"""Entries folded into the projection, one function per kind; `Projection.fold` alone calls them."""
+"""How each kind of entry changes the projection; `Projection.fold` alone calls these."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
