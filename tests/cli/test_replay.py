@@ -107,6 +107,19 @@ def test_what_cannot_be_replayed(state: Path, tmp_path: Path) -> None:
     assert "has no record" in replay(tmp_path / "empty", state=state).stderr
 
 
+def test_a_damaged_record_hides_no_other(state: Path) -> None:
+    """It is named with its place, and what is whole is replayed."""
+    aside = state / "node" / "record.damaged-1"
+    FileRecorder(aside).close()
+    (segment,) = aside.glob("segment-*")
+    segment.write_bytes(b"{" + segment.read_bytes())
+    (state / "node" / "record").rename(state / "node" / "records")  # behind it, by name
+    done = replay(state / "node", state=state)
+    assert done.returncode == 3
+    assert f"{aside}: segment-" in done.stderr
+    assert "2 same, 0 different" in done.stdout
+
+
 def test_first_difference_walks_into_lists_and_objects() -> None:
     """The path of the field, in the order of keys."""
     one = {"a": [{"b": 1}, {"b": 2}], "c": 3}

@@ -51,17 +51,18 @@ def command(ctx: click.Context, *, what: tuple[str, ...], ledger: str, output: s
             raise click.UsageError(f"{name}: no such file or directory, and not an entry's number")
     tally: Tally[tuple[str, int, str]] = Tally()
     first: tuple[str, Replayed] | None = None
-    try:
-        with Counter("replaying") as progress:
-            for number, (source, decision) in enumerate(_decisions(what or (ledger,)), 1):
-                progress(number)
-                tally[decision.kind, decision.version, decision.verdict] += 1
-                if decision.verdict != "same" and first is None:
-                    first = (source, decision)
-    except CorruptRecord as error:
-        note(f"fault: the record is damaged: {error}")
-        ctx.exit(EXIT_FAULT)
+    damaged: list[str] = []
+    with Counter("replaying") as progress:
+        for number, (source, decision) in enumerate(_decisions(what or (ledger,), damaged), 1):
+            progress(number)
+            tally[decision.kind, decision.version, decision.verdict] += 1
+            if decision.verdict != "same" and first is None:
+                first = (source, decision)
     _report(tally, first, out)
+    for problem in damaged:
+        note(f"fault: the record is damaged: {problem}")
+    if damaged:
+        ctx.exit(EXIT_FAULT)
     verdicts = {verdict for _, _, verdict in tally}
     worst = next((word for word in ("different", "unknown") if word in verdicts), "same")
     ctx.exit(_EXITS[worst])
@@ -77,15 +78,18 @@ def _replay_one(seq: int, ledger: str, out: Output) -> int:
     return _EXITS[decision.verdict]
 
 
-def _decisions(places: Iterable[str]) -> Iterator[tuple[str, Replayed]]:
-    """Every decision of every place, with where it is recorded."""
+def _decisions(places: Iterable[str], damaged: list[str]) -> Iterator[tuple[str, Replayed]]:
+    """Every decision of every place, with where it is recorded; of a damaged record those before
+    the damage. The traffic agent puts such a record aside, beside those of its groups."""
     for place in places:
         path = Path(place)
         records = [] if is_postgres(place) else _records(path)
         for record in records:
-            yield from zip(
-                repeat(str(record)), recorder.replay(recorder.read(record)), strict=False
-            )
+            try:
+                again = recorder.replay(recorder.read(record))
+                yield from zip(repeat(str(record)), again, strict=False)
+            except CorruptRecord as error:
+                damaged.append(f"{record}: {error}")
         if records:
             continue
         if not is_postgres(place) and _is_segment(path):
