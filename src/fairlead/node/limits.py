@@ -69,17 +69,16 @@ class Originals:
         return len(self._kept)
 
     def freeze(self, sightings: Iterable[PodSighting], files: CgroupFiles) -> None:
-        """Keep the quota of every container seen for the first time; forget those that went."""
+        """Keep the quota of every container seen for the first time; forget those that went. One
+        that is opted out is not frozen, but its limit may still be one of ours."""
         present: dict[tuple[str, str], Original] = {}
         changed = False
         for sighting in sightings:
-            if sighting.opted_out:
-                continue
             for container in sighting.containers:
                 key = (sighting.uid, container.name)
                 known = self._kept.get(key)
                 if known is None or known.identity != sighting.identity:
-                    quota = _read(files, *key)
+                    quota = None if sighting.opted_out else _read(files, *key)
                     if quota is None:
                         continue
                     known, changed = Original(*key, sighting.identity, quota), True
