@@ -26,6 +26,7 @@ from fairlead.core.traffic.limits import rooms
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane.memory import MemoryDataplane
+from fairlead.host.process import free_port
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup, Table
 from tests.dataplane.backends import HOST, Backends
 from tests.dataplane.clients import Load, Sent, ThreadLoad, request
@@ -384,27 +385,7 @@ class ThreadHeld:
             thread.join()
 
 
-def free_port() -> int:
-    """A port that nobody has, outside of what the kernel hands to clients."""
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for offset in range(2_000):
-        port = low - 1 - (os.getpid() * 61 + _taken() + offset) % 12_000
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind((HOST, port))
-                return port
-    raise AssertionError("no port is free")
-
-
 def flow_source(number: int) -> tuple[str, int]:
     """The client's address and port of a flow: loopback has addresses for every process."""
     pid = os.getpid()
     return f"127.{1 + pid // 250 % 250}.{1 + pid % 250}.{1 + number % 250}", 20_000 + number
-
-
-_COUNTER = iter(range(10**9))
-
-
-def _taken() -> int:
-    return next(_COUNTER)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.host.process import free_port
 from tests.dataplane.backends import Backends
 from tests.dataplane.clients import ThreadLoad, request
-from tests.dataplane.worlds import free_port
 from tests.e2e.traffic_agents import TrafficProcess
 
 PLANES = [

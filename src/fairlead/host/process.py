@@ -1,11 +1,18 @@
-"""Child processes that leave us: in a session of their own, without our terminal and input."""
+"""Child processes in a session of their own, without our terminal and input; ports for them."""
 
+import contextlib
+import errno
+import itertools
 import os
+import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from fairlead.host.kernel import DIE_WITH_PARENT, load_prctl
+
+_PORTS, _ASKED = 12_000, itertools.count()
 
 
 def spawn(
@@ -63,3 +70,18 @@ def run_detached(
         process.kill()
         process.wait()
         raise
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that is free now, outside of those that the kernel hands to clients: any connection
+    could take one of those before a server listens on it."""
+    ranges = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    low = int(ranges.read_text().split()[0]) if ranges.exists() else 32_768
+    first = os.getpid() * 61 + next(_ASKED)
+    for offset in range(_PORTS):
+        port = low - 1 - (first + offset) % _PORTS
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return port
+    raise OSError(errno.EADDRINUSE, f"no port below {low} is free")

@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fairlead.host import files, http
-from fairlead.host.process import spawn
+from fairlead.host.process import free_port, spawn
 from fairlead.kube import components
 from fairlead.kube.assets import Programs
 from fairlead.kube.certificates import Authority
@@ -351,13 +350,6 @@ def apply(programs: Programs, kubeconfig: Path, manifests: Iterable[Mapping[str,
     document = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)})
     flags = ("--server-side", "--force-conflicts", "--field-manager=fairlead-dev")
     kubectl(programs, kubeconfig, "apply", *flags, "-f", "-", text=document)
-
-
-def free_port() -> int:
-    """A port of loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _base64(data: bytes) -> str:

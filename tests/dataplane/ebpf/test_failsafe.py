@@ -13,11 +13,11 @@ from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import EbpfDataplane
+from fairlead.host.process import free_port
 from fairlead.ports.dataplane import Proto, Stale
 from tests.dataplane.ebpf.agent import PORT, STORED_BURST, STORED_PER_S, VIP
 from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited
 from tests.dataplane.tables import table
-from tests.dataplane.worlds import free_port
 
 pytestmark = pytest.mark.component("ebpf")
 

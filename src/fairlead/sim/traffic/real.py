@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairlead.host.process import free_port
 from fairlead.node.state import StateDirectory
 from fairlead.node.traffic.commands import BackendCommand, change_command
 from fairlead.ports.faults import PermanentFault
@@ -133,9 +133,7 @@ class RealRun(ScenarioRun):
         self._file, self._agent_log = folder / "traffic.yaml", folder / "agent.log"
         self._state = StateDirectory(folder / "state")
         self._state.create()
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            self._port = int(probe.getsockname()[1])
+        self._port = free_port(HOST)
         self._began_s = time.monotonic()
         self.retries = Retries(scenario.load, entropy)
         times = arrivals(partial(gap_s, entropy.stream("arrivals")), rate_steps(scenario))
