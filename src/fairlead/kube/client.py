@@ -42,6 +42,8 @@ RETRIES = 4
 WRITERS = 8
 """Requests that are under way at once."""
 T = TypeVar("T", bound=Any)
+MISREAD = (LookupError, TypeError, ValueError, AttributeError)
+"""What an object raises that is not as we expect."""
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -202,15 +204,18 @@ class KubeClient:
             self._pool.submit(write, *given)
 
     def each(self, wanted: set[T], write: Callable[[T], bool]) -> None:
-        """Write several at once; what is done is wanted no more. Raises a fault at the end."""
+        """Write several at once; what is done is wanted no more. Raises a fault at the end, also
+        for one of them that we misread."""
         tried = [(each, self._pool.submit(write, each)) for each in sorted(wanted)]
-        faults = []
+        faults: list[Fault] = []
         for each, future in tried:
             try:
                 if future.result():
                     wanted.discard(each)
             except Fault as fault:
                 faults.append(fault)
+            except MISREAD as error:  # one of them must not keep the others waiting
+                faults.append(TemporaryFault(f"{each}: {error!r}"))
         if faults:
             raise faults[0]
 
@@ -255,12 +260,18 @@ class KubeClient:
         return True
 
     def request(
-        self, method: str, path: str, body: Any = None, content: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        content: str = "application/json",
+        *,
+        retries: int = RETRIES,
     ) -> Document:
         """One request and its reply; raises `ApiError`, or `TemporaryFault` without a reply."""
         sent = None if body is None else msgspec.json.encode(body)
-        for attempt in range(RETRIES + 1):
-            last = attempt == RETRIES
+        for attempt in range(retries + 1):
+            last = attempt == retries
             if self._limit is not None:
                 self._limit.wait()
             try:
@@ -319,7 +330,10 @@ class KubeClient:
         data = response.read()
         if response.status >= 300:
             raise _error(response.status, data, response)
-        return dict(msgspec.json.decode(data)) if data else {}
+        try:
+            return dict(msgspec.json.decode(data)) if data else {}
+        except (ValueError, TypeError) as error:  # a proxy's page
+            raise http.client.HTTPException(f"the answer is no object: {error}") from error
 
     def _connect(self, *, timeout_s: float) -> http.client.HTTPConnection:
         to = self._to
