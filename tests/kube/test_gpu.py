@@ -58,7 +58,7 @@ def test_a_rank_that_fails_ends_the_gang(world: World) -> None:
         ({"owner": "team-b"}, "Invalid", "must be the namespace's owner, 'team-a'"),
         ({"template": {"spec": {"containers": []}}}, "Invalid", "must name a container"),
         (
-            {"template": {"spec": {"containers": [{}], "nodeName": "n1"}}},
+            {"template": {"spec": {"containers": [{"name": "m"}], "nodeName": "n1"}}},
             "Invalid",
             "nodeName: is Fairlead's to set",
         ),

@@ -15,7 +15,7 @@ from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name
-from fairlead.kube.pods import GPU, RunObject
+from fairlead.kube.pods import GPU, RunObject, pod_name
 from fairlead.kube.template import PodTemplate, read_template
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
@@ -256,6 +256,7 @@ class FrontEnd:
                 raise BadInput("spec.malleable", "is not supported on Kubernetes yet")
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
+            refuse_name(key.name, spec["totalGPUs"])
             template = self._template(document)
             spec.pop("template", None)
             if not spec.get("command"):
@@ -357,6 +358,14 @@ def whole(quantity: str) -> int:
     number, scale = found.groups()
     zeros = {"": 0, "k": 3, "M": 6}.get(scale)
     return int(number + "0" * (int(scale[1:]) if zeros is None else zeros))
+
+
+def refuse_name(name: str, ranks: int) -> None:
+    """A rank's name is its pod's host name, so a Run's is a part of one."""
+    if "." in name:
+        raise BadInput("metadata.name", "must not have a dot: it is in its pods' host names")
+    if len(pod_name(name, ranks - 1)) > NAME_MAX:
+        raise BadInput("metadata.name", f"with a rank's number is over {NAME_MAX} long")
 
 
 def is_out(document: Document) -> bool:

@@ -27,6 +27,7 @@ DECISION = f"{GROUP}/decision"
 RUN, RANK = f"{GROUP}/run", f"{GROUP}/rank"
 GATE = f"{GROUP}/lease"
 GPU = "nvidia.com/gpu"
+NO_DEVICE = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 RENDEZVOUS_PORT = 29500
 ENDED = ("Succeeded", "Failed")
 PODS = "/api/v1/pods"
@@ -440,6 +441,7 @@ def pod(job: Job, run: RunObject, rank: Rank, ranks: list[Rank]) -> Document:
     template = run.template
     meta, spec = dict(template.get("metadata") or {}), dict(template.get("spec") or {})
     containers = [dict(container) for container in spec.get("containers") or ()]
+    initial = [dict(container) for container in spec.get("initContainers") or ()]
     if not containers:
         raise PermanentFault("spec.template.spec.containers: must not be empty")
     first = containers[0]
@@ -452,10 +454,14 @@ def pod(job: Job, run: RunObject, rank: Rank, ranks: list[Rank]) -> Document:
         own = [row for row in container.get("env") or () if row.get("name") not in environment]
         added = [{"name": key, "value": value} for key, value in environment.items()]
         container["env"] = [*own, *added]
+    for container in containers[1:] + initial:
+        # Where a container asks for no device, some runtimes give it all of them.
+        container["env"] = [*(container.get("env") or ()), NO_DEVICE]
     spec |= {
         "containers": containers,
+        "initContainers": initial,
         "restartPolicy": "Never",
-        "affinity": {**(spec.get("affinity") or {}), "nodeAffinity": _only(rank.node)},
+        "affinity": {"nodeAffinity": _only(rank.node)},
         "hostname": pod_name(name, rank.number),
         "subdomain": name,
     }

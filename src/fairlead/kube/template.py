@@ -7,6 +7,7 @@ import msgspec
 
 from fairlead.kube.client import Document
 from fairlead.kube.kinds import GROUP
+from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput, check_shape
 
 BYTES_MAX = 256 * 1024
@@ -43,6 +44,9 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     node_name: str | None = None
     scheduling_gates: list[Any] | None = None
     resource_claims: list[Any] | None = None
+    priority_class_name: str | None = None
+    priority: int | None = None
+    preemption_policy: str | None = None
 
 
 class _Template(msgspec.Struct, rename="camel"):
@@ -89,6 +93,12 @@ def read_template(value: Any, where: str = "spec.template") -> PodTemplate:
         "schedulingGates": spec.scheduling_gates,
         "resourceClaims": spec.resource_claims,
         "ephemeralContainers": spec.ephemeral_containers,
+        # Of one pod, it would keep pods of others from the nodes that they have leased.
+        "affinity": spec.affinity,
+        # Who makes room for whom is the engine's decision, and not the scheduler's.
+        "priorityClassName": spec.priority_class_name,
+        "priority": spec.priority is not None,
+        "preemptionPolicy": spec.preemption_policy,
     }
     for field_name, given in taken.items():
         if given:
@@ -97,6 +107,10 @@ def read_template(value: Any, where: str = "spec.template") -> PodTemplate:
     for group, containers in groups.items():
         for i, container in enumerate(containers):
             _refuse_devices(container.resources, f"{where}.spec.{group}[{i}].resources")
+            for row in container.env or ():
+                if str(row.get("name")).startswith(RESERVED_ENV):
+                    why = f"{row['name']} is set by Fairlead from the lease"
+                    raise BadInput(f"{where}.spec.{group}[{i}].env", why)
     return PodTemplate(value)
 
 
