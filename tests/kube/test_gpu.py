@@ -196,3 +196,40 @@ def test_manifests_are_refused_by_the_server_itself(world: World) -> None:
 
 def _refused(world: World, document: dict[str, object]) -> str:
     return world.kubectl("apply", "-f", "-", given=json.dumps(document), check=False)
+
+
+def test_a_namespace_without_room_keeps_no_other_one_waiting(world: World) -> None:
+    """Its run waits for its quota, with its leases; deleted, it gives them back."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none", "namespace": "team-a"},
+        "spec": {"hard": {"pods": "0", "count/gpuleases.fairlead.dev": "0"}},
+    }
+    world.apply(node("n1"), *team("team-a"), *team("team-b"))
+    world.apply(quota)
+    until(
+        lambda: world.get("resourcequotas", "none", "team-a").get("status", {}).get("hard"),
+        "the quota holds",
+    )
+    with world.controlled() as controller:
+        world.apply(run("stuck", 4))
+        world.reach("stuck", "Running")
+        world.apply(run("fine", 4, "team-b"))
+        world.reach("fine", "Running", "team-b")
+        until(lambda: world.names("pods") == ["fine-0"], "the other run has its pod")
+        world.exit("fine-0", 0, "team-b")
+        world.reach("fine", "Completed", "team-b")
+        world.kubectl("-n", "team-a", "delete", "run", "stuck", "--timeout=20s")
+        assert not plane_of(controller).objects.list("Lease")
+
+
+def test_a_namespace_that_is_deleted_gives_its_devices_back(world: World) -> None:
+    world.apply(node("n1"), *team("team-a"), *team("team-b"), run("train", 8))
+    with world.controlled() as controller:
+        world.reach("train", "Running")
+        until(lambda: world.names("pods") == ["train-0"], "the pod is there")
+        world.kubectl("delete", "namespace", "team-a", "--timeout=40s")
+        until(lambda: not plane_of(controller).objects.list("Lease"), "nothing is leased")
+        world.apply(run("next", 8, "team-b"))
+        world.reach("next", "Running", "team-b")
