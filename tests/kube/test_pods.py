@@ -95,3 +95,29 @@ def test_a_template_that_makes_no_pod_ends_its_run(small: Small) -> None:
     (exit,) = until(executor.poll, "it is refused")
     assert exit.lost
     assert "makes no pod" in exit.reason
+
+
+@pytest.mark.parametrize(
+    ("gates", "apart"), [([], True), ([{"name": "fairlead.dev/lease"}], False)]
+)
+def test_a_gang_that_lost_a_rank_while_nobody_looked_has_failed(
+    small: Small, gates: list[Document], apart: bool
+) -> None:
+    """Behind its gate it has not begun: then the rank is made."""
+    job = Job("team-a.a.0123abcd.1", "team-a.a", "team-a", ("x",), ("n1#0", "n2#0"))
+    plain = RunObject("u", {"spec": {"containers": [{"name": "main", "image": "x"}]}})
+    there = rank_pod("a", 0, 2, "Running")
+    there["spec"]["schedulingGates"] = gates
+    put(small.sources.pods, there)
+    executor = PodExecutor(small.client, small.sources, lambda _: plain, lambda: START)
+    executor.start(job)
+    until(lambda: not executor._starting, "the start is done")
+    assert executor.poll() == []
+    sent = [(method, path.rpartition("/")[2]) for method, path, _ in small.client.sent]
+    assert (("POST", "eviction") in sent) == apart
+    assert (("POST", "pods") in sent) != apart
+    if apart:
+        put(small.sources.pods, rank_pod("a", 0, 2, "Failed"), version=2)
+        (exit,) = executor.poll()
+        assert exit.job == job.id
+        assert exit.lost

@@ -132,10 +132,31 @@ class PodExecutor:
         for rank in ranks:
             self._refuse_older(Key(namespace, pod_name(name, rank.number)), job.id)
         if len(ranks) > 1:
+            if self._fell_apart(job, run, ranks):
+                return
             self._create(f"/api/v1/namespaces/{namespace}/services", service(job, run))
         made = [self._create_pod(namespace, pod(job, run, rank, ranks)) for rank in ranks]
         for document in made:
             self._lift_gate(document)
+
+    def _fell_apart(self, job: Job, run: RunObject, ranks: list[Rank]) -> bool:
+        """Whether a gang that was started lacks a rank, which went while we were not looking.
+
+        Gates are lifted when all ranks exist. A rank that was made again would wait for ever for
+        the others, which are past their beginning: it has failed, and `poll` ends the others.
+        """
+        found = {pod.rank: pod for pod in self._of_run(job.run) if pod.job == job.id}
+        missing = [rank for rank in ranks if rank.number not in found]
+        if not missing or all(
+            pod.document["spec"].get("schedulingGates") for pod in found.values()
+        ):
+            return False
+        with self._lock:
+            last = self._last.setdefault(job.id, {})
+            for rank in missing:
+                document = pod(job, run, rank, ranks)
+                last[rank.number] = RankPod(job.id, job.run, rank.number, len(ranks), document)
+        return True
 
     def _done(self, job: Job) -> None:
         with self._lock:
