@@ -6,6 +6,8 @@ import pytest
 
 from tests.kube.world import World, made, node, plane_of, run, team, until
 
+DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+
 
 def test_a_run_is_leased_started_and_settled(world: World) -> None:
     """Leases before pods, pods on the leased nodes only, accounts settled at the end."""
@@ -233,3 +235,18 @@ def test_a_namespace_that_is_deleted_gives_its_devices_back(world: World) -> Non
         until(lambda: not plane_of(controller).objects.list("Lease"), "nothing is leased")
         world.apply(run("next", 8, "team-b"))
         world.reach("next", "Running", "team-b")
+
+
+def test_a_run_that_is_nested_too_deeply_is_refused_alone(world: World) -> None:
+    """The API server stores it; it must not keep the controller from reading the others."""
+    world.apply(node("n1"), *team("team-a"), run("fine", 4))
+    deep = json.dumps(run("deep", 4)).replace('"main"', '"main", "x": ' + DEEP, 1)
+    with world.controlled():
+        world.reach("fine", "Running")
+        world.kubectl("create", "-f", "-", "--validate=false", given=deep)
+        assert "nested" in world.reach("deep", "Refused")["message"]
+        world.apply(run("next", 4))
+        world.reach("next", "Running")
+    with world.controlled():  # reads it again, from a list
+        world.exit("fine-0", 0)
+        world.reach("fine", "Completed")

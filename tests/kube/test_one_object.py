@@ -4,15 +4,17 @@ from typing import Any
 
 import pytest
 
-from fairlead.kube.client import Document
+from fairlead.kube.client import Document, decode
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
-from fairlead.kube.front import whole
+from fairlead.kube.front import TEXT_MAX, whole
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.faults import Fault
 from tests.kube.small import Server, Small, put, refusing, shown
 from tests.kube.world import made, node, run
+
+PLAIN = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
 
 
 @pytest.mark.parametrize(
@@ -150,3 +152,22 @@ def test_reservations_name_runs_of_their_own_namespace_only(small: Small) -> Non
     ((_, verdict),) = [row for row in small.front.verdicts.items() if row[0][0] == "Reservation"]
     assert not verdict.accepted
     assert "team-b.team-a.train" in verdict.message
+
+
+@pytest.mark.parametrize("depth", [1, 500, 1500, 100_000])
+def test_an_object_that_is_nested_too_deeply_is_read_without_its_depths(depth: int) -> None:
+    deep = b'{"a":' * depth + b"[1]" + b"}" * depth
+    text = b'"]}\\\\\\"{["'
+    found = decode(b'{"items":[{"x":%s,"y":%s},{"z":[1,2]}]}' % (deep, text))
+    assert found["items"][0]["y"] == ']}\\"{['
+    assert found["items"][1] == {"z": [1, 2]}
+    assert "a" in found["items"][0]["x"]
+
+
+def test_a_refusal_is_short_whatever_it_names(small: Small) -> None:
+    long = {"metadata": {"labels": {"fairlead.dev/" + "a" * 100_000: "x"}}}
+    small.add("team-a", run("train", 8, template={**PLAIN, **long}))
+    small.turn()
+    ((_, verdict),) = [row for row in small.front.verdicts.items() if row[0][0] == "Run"]
+    assert not verdict.accepted
+    assert len(verdict.message) == TEXT_MAX

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.kube.front import refuse_name
 from fairlead.kube.pods import JOB, RANK, RANKS, RUN, Rank, RunObject, pod, read_pod
-from fairlead.kube.template import BYTES_MAX, read_template
+from fairlead.kube.template import BYTES_MAX, DEPTH_MAX, read_template
 from fairlead.ports.executor import Job
 from fairlead.schema.border import BadInput
 
@@ -18,6 +18,17 @@ MIG = {"nvidia.com/mig-1g.5gb": 1}
 
 def contained(**container: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "main", **container}]}}
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def test_a_template_may_be_nested_as_pods_are() -> None:
+    assert read_template({"x": nested(DEPTH_MAX - 1), **PLAIN})
 
 
 @pytest.mark.parametrize(
@@ -81,6 +92,7 @@ def contained(**container: Any) -> dict[str, Any]:
             "spec.template.spec.initContainers[0].env",
         ),
         (contained(args=["a" * BYTES_MAX]), "spec.template"),
+        ({"x": nested(DEPTH_MAX), **PLAIN}, "spec.template"),
     ],
 )
 def test_a_template_that_is_none_or_goes_around_the_lease_is_refused(

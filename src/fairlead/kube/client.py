@@ -14,6 +14,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 import tempfile
@@ -44,6 +45,7 @@ WRITERS = 8
 T = TypeVar("T", bound=Any)
 MISREAD = (LookupError, TypeError, ValueError, AttributeError)
 """What an object raises that is not as we expect."""
+DEPTH_MAX = 200
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -308,7 +310,7 @@ class KubeClient:
                 if response.status != 200:
                     raise _error(response.status, response.read(), response)
                 while line := response.readline():
-                    event: Document = msgspec.json.decode(line)
+                    event: Document = decode(line)
                     if event["type"] == "ERROR":
                         status = event["object"]
                         message = status.get("message", "the watch ended")
@@ -331,7 +333,7 @@ class KubeClient:
         if response.status >= 300:
             raise _error(response.status, data, response)
         try:
-            return dict(msgspec.json.decode(data)) if data else {}
+            return dict(decode(data)) if data else {}
         except (ValueError, TypeError) as error:  # a proxy's page
             raise http.client.HTTPException(f"the answer is no object: {error}") from error
 
@@ -357,6 +359,29 @@ class KubeClient:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         return headers
+
+
+def decode(data: bytes) -> Any:
+    """JSON as the API server writes it. What is nested too deeply to be read, as a tenant can write
+    in a template, is null below `DEPTH_MAX`: no object may keep us from reading the others."""
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError:
+        return msgspec.json.decode(_cut(data))
+
+
+def _cut(data: bytes) -> bytes:
+    kept, depth, start = [], 0, 0
+    for token in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', data):
+        if token[0] in (b"[", b"{"):
+            depth += 1
+            if depth == DEPTH_MAX + 1:
+                kept.append(data[start : token.start()] + b"null")
+        elif token[0] in (b"]", b"}"):
+            if depth == DEPTH_MAX + 1:
+                start = token.end()
+            depth -= 1
+    return b"".join([*kept, data[start:]])
 
 
 def _error(status: int, data: bytes, response: http.client.HTTPResponse) -> ApiError:

@@ -32,6 +32,8 @@ LOCATION = {
     f"{GROUP}/cluster": "cluster",
     f"{GROUP}/fabric": "fabric",
 }
+TEXT_MAX = 1000
+"""Of what is said of a refusal: it may name a field that is as long as an object can be."""
 ADMIN = Author("kubernetes", admin=True)
 
 
@@ -229,12 +231,14 @@ class FrontEnd:
         try:
             owner = self._apply(kind, key, name, document)
         except BadInput as error:
-            verdict = Acceptance(False, "Invalid", str(error), meta["generation"])
+            verdict = Acceptance(False, "Invalid", str(error)[:TEXT_MAX], meta["generation"])
         except Denied as denied:
-            verdict = Acceptance(False, denied.reason, denied.message, meta["generation"])
+            verdict = Acceptance(
+                False, denied.reason, denied.message[:TEXT_MAX], meta["generation"]
+            )
         except MISREAD as error:
             # One object that we misread must not keep the others waiting.
-            verdict = Acceptance(False, "Unreadable", repr(error), meta["generation"])
+            verdict = Acceptance(False, "Unreadable", repr(error)[:TEXT_MAX], meta["generation"])
         else:
             message = f"submitted for owner {owner!r}" if owner else "in the ledger"
             verdict = Acceptance(True, "Accepted", message, meta["generation"])
