@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from fairlead.engine.gpu import Author
+from fairlead.engine.gpu.values import NotFound
 from fairlead.kube.client import Document, decode
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
@@ -11,6 +13,7 @@ from fairlead.kube.front import TEXT_MAX, whole
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.faults import Fault
+from fairlead.ports.ledger import Archived
 from tests.kube.small import Server, Small, put, refusing, shown
 from tests.kube.world import made, node, run
 
@@ -171,3 +174,18 @@ def test_a_refusal_is_short_whatever_it_names(small: Small) -> None:
     ((_, verdict),) = [row for row in small.front.verdicts.items() if row[0][0] == "Run"]
     assert not verdict.accepted
     assert len(verdict.message) == TEXT_MAX
+
+
+@pytest.mark.parametrize("error", [NotFound("outcome", "7"), Archived("it was moved")])
+def test_an_outcome_that_cannot_be_read_is_left_out(
+    small: Small, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Its entries may be in an archive by now."""
+
+    def get(seq: int, *, author: Author) -> Document:
+        raise error
+
+    monkeypatch.setattr(small.plane.outcome_reports, "get", get)
+    small.mirror._outcomes.add(7)
+    small.turn()
+    assert not small.mirror._outcomes

@@ -120,7 +120,7 @@ class ClusterController:
         )
         plane = self._open_plane(executor)
         self._front = FrontEnd(self._client, plane, self.sources, image=self._image, say=self._say)
-        self._mirror = Mirror(self._client, plane, self.sources, self._front)
+        self._mirror = Mirror(self._client, plane, self.sources, self._front, self._say)
         self.plane = plane
 
     def _find(self, run: str) -> RunObject | None:

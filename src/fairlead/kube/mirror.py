@@ -4,12 +4,16 @@ What is shown follows the ledger's entries; nothing reads it back. After a start
 compared once with what the cluster shows.
 """
 
+from collections.abc import Callable
+
 from fairlead.engine.gpu import Author, ControlPlane
+from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
 from fairlead.kube.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
+from fairlead.ports.ledger import Archived
 from fairlead.schema.objects import API_VERSION
 
 READER = Author("kubernetes", admin=True)
@@ -34,8 +38,14 @@ class Mirror:
     """Writes what changed; `turn` after every turn of the engine."""
 
     def __init__(
-        self, client: KubeClient, plane: ControlPlane, sources: Sources, front: FrontEnd
+        self,
+        client: KubeClient,
+        plane: ControlPlane,
+        sources: Sources,
+        front: FrontEnd,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._say = say
         self._client, self._plane, self._sources = client, plane, sources
         self._front, self._leases = front, sources.leases
         self._seq: int | None = None
@@ -175,6 +185,8 @@ class Mirror:
             self._write_outcome(seq)
         except ApiError:
             return False
+        except (Archived, Denied) as error:  # its entries can be read no more
+            self._say(f"outcome {seq} is not shown: {error}")
         return True
 
     def _write_outcome(self, seq: int) -> None:
