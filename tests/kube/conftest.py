@@ -13,6 +13,7 @@ from fairlead.kube.cluster import Cluster
 from fairlead.kube.components import ClusterOptions
 from fairlead.kube.kinds import crds
 from fairlead.kube.pins import AssetSet
+from tests.kube.small import Small
 from tests.kube.world import World
 
 NODES, GPUS = 4, 8
@@ -74,3 +75,11 @@ def only_real_node() -> Iterator[None]:
     """There is one real node per machine: test processes take turns."""
     with files.holding(Path(tempfile.gettempdir()) / "fairlead-tests-real-node.lock"):
         yield
+
+
+@pytest.fixture
+def small() -> Iterator[Small]:
+    """The controller's parts without a server."""
+    made = Small()
+    yield made
+    made.client.close()

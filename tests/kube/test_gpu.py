@@ -6,6 +6,8 @@ import pytest
 
 from tests.kube.world import World, made, node, plane_of, run, team, until
 
+DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+
 
 def test_a_run_is_leased_started_and_settled(world: World) -> None:
     """Leases before pods, pods on the leased nodes only, accounts settled at the end."""
@@ -58,7 +60,7 @@ def test_a_rank_that_fails_ends_the_gang(world: World) -> None:
         ({"owner": "team-b"}, "Invalid", "must be the namespace's owner, 'team-a'"),
         ({"template": {"spec": {"containers": []}}}, "Invalid", "must name a container"),
         (
-            {"template": {"spec": {"containers": [{"name": "main"}], "nodeName": "n1"}}},
+            {"template": {"spec": {"containers": [{"name": "m"}], "nodeName": "n1"}}},
             "Invalid",
             "nodeName: is Fairlead's to set",
         ),
@@ -196,3 +198,55 @@ def test_manifests_are_refused_by_the_server_itself(world: World) -> None:
 
 def _refused(world: World, document: dict[str, object]) -> str:
     return world.kubectl("apply", "-f", "-", given=json.dumps(document), check=False)
+
+
+def test_a_namespace_without_room_keeps_no_other_one_waiting(world: World) -> None:
+    """Its run waits for its quota, with its leases; deleted, it gives them back."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none", "namespace": "team-a"},
+        "spec": {"hard": {"pods": "0", "count/gpuleases.fairlead.dev": "0"}},
+    }
+    world.apply(node("n1"), *team("team-a"), *team("team-b"))
+    world.apply(quota)
+    until(
+        lambda: world.get("resourcequotas", "none", "team-a").get("status", {}).get("hard"),
+        "the quota holds",
+    )
+    with world.controlled() as controller:
+        world.apply(run("stuck", 4))
+        world.reach("stuck", "Running")
+        world.apply(run("fine", 4, "team-b"))
+        world.reach("fine", "Running", "team-b")
+        until(lambda: world.names("pods") == ["fine-0"], "the other run has its pod")
+        world.exit("fine-0", 0, "team-b")
+        world.reach("fine", "Completed", "team-b")
+        world.kubectl("-n", "team-a", "delete", "run", "stuck", "--timeout=20s")
+        assert not plane_of(controller).objects.list("Lease")
+
+
+def test_a_namespace_that_is_deleted_gives_its_devices_back(world: World) -> None:
+    world.apply(node("n1"), *team("team-a"), *team("team-b"), run("train", 8))
+    with world.controlled() as controller:
+        world.reach("train", "Running")
+        until(lambda: world.names("pods") == ["train-0"], "the pod is there")
+        world.kubectl("delete", "namespace", "team-a", "--timeout=40s")
+        until(lambda: not plane_of(controller).objects.list("Lease"), "nothing is leased")
+        world.apply(run("next", 8, "team-b"))
+        world.reach("next", "Running", "team-b")
+
+
+def test_a_run_that_is_nested_too_deeply_is_refused_alone(world: World) -> None:
+    """The API server stores it; it must not keep the controller from reading the others."""
+    world.apply(node("n1"), *team("team-a"), run("fine", 4))
+    deep = json.dumps(run("deep", 4)).replace('"main"', '"main", "x": ' + DEEP, 1)
+    with world.controlled():
+        world.reach("fine", "Running")
+        world.kubectl("create", "-f", "-", "--validate=false", given=deep)
+        assert "nested" in world.reach("deep", "Refused")["message"]
+        world.apply(run("next", 4))
+        world.reach("next", "Running")
+    with world.controlled():  # reads it again, from a list
+        world.exit("fine-0", 0)
+        world.reach("fine", "Completed")

@@ -4,18 +4,31 @@ from typing import Any
 
 import pytest
 
+from fairlead.kube.front import refuse_name
 from fairlead.kube.pods import JOB, RANK, RANKS, RUN, Rank, RunObject, pod, read_pod
-from fairlead.kube.template import BYTES_MAX, read_template
+from fairlead.kube.template import BYTES_MAX, DEPTH_MAX, read_template
 from fairlead.ports.executor import Job
 from fairlead.schema.border import BadInput
 
 PLAIN = {"spec": {"containers": [{"name": "main", "image": "x", "args": ["a"]}]}}
 GPU = {"nvidia.com/gpu": "1"}
+ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 MIG = {"nvidia.com/mig-1g.5gb": 1}
 
 
 def contained(**container: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "main", **container}]}}
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def test_a_template_may_be_nested_as_pods_are() -> None:
+    assert read_template({"x": nested(DEPTH_MAX - 1), **PLAIN})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +73,26 @@ def contained(**container: Any) -> dict[str, Any]:
             {"spec": {**PLAIN["spec"], "schedulingGates": [{"name": "a"}]}},
             "spec.template.spec.schedulingGates",
         ),
+        (
+            {"spec": {**PLAIN["spec"], "affinity": {"podAntiAffinity": {}}}},
+            "spec.template.spec.affinity",
+        ),
+        (
+            {"spec": {**PLAIN["spec"], "priorityClassName": "system-node-critical"}},
+            "spec.template.spec.priorityClassName",
+        ),
+        ({"spec": {**PLAIN["spec"], "priority": 0}}, "spec.template.spec.priority"),
+        (
+            {"spec": {**PLAIN["spec"], "preemptionPolicy": "Never"}},
+            "spec.template.spec.preemptionPolicy",
+        ),
+        (contained(env=[ALL]), "spec.template.spec.containers[0].env"),
+        (
+            {"spec": {**PLAIN["spec"], "initContainers": [{"name": "i", "env": [ALL]}]}},
+            "spec.template.spec.initContainers[0].env",
+        ),
         (contained(args=["a" * BYTES_MAX]), "spec.template"),
+        ({"x": nested(DEPTH_MAX), **PLAIN}, "spec.template"),
     ],
 )
 def test_a_template_that_is_none_or_goes_around_the_lease_is_refused(
@@ -85,6 +117,35 @@ def test_the_lease_adds_devices_node_and_rank() -> None:
     found = read_pod({**made, "status": {}})
     assert found is not None
     assert (found.job, found.run, found.rank, found.ranks) == (job.id, "team.a", 1, 2)
+
+
+def test_a_container_without_devices_sees_none() -> None:
+    """The runtime would give it those of the whole node."""
+    containers = [{"name": "main", "image": "x"}, {"name": "side", "image": "x"}]
+    template = read_template(
+        {"spec": {"containers": containers, "initContainers": [{"name": "first", "image": "x"}]}}
+    )
+    job = Job("team.a.0123abcd.1", "team.a", "team", ("x",), ("n1#0",))
+    rank = Rank(0, "n1", 1)
+    spec = pod(job, RunObject("uid", template.document), rank, [rank])["spec"]
+    seen = {
+        container["name"]: [row["value"] for row in container["env"] if row["name"] == ALL["name"]]
+        for container in spec["containers"] + spec["initContainers"]
+    }
+    assert seen == {"main": [], "side": ["void"], "first": ["void"]}
+    assert "env" not in containers[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "fits"),
+    [("train", 8, True), ("train.v2", 8, False), ("a" * 61, 10, True), ("a" * 61, 11, False)],
+)
+def test_a_runs_name_is_part_of_a_host_name(name: str, gpus: int, fits: bool) -> None:
+    if fits:
+        refuse_name(name, gpus)
+    else:
+        with pytest.raises(BadInput, match=r"metadata\.name"):
+            refuse_name(name, gpus)
 
 
 @pytest.mark.parametrize(

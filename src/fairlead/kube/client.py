@@ -14,6 +14,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 import tempfile
@@ -42,6 +43,9 @@ RETRIES = 4
 WRITERS = 8
 """Requests that are under way at once."""
 T = TypeVar("T", bound=Any)
+MISREAD = (LookupError, TypeError, ValueError, AttributeError)
+"""What an object raises that is not as we expect."""
+DEPTH_MAX = 200
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -202,15 +206,18 @@ class KubeClient:
             self._pool.submit(write, *given)
 
     def each(self, wanted: set[T], write: Callable[[T], bool]) -> None:
-        """Write several at once; what is done is wanted no more. Raises a fault at the end."""
+        """Write several at once; what is done is wanted no more. Raises a fault at the end, also
+        for one of them that we misread."""
         tried = [(each, self._pool.submit(write, each)) for each in sorted(wanted)]
-        faults = []
+        faults: list[Fault] = []
         for each, future in tried:
             try:
                 if future.result():
                     wanted.discard(each)
             except Fault as fault:
                 faults.append(fault)
+            except MISREAD as error:  # one of them must not keep the others waiting
+                faults.append(TemporaryFault(f"{each}: {error!r}"))
         if faults:
             raise faults[0]
 
@@ -255,12 +262,18 @@ class KubeClient:
         return True
 
     def request(
-        self, method: str, path: str, body: Any = None, content: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        content: str = "application/json",
+        *,
+        retries: int = RETRIES,
     ) -> Document:
         """One request and its reply; raises `ApiError`, or `TemporaryFault` without a reply."""
         sent = None if body is None else msgspec.json.encode(body)
-        for attempt in range(RETRIES + 1):
-            last = attempt == RETRIES
+        for attempt in range(retries + 1):
+            last = attempt == retries
             if self._limit is not None:
                 self._limit.wait()
             try:
@@ -297,7 +310,7 @@ class KubeClient:
                 if response.status != 200:
                     raise _error(response.status, response.read(), response)
                 while line := response.readline():
-                    event: Document = msgspec.json.decode(line)
+                    event: Document = decode(line)
                     if event["type"] == "ERROR":
                         status = event["object"]
                         message = status.get("message", "the watch ended")
@@ -319,7 +332,10 @@ class KubeClient:
         data = response.read()
         if response.status >= 300:
             raise _error(response.status, data, response)
-        return dict(msgspec.json.decode(data)) if data else {}
+        try:
+            return dict(decode(data)) if data else {}
+        except (ValueError, TypeError) as error:  # a proxy's page
+            raise http.client.HTTPException(f"the answer is no object: {error}") from error
 
     def _connect(self, *, timeout_s: float) -> http.client.HTTPConnection:
         to = self._to
@@ -343,6 +359,29 @@ class KubeClient:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         return headers
+
+
+def decode(data: bytes) -> Any:
+    """JSON as the API server writes it. What is nested too deeply to be read, as a tenant can write
+    in a template, is null below `DEPTH_MAX`: no object may keep us from reading the others."""
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError:
+        return msgspec.json.decode(_cut(data))
+
+
+def _cut(data: bytes) -> bytes:
+    kept, depth, start = [], 0, 0
+    for token in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', data):
+        if token[0] in (b"[", b"{"):
+            depth += 1
+            if depth == DEPTH_MAX + 1:
+                kept.append(data[start : token.start()] + b"null")
+        elif token[0] in (b"]", b"}"):
+            if depth == DEPTH_MAX + 1:
+                start = token.end()
+            depth -= 1
+    return b"".join([*kept, data[start:]])
 
 
 def _error(status: int, data: bytes, response: http.client.HTTPResponse) -> ApiError:

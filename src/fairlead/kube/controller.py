@@ -96,15 +96,23 @@ class ClusterController:
             if self.plane is None:
                 self._begin()
                 self._say("leads")
-            plane, front, mirror = self.plane, self._front, self._mirror
-            if plane is None or front is None or mirror is None:
-                return
-            front.turn()
-            plane.reconcile()
-            mirror.turn()
-            self.turns += 1
         except Fault as fault:
             self._say(f"is retried: {fault}")
+        plane, front, mirror = self.plane, self._front, self._mirror
+        if plane is None or front is None or mirror is None:
+            return
+        # Each has its turn, whatever became of the one before: what cannot be read or shown must
+        # not keep runs from ending.
+        done = [self._try(part) for part in (front.turn, plane.reconcile, mirror.turn)]
+        self.turns += all(done)
+
+    def _try(self, part: Callable[[], None]) -> bool:
+        try:
+            part()
+        except Fault as fault:
+            self._say(f"is retried: {fault}")
+            return False
+        return True
 
     def _begin(self) -> None:
         executor = PodExecutor(
@@ -112,7 +120,7 @@ class ClusterController:
         )
         plane = self._open_plane(executor)
         self._front = FrontEnd(self._client, plane, self.sources, image=self._image, say=self._say)
-        self._mirror = Mirror(self._client, plane, self.sources, self._front)
+        self._mirror = Mirror(self._client, plane, self.sources, self._front, self._say)
         self.plane = plane
 
     def _find(self, run: str) -> RunObject | None:

@@ -4,6 +4,7 @@ The lease keeps replicas from working against each other; it is not what makes t
 controller that does not know it yet appends to the ledger at a size that has moved, and is refused.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class Election:
         if self.leads:
             self._held_until = 0.0
             patch = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
-            self._client.patch(f"{self._path}/{NAME}", patch)
+            with contextlib.suppress(Fault):  # they wait for our time to be over instead
+                self._client.patch(f"{self._path}/{NAME}", patch)
 
     def _renew(self) -> None:
         began, found = self._clock(), self._client.get(f"{self._path}/{NAME}")
@@ -98,7 +100,7 @@ class Election:
 
     def _document(self, found: Document | None) -> Document:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        before = {} if found is None else found["spec"]
+        before = {} if found is None else found.get("spec", {})
         ours = before.get("holderIdentity") == self.identity
         metadata: Document = {"name": NAME, "namespace": self._namespace}
         if found is not None:

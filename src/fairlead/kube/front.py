@@ -5,15 +5,17 @@ be left out, and is refused when it names another one. What the engine refuses i
 condition `Accepted`.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.values import Denied
-from fairlead.kube.client import ApiError, Document, KubeClient
+from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name
-from fairlead.kube.pods import GPU, RunObject
+from fairlead.kube.pods import GPU, RunObject, pod_name
 from fairlead.kube.template import PodTemplate, read_template
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
@@ -30,6 +32,8 @@ LOCATION = {
     f"{GROUP}/cluster": "cluster",
     f"{GROUP}/fabric": "fabric",
 }
+TEXT_MAX = 1000
+"""Of what is said of a refusal: it may name a field that is as long as an object can be."""
 ADMIN = Author("kubernetes", admin=True)
 
 
@@ -67,6 +71,8 @@ class FrontEnd:
         """Nodes to look at in the next turn."""
         self._node_uids: dict[Key, str] = {}
         self._bindings_changed = True
+        self._failing: dict[str, str] = {}
+        """Objects that cannot be followed, and why, as was said."""
         self.verdicts: dict[tuple[str, Key], Acceptance] = {}
         self.bound: dict[str, Document] = {}
         """The bindings that hold, by namespace."""
@@ -76,20 +82,31 @@ class FrontEnd:
         sources = self._sources
         self._nodes |= sources.nodes.take_changed().keys() | sources.nodes.take_gone().keys()
         for key in sorted(self._nodes):
-            if self._follow_node(key):
+            if self._attempt(f"node {key.name}", partial(self._follow_node, key)):
                 self._nodes.discard(key)
         if sources.bindings.take_changed() or sources.namespaces.take_changed():
             self._bindings_changed = True
         if self._bindings_changed:
-            self._bind()
+            self._bindings_changed = not self._bind()
             self._waiting["Run"] |= self._refused("Run")
-            self._bindings_changed = False
         for kind, waiting in self._waiting.items():
             waiting.update(sources.of(kind).take_changed())
             for key in sorted(waiting):
-                if self._follow(kind, key):
+                if self._attempt(f"{kind} {'/'.join(key)}", partial(self._follow, kind, key)):
                     waiting.discard(key)
         self._client.each(self._unheld, lambda pair: self._hold(*pair))
+
+    def _attempt(self, what: str, follow: Callable[[], bool]) -> bool:
+        """One object that we misread, or that the engine refuses, keeps no other one waiting."""
+        try:
+            done = follow()
+        except (Denied, *MISREAD) as error:
+            if self._failing.get(what) != repr(error):
+                self._failing[what] = repr(error)
+                self._say(f"{what} is left as it is: {error!r}")
+            return False
+        self._failing.pop(what, None)
+        return done
 
     def find_run(self, name: str) -> RunObject | None:
         """The cluster's object of a run of the ledger, if it is the one that was submitted."""
@@ -119,10 +136,11 @@ class FrontEnd:
         """
         document = self._sources.nodes.get(key)
         before = self._plane.objects.get("Node", key.name)
-        manifest = None if document is None else node_manifest(document)
+        out = document is None or is_out(document)
+        manifest = None if document is None or out else node_manifest(document)
         uid = None if document is None else document["metadata"]["uid"]
         replaced = self._node_uids.get(key, uid) != uid
-        if before is not None and (replaced or manifest is None):
+        if before is not None and (replaced or out):
             self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
             before = self._plane.objects.get("Node", key.name)
         if uid is not None:
@@ -130,6 +148,10 @@ class FrontEnd:
         if manifest is not None:
             if before is None or before["spec"] != {**before["spec"], **manifest["spec"]}:
                 self._try_apply(manifest)
+        elif before is not None and not out:
+            # Its devices are not reported, as after a restart of the kubelet: what runs there may
+            # run on, and nothing is added.
+            self._plane.verbs.act("Node", key.name, "cordon", author=ADMIN)
         elif before is not None and document is None:
             if before["status"]["leases"]:
                 return False
@@ -145,10 +167,10 @@ class FrontEnd:
 
     # -- whose a namespace is ---------------------------------------------------------------------
 
-    def _bind(self) -> None:
+    def _bind(self) -> bool:
         """A binding holds for the namespace that it was made for, and not for one that was made
-        under the same name afterwards."""
-        self.bound = {}
+        under the same name afterwards. Returns whether every binding shows it."""
+        self.bound, shown = {}, True
         for key, binding in sorted(self._sources.bindings.all().items()):
             name = binding["spec"]["namespace"]
             namespace = self._sources.namespaces.get(Key("", name))
@@ -165,7 +187,12 @@ class FrontEnd:
                 self.bound[name] = binding
                 known = namespace["metadata"]["uid"]
                 verdict = (True, "Bound", f"runs of {name!r} are {binding['spec']['owner']!r}'s")
-            self._show_binding(key, binding, known, verdict)
+            try:
+                self._show_binding(key, binding, known, verdict)
+            except ApiError as error:
+                shown = False
+                self._say(f"binding {key.name} does not show that it is {verdict[1]}: {error}")
+        return shown
 
     def _show_binding(
         self, key: Key, binding: Document, uid: str | None, verdict: tuple[bool, str, str]
@@ -204,12 +231,14 @@ class FrontEnd:
         try:
             owner = self._apply(kind, key, name, document)
         except BadInput as error:
-            verdict = Acceptance(False, "Invalid", str(error), meta["generation"])
+            verdict = Acceptance(False, "Invalid", str(error)[:TEXT_MAX], meta["generation"])
         except Denied as denied:
-            verdict = Acceptance(False, denied.reason, denied.message, meta["generation"])
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            verdict = Acceptance(
+                False, denied.reason, denied.message[:TEXT_MAX], meta["generation"]
+            )
+        except MISREAD as error:
             # One object that we misread must not keep the others waiting.
-            verdict = Acceptance(False, "Unreadable", repr(error), meta["generation"])
+            verdict = Acceptance(False, "Unreadable", repr(error)[:TEXT_MAX], meta["generation"])
         else:
             message = f"submitted for owner {owner!r}" if owner else "in the ledger"
             verdict = Acceptance(True, "Accepted", message, meta["generation"])
@@ -231,6 +260,7 @@ class FrontEnd:
                 raise BadInput("spec.malleable", "is not supported on Kubernetes yet")
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
+            refuse_name(key.name, spec["totalGPUs"])
             template = self._template(document)
             spec.pop("template", None)
             if not spec.get("command"):
@@ -324,12 +354,35 @@ class FrontEnd:
 # -- documents ------------------------------------------------------------------------------------
 
 
+def whole(quantity: str) -> int:
+    """A quantity of Kubernetes that counts things: "8", "8k", "1e3". Raises `ValueError`."""
+    found = re.fullmatch(r"([0-9]{1,18})(|k|M|[eE][0-9]|[eE]1[0-2])", quantity)
+    if found is None:
+        raise ValueError(f"{quantity!r} is no number of devices")
+    number, scale = found.groups()
+    zeros = {"": 0, "k": 3, "M": 6}.get(scale)
+    return int(number + "0" * (int(scale[1:]) if zeros is None else zeros))
+
+
+def refuse_name(name: str, ranks: int) -> None:
+    """A rank's name is its pod's host name, so a Run's is a part of one."""
+    if "." in name:
+        raise BadInput("metadata.name", "must not have a dot: it is in its pods' host names")
+    if len(pod_name(name, ranks - 1)) > NAME_MAX:
+        raise BadInput("metadata.name", f"with a rank's number is over {NAME_MAX} long")
+
+
+def is_out(document: Document) -> bool:
+    """Whether a node is declared out of service, or is being deleted."""
+    taints = {taint["key"] for taint in document.get("spec", {}).get("taints") or ()}
+    return OUT_OF_SERVICE in taints or "deletionTimestamp" in document["metadata"]
+
+
 def node_manifest(document: Document) -> Document | None:
-    """A node of the cluster as the engine's; None without GPUs, or out of service."""
+    """A node of the cluster as the engine's; None without GPUs."""
     meta, spec = document["metadata"], document.get("spec", {})
-    taints = {taint["key"] for taint in spec.get("taints") or ()}
-    devices = int(document.get("status", {}).get("allocatable", {}).get(GPU, 0))
-    if not devices or OUT_OF_SERVICE in taints or "deletionTimestamp" in meta:
+    devices = whole(document.get("status", {}).get("allocatable", {}).get(GPU, "0"))
+    if not devices:
         return None
     labels = meta.get("labels", {})
     return {

@@ -4,12 +4,16 @@ What is shown follows the ledger's entries; nothing reads it back. After a start
 compared once with what the cluster shows.
 """
 
+from collections.abc import Callable
+
 from fairlead.engine.gpu import Author, ControlPlane
+from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
 from fairlead.kube.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
+from fairlead.ports.ledger import Archived
 from fairlead.schema.objects import API_VERSION
 
 _PUBLIC = Author("kubernetes-mirror")
@@ -33,8 +37,14 @@ class Mirror:
     """Writes what changed; `turn` after every turn of the engine."""
 
     def __init__(
-        self, client: KubeClient, plane: ControlPlane, sources: Sources, front: FrontEnd
+        self,
+        client: KubeClient,
+        plane: ControlPlane,
+        sources: Sources,
+        front: FrontEnd,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._say = say
         self._client, self._plane, self._sources = client, plane, sources
         self._front, self._leases = front, sources.leases
         self._seq: int | None = None
@@ -134,13 +144,22 @@ class Mirror:
         return True
 
     def _show_lease(self, name: str, lease: Document | None) -> bool:
+        """Whether it is shown as it is. One that is refused, by a quota or because its namespace
+        ends, keeps no other one waiting."""
+        try:
+            self._write_lease(name, lease)
+        except ApiError as error:
+            return error.status in (404, 409)  # its namespace is gone; or it is shown
+        return True
+
+    def _write_lease(self, name: str, lease: Document | None) -> None:
         namespace = kube_name(name)[0]
         kind, key = KINDS["GPULease"], Key(namespace, name)
         shown = self._leases.get(key)
         if lease is None or not _is_open(lease):
             if shown is not None:
                 self._client.delete(kind.path(namespace, name))
-            return True
+            return
         if shown is None:
             spec = {**lease["spec"], "run": kube_name(lease["spec"]["run"])[1]}
             document = {
@@ -153,17 +172,23 @@ class Mirror:
                 },
                 "spec": {field: value for field, value in spec.items() if value is not None},
             }
-            try:
-                shown = self._client.create(kind.path(namespace), document)
-                rows = [Conditions(shown).row("Open", lease["spec"]["reason"], "", holds=True)]
-                patch = {"status": {**lease["status"], "conditions": rows}}
-                self._leases.put(self._client.patch(kind.path(namespace, name, "status"), patch))
-            except ApiError as error:
-                if error.status not in (404, 409):  # its namespace is gone; or it is shown
-                    raise
-        return True
+            shown = self._client.create(kind.path(namespace), document)
+        rows = [Conditions(shown).row("Open", lease["spec"]["reason"], "", holds=True)]
+        status, before = {**lease["status"], "conditions": rows}, shown.get("status", {})
+        if any(before.get(field) != value for field, value in status.items()):
+            path = kind.path(namespace, name, "status")
+            self._leases.put(self._client.patch(path, {"status": status}))
 
     def _show_outcome(self, seq: int) -> bool:
+        try:
+            self._write_outcome(seq)
+        except ApiError:
+            return False
+        except (Archived, Denied) as error:  # its entries can be read no more
+            self._say(f"outcome {seq} is not shown: {error}")
+        return True
+
+    def _write_outcome(self, seq: int) -> None:
         report = self._plane.outcome_reports.get(seq, author=_PUBLIC)
         kind, name = KINDS["ResolverOutcome"], f"outcome-{seq}"
         spec = {"outcome": seq, "chain": report["chain"], "k": report["k"]}
@@ -181,7 +206,6 @@ class Mirror:
         rows = [Conditions(shown).row("Applied", stage.title(), "", holds=stage == "applied")]
         status = {"stage": stage, "label": report.get("label"), "conditions": rows}
         self._client.patch(kind.path(name=name, sub="status"), {"status": status})
-        return True
 
     def _event(self, kind: str, key: Key, reason: str, type: str, event: Document) -> None:
         document = self._sources.of(kind).get(key)
@@ -210,7 +234,9 @@ class Mirror:
         try:
             self._client.create(f"/api/v1/namespaces/{namespace}/events", body)
         except ApiError as error:
-            if error.status not in (403, 404, 409):  # the namespace is ending; or it is there
+            # It is there, or refused for good (its namespace ends, a policy): what follows in the
+            # ledger is shown all the same.
+            if error.passes:
                 raise
 
 

@@ -7,6 +7,7 @@ never runs twice. Its devices are free when it has ended or is gone, and not whi
 """
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fairlead.kube.client import ApiError, Document, KubeClient, gone
+from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient, gone
 from fairlead.kube.kinds import GROUP, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.ports.executor import Exit, Job
@@ -26,9 +27,11 @@ DECISION = f"{GROUP}/decision"
 RUN, RANK = f"{GROUP}/run", f"{GROUP}/rank"
 GATE = f"{GROUP}/lease"
 GPU = "nvidia.com/gpu"
+NO_DEVICE = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 RENDEZVOUS_PORT = 29500
 ENDED = ("Succeeded", "Failed")
 PODS = "/api/v1/pods"
+_COUNT = re.compile("[0-9]{1,6}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ class PodExecutor:
             if job.id in self._starting or job.id in self._refused:
                 return
             self._starting[job.id] = job
+            self._stopping.discard(job.run)
         self._client.later(self._make, job)
 
     def _make(self, job: Job) -> None:
@@ -113,6 +117,8 @@ class PodExecutor:
             self._refuse(job, str(fault))
         except Fault as fault:
             self._later(job, str(fault))
+        except MISREAD as error:
+            self._refuse(job, f"the template makes no pod: {error!r}")
         else:
             self._done(job)
         self._wake()
@@ -126,10 +132,31 @@ class PodExecutor:
         for rank in ranks:
             self._refuse_older(Key(namespace, pod_name(name, rank.number)), job.id)
         if len(ranks) > 1:
+            if self._fell_apart(job, run, ranks):
+                return
             self._create(f"/api/v1/namespaces/{namespace}/services", service(job, run))
         made = [self._create_pod(namespace, pod(job, run, rank, ranks)) for rank in ranks]
         for document in made:
             self._lift_gate(document)
+
+    def _fell_apart(self, job: Job, run: RunObject, ranks: list[Rank]) -> bool:
+        """Whether a gang that was started lacks a rank, which went while we were not looking.
+
+        Gates are lifted when all ranks exist. A rank that was made again would wait for ever for
+        the others, which are past their beginning: it has failed, and `poll` ends the others.
+        """
+        found = {pod.rank: pod for pod in self._of_run(job.run) if pod.job == job.id}
+        missing = [rank for rank in ranks if rank.number not in found]
+        if not missing or all(
+            pod.document["spec"].get("schedulingGates") for pod in found.values()
+        ):
+            return False
+        with self._lock:
+            last = self._last.setdefault(job.id, {})
+            for rank in missing:
+                document = pod(job, run, rank, ranks)
+                last[rank.number] = RankPod(job.id, job.run, rank.number, len(ranks), document)
+        return True
 
     def _done(self, job: Job) -> None:
         with self._lock:
@@ -149,16 +176,20 @@ class PodExecutor:
             self._remove(job)
 
     def _try_again(self) -> None:
+        """A run that is to end is not started any more: no exit would ever come of it."""
         with self._lock:
-            late = [self._starting[id] for id in self._late if id in self._starting]
+            late = [self._starting.pop(id) for id in self._late if id in self._starting]
+            late = [job for job in late if job.run not in self._stopping]
+            self._starting |= {job.id: job for job in late}
             self._late.clear()
         for job in late:
             self._client.later(self._make, job)
 
     def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
-        self._stopping.add(run)
+        with self._lock:
+            self._stopping.add(run)
         for pod in self._of_run(run):
-            leaving = pod.leaving and self._node_is_there(pod.document)
+            leaving = pod.leaving_within(grace_ms) and self._node_is_there(pod.document)
             if not pod.ended and not leaving:
                 self._evict(pod.document, grace_ms, decision)
 
@@ -228,7 +259,8 @@ class PodExecutor:
             if failed:  # a gang without one of its ranks waits for ever
                 for pod in living:
                     if not pod.leaving:
-                        self._evict(pod.document, None, job)
+                        with contextlib.suppress(Fault):  # the next turn asks again
+                            self._evict(pod.document, None, job)
             return None
         any_pod = next(iter(pods.values()))
         if len(pods) < any_pod.ranks and not failed:
@@ -302,7 +334,7 @@ class PodExecutor:
             self._client.delete(self._path(document), options)
             return
         if grace_ms is not None:
-            options["gracePeriodSeconds"] = -(-grace_ms // 1000)
+            options["gracePeriodSeconds"] = grace_s(grace_ms)
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -314,10 +346,14 @@ class PodExecutor:
             "deleteOptions": options,
         }
         try:
-            self._client.request("POST", f"{self._path(document)}/eviction", body)
+            self._client.request("POST", f"{self._path(document)}/eviction", body, retries=0)
         except ApiError as error:
             if gone(error) or error.status == 409:
                 return  # it is gone, or another by now
+            if error.status == 429:
+                # A disruption budget of the tenant: it does not stand above a recorded decision.
+                self._client.delete(self._path(document), options)
+                return
             raise TemporaryFault(f"cannot evict {meta['name']}: {error.message}") from error
 
     def _node_is_there(self, document: Document) -> bool:
@@ -354,6 +390,11 @@ class RankPod:
     def leaving(self) -> bool:
         return "deletionTimestamp" in self.document["metadata"]
 
+    def leaving_within(self, grace_ms: int) -> bool:
+        """Whether it was asked to end, and no later than it is asked to now."""
+        granted = self.document["metadata"].get("deletionGracePeriodSeconds", 0)
+        return self.leaving and granted <= grace_s(grace_ms)
+
 
 def read_pod(document: Document) -> RankPod | None:
     """None for a pod that is not what we make: users can write our labels, in their namespaces."""
@@ -362,11 +403,16 @@ def read_pod(document: Document) -> RankPod | None:
     job, name = annotations.get(JOB, ""), labels.get(RUN, "")
     rank, ranks = labels.get(RANK, ""), annotations.get(RANKS, "")
     run = engine_name(meta["namespace"], name)
-    if job.rsplit(".", 2)[0] != run or not (rank.isdecimal() and ranks.isdecimal()):
+    if job.rsplit(".", 2)[0] != run or not (_COUNT.fullmatch(rank) and _COUNT.fullmatch(ranks)):
         return None
     if meta["name"] != pod_name(name, int(rank)) or int(rank) >= int(ranks):
         return None
     return RankPod(job, run, int(rank), int(ranks), document)
+
+
+def grace_s(grace_ms: int) -> int:
+    """At least a second: with none the server forgets the pod while it may still run."""
+    return max(1, -(-grace_ms // 1000))
 
 
 def _ended(document: Document) -> list[Document]:
@@ -416,6 +462,7 @@ def pod(job: Job, run: RunObject, rank: Rank, ranks: list[Rank]) -> Document:
     template = run.template
     meta, spec = dict(template.get("metadata") or {}), dict(template.get("spec") or {})
     containers = [dict(container) for container in spec.get("containers") or ()]
+    initial = [dict(container) for container in spec.get("initContainers") or ()]
     if not containers:
         raise PermanentFault("spec.template.spec.containers: must not be empty")
     first = containers[0]
@@ -428,10 +475,14 @@ def pod(job: Job, run: RunObject, rank: Rank, ranks: list[Rank]) -> Document:
         own = [row for row in container.get("env") or () if row.get("name") not in environment]
         added = [{"name": key, "value": value} for key, value in environment.items()]
         container["env"] = [*own, *added]
+    for container in containers[1:] + initial:
+        # Where a container asks for no device, some runtimes give it all of them.
+        container["env"] = [*(container.get("env") or ()), NO_DEVICE]
     spec |= {
         "containers": containers,
+        "initContainers": initial,
         "restartPolicy": "Never",
-        "affinity": {**(spec.get("affinity") or {}), "nodeAffinity": _only(rank.node)},
+        "affinity": {"nodeAffinity": _only(rank.node)},
         "hostname": pod_name(name, rank.number),
         "subdomain": name,
     }

@@ -1,15 +1,18 @@
 """A run's pod template, as tenants write it: read as what it must be, and held to its lease."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from fairlead.kube.client import Document
 from fairlead.kube.kinds import GROUP
+from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput, check_shape
 
 BYTES_MAX = 256 * 1024
+DEPTH_MAX = 50
 DEVICES = "nvidia.com/"
 """Resources of this domain are devices, whole or in parts."""
 _Texts = dict[str, str]
@@ -43,6 +46,9 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     node_name: str | None = None
     scheduling_gates: list[Any] | None = None
     resource_claims: list[Any] | None = None
+    priority_class_name: str | None = None
+    priority: int | None = None
+    preemption_policy: str | None = None
 
 
 class _Template(msgspec.Struct, rename="camel"):
@@ -75,6 +81,8 @@ def read_template(value: Any, where: str = "spec.template") -> PodTemplate:
         read = check_shape(value, _Template)
     except BadInput as error:
         raise BadInput(f"{where}.{error.path}", error.message) from None
+    if _is_deep(value):
+        raise BadInput(where, f"is nested over {DEPTH_MAX} deep")
     if len(msgspec.json.encode(value)) > BYTES_MAX:
         raise BadInput(where, f"is over {BYTES_MAX // 1024} KiB")
     meta, spec = read.metadata or _Metadata(), read.spec
@@ -89,6 +97,12 @@ def read_template(value: Any, where: str = "spec.template") -> PodTemplate:
         "schedulingGates": spec.scheduling_gates,
         "resourceClaims": spec.resource_claims,
         "ephemeralContainers": spec.ephemeral_containers,
+        # Of one pod, it would keep pods of others from the nodes that they have leased.
+        "affinity": spec.affinity,
+        # Who makes room for whom is the engine's decision, and not the scheduler's.
+        "priorityClassName": spec.priority_class_name,
+        "priority": spec.priority is not None,
+        "preemptionPolicy": spec.preemption_policy,
     }
     for field_name, given in taken.items():
         if given:
@@ -97,7 +111,22 @@ def read_template(value: Any, where: str = "spec.template") -> PodTemplate:
     for group, containers in groups.items():
         for i, container in enumerate(containers):
             _refuse_devices(container.resources, f"{where}.spec.{group}[{i}].resources")
+            _refuse_variables(container.env or (), f"{where}.spec.{group}[{i}].env")
     return PodTemplate(value)
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        inner = [part.values() if isinstance(part, dict) else part for part in level]
+        level = [each for parts in inner for each in parts if isinstance(each, dict | list)]
+    return bool(level)
+
+
+def _refuse_variables(rows: Iterable[Document], where: str) -> None:
+    for name in (str(row.get("name")) for row in rows):
+        if name.startswith(RESERVED_ENV):
+            raise BadInput(where, f"{name} is set by Fairlead from the lease")
 
 
 def _refuse_devices(resources: _Resources | None, where: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from fairlead.kube.client import ApiError, Document, KubeClient
+from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.ports.faults import Fault
 
 BACKOFF_S, BACKOFF_MAX_S = 0.2, 10.0
@@ -102,6 +102,9 @@ class Mirrored:
                 self.fault = error.message
             except Fault as fault:
                 self.fault = str(fault)
+            except MISREAD as error:
+                # A thread that ended would leave us with what was, for ever.
+                self.fault = f"misread: {error!r}"
             self._stop.wait(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 

@@ -1,0 +1,123 @@
+"""Runs as pods, where something is in the way of starting, ending or reading them."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.kube.client import Document
+from fairlead.kube.pods import JOB, RANK, RANKS, RUN, PodExecutor, RunObject, grace_s, read_pod
+from fairlead.ports.executor import Job
+from tests.engine.gpu.worlds import START
+from tests.kube.small import Small, put, refusing, shown
+from tests.kube.world import node, run, until
+
+
+def test_a_run_that_cannot_start_can_be_ended(small: Small) -> None:
+    """By a quota, for one: a run that is deleted then gives its devices back."""
+    small.client.answer = refusing(403, "/pods")
+    small.add("team-a", run("train", 8))
+    put(small.sources.nodes, node("n1"))
+    small.turn()
+    until(lambda: small.executor._late, "its pod is refused")
+    assert small.executor.running()
+    leaving = {**run("train", 8)}
+    leaving["metadata"] = {**leaving["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    put(small.sources.runs, leaving, version=2)
+
+    def gone() -> bool:
+        small.turn()
+        return small.plane.objects.get("Run", "team-a.train") is None
+
+    until(gone, "the run is ended and forgotten", 5)
+    assert not small.plane.objects.list("Lease")
+    assert not small.executor.running()
+
+
+def rank_pod(run: str, rank: int, ranks: int, phase: str, **meta: Any) -> Document:
+    return shown(
+        {
+            "metadata": {
+                "name": f"{run}-{rank}",
+                "namespace": "team-a",
+                "labels": {RUN: run, RANK: str(rank)},
+                "annotations": {JOB: f"team-a.{run}.0123abcd.1", RANKS: str(ranks)},
+                **meta,
+            },
+            "spec": {},
+            "status": {"phase": phase},
+        }
+    )
+
+
+@pytest.mark.parametrize("ranks", ["9" * 5000, "٣", "1 "])
+def test_a_number_that_none_of_our_pods_has_is_not_read(ranks: str) -> None:
+    annotations = {JOB: "team-a.a.0123abcd.1", RANKS: ranks}
+    assert read_pod(rank_pod("a", 0, 1, "Running", annotations=annotations)) is None
+
+
+def test_a_gang_that_cannot_be_evicted_keeps_no_exit_back(small: Small) -> None:
+    small.client.answer = refusing(500, "/eviction")
+    put(small.sources.pods, rank_pod("a", 0, 2, "Failed"), rank_pod("a", 1, 2, "Running"))
+    put(small.sources.pods, rank_pod("b", 0, 1, "Succeeded"))
+    assert [exit.run for exit in small.executor.poll()] == ["team-a.b"]
+
+
+def test_a_disruption_budget_does_not_stand_above_a_decision(small: Small) -> None:
+    small.client.answer = refusing(429, "/eviction")
+    put(small.sources.pods, rank_pod("a", 0, 1, "Running"))
+    small.executor.stop("team-a.a", 5000, decision="7")
+    method, path, body = small.client.sent[-1]
+    assert (method, path) == ("DELETE", "/api/v1/namespaces/team-a/pods/a-0")
+    assert body == {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 5}
+
+
+@pytest.mark.parametrize(("granted_s", "asked"), [(10**9, True), (5, False), (0, False)])
+def test_a_pod_that_leaves_too_late_is_asked_again(
+    small: Small, granted_s: int, asked: bool
+) -> None:
+    leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": granted_s}
+    put(small.sources.pods, rank_pod("a", 0, 1, "Running", **leaving))
+    small.executor.stop("team-a.a", 5000, decision="7")
+    assert bool(small.client.sent) == asked
+
+
+def test_a_pod_is_never_forgotten_before_it_has_ended() -> None:
+    """A grace of none would be just that."""
+    assert [grace_s(ms) for ms in (0, 1, 1000, 1001)] == [1, 1, 1, 2]
+
+
+def test_a_template_that_makes_no_pod_ends_its_run(small: Small) -> None:
+    """Whatever we did not foresee: a start that raises must not stay under way for ever."""
+    job = Job("team-a.a.0123abcd.1", "team-a.a", "team-a", ("x",), ("n1#0",))
+    odd = RunObject("u", {"spec": {"containers": ["text"]}})
+    executor = PodExecutor(small.client, small.sources, lambda _: odd, lambda: START)
+    executor.start(job)
+    (exit,) = until(executor.poll, "it is refused")
+    assert exit.lost
+    assert "makes no pod" in exit.reason
+
+
+@pytest.mark.parametrize(
+    ("gates", "apart"), [([], True), ([{"name": "fairlead.dev/lease"}], False)]
+)
+def test_a_gang_that_lost_a_rank_while_nobody_looked_has_failed(
+    small: Small, gates: list[Document], apart: bool
+) -> None:
+    """Behind its gate it has not begun: then the rank is made."""
+    job = Job("team-a.a.0123abcd.1", "team-a.a", "team-a", ("x",), ("n1#0", "n2#0"))
+    plain = RunObject("u", {"spec": {"containers": [{"name": "main", "image": "x"}]}})
+    there = rank_pod("a", 0, 2, "Running")
+    there["spec"]["schedulingGates"] = gates
+    put(small.sources.pods, there)
+    executor = PodExecutor(small.client, small.sources, lambda _: plain, lambda: START)
+    executor.start(job)
+    until(lambda: not executor._starting, "the start is done")
+    assert executor.poll() == []
+    sent = [(method, path.rpartition("/")[2]) for method, path, _ in small.client.sent]
+    assert (("POST", "eviction") in sent) == apart
+    assert (("POST", "pods") in sent) != apart
+    if apart:
+        put(small.sources.pods, rank_pod("a", 0, 2, "Failed"), version=2)
+        (exit,) = executor.poll()
+        assert exit.job == job.id
+        assert exit.lost
