@@ -5,7 +5,9 @@ counted; it raises when a promise breaks. `python -m tests.soak NAME ...` runs s
 """
 
 import json
+import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
@@ -47,6 +49,7 @@ TRAFFIC_CHUNK = 250
 TRAFFIC_TICKS = 100_000
 KILLS = 1_000
 PLANE_KILLS = 500
+KUBE_SCHEDULES = 200
 
 
 def cpu_clear_invariants() -> dict[str, object]:
@@ -160,6 +163,14 @@ def executor_kills() -> dict[str, object]:
     return counted
 
 
+def kube_faults() -> dict[str, object]:
+    """200 schedules behind an API server that fails: each ends as it would have without faults."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/kube/test_faults.py"]
+    seeds = {"FAIRLEAD_KUBE_SEEDS": str(KUBE_SCHEDULES), "FAIRLEAD_STRICT": "1"}
+    subprocess.run(command, env={**os.environ, **seeds}, check=True, cwd=REPORT.parents[2])
+    return {"schedules": KUBE_SCHEDULES}
+
+
 SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "ledger kills": ledger_kill.soak_sqlite,
     "ledger kills, two replicas on PostgreSQL": ledger_kill.soak_postgres,
@@ -175,6 +186,7 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "node agent kills": node_kills,
     "control plane kills": control_plane_kills,
     "resolver in a random lab": resolver_model,
+    "faults of an API server": kube_faults,
 }
 
 
