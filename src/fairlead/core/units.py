@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    NoReturn,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 # Larger than any machine, small enough that 9 007 of them still add up below INTEGER_MAX.
 SIZE_MAX = 10**12
@@ -142,10 +152,8 @@ def _non_empty(value: str, field: str) -> str:
     return value
 
 
-def _boolean(value: bool, field: str) -> bool:  # noqa: FBT001 - checked here
-    if type(value) is not bool:
-        raise OutOfRange(field, f"must be true or false, got {value!r}")
-    return value
+def _no_boolean(value: Any, field: str) -> NoReturn:
+    raise OutOfRange(field, f"must be true or false, got {value!r}")
 
 
 def check(value: Any, path: str = "") -> None:
@@ -214,7 +222,7 @@ def _rule(field: str, hint: Any) -> _Rule | None:
     kind: Any = None
     make: Callable[[Any, str], Any] | None = None
     if base is bool:
-        kind, make = bool, _boolean
+        kind, make = bool, _no_boolean
     elif base is str:
         make = _non_empty if markers else name
     elif get_origin(base) is tuple:
