@@ -83,6 +83,10 @@ class Mirror:
             self._lease_names |= {key.name for key in self._leases.all()}
             self._outcomes |= set(sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:])
             self._seq = last
+        # One that was made although we were told otherwise is seen after its lease was closed.
+        for key in self._leases.take_changed():
+            if not _is_open(plane.objects.get("Lease", key.name)):
+                self._lease_names.add(key.name)
         while self._seq < last and (page := plane.events.read(self._seq, 1000)):
             for event in page:
                 self._note(event)
@@ -149,7 +153,7 @@ class Mirror:
         try:
             self._write_lease(name, lease)
         except ApiError as error:
-            return error.status in (404, 409)  # its namespace is gone; or it is shown
+            return error.status == 404  # its namespace is gone
         return True
 
     def _write_lease(self, name: str, lease: Document | None) -> None:
