@@ -21,7 +21,7 @@ from tests.kube import stub_go
 
 CLUSTER = frozenset({AssetSet.CLUSTER})
 PROGRAMS = [name for source in pins.sources_of(CLUSTER) for name in source.programs]
-BUILD = [sys.executable, "-m", "fairlead.kube.assets"]
+BUILD = [sys.executable, "-m", "fairlead", "kube", "assets"]
 
 
 @pytest.fixture

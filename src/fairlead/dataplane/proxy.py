@@ -133,16 +133,15 @@ class RequestLog:
     """What a proxy's log shows of single requests: how long successes took, failures in a row. A
     backend's key is its group and its name, as the dataplane writes them."""
 
-    whole = "-"  # how the proxy marks an unbroken reply
-
-    def __init__(self) -> None:
+    def __init__(
+        self, whole: str = "-", unreached: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """`whole` is the proxy's mark of an unbroken reply, `unreached` tells its mark of a
+        connection that failed or was refused."""
+        self._whole, self._unreached = whole, unreached
         self._rest = b""
         self._windows: dict[tuple[str, str], deque[tuple[int, float]]] = {}
         self._failures: dict[tuple[str, str], int] = {}
-
-    def unreached(self, ended: str) -> bool:
-        """Whether that is how the proxy marks a connection that failed or was refused."""
-        raise NotImplementedError
 
     def catch_up(self, now_ms: int) -> None:
         """Read what was logged since the last time."""
@@ -158,9 +157,9 @@ class RequestLog:
             copy, backend, status, ended, took_ms = fields
             group, _, side = copy.rpartition("_")
             if side in COPIES:  # else a refusal of our own
-                ok = ended == self.whole and status.isdigit() and succeeded(int(status))
+                ok = ended == self._whole and status.isdigit() and succeeded(int(status))
                 latency_ms = float(took_ms) if ok else None
-                self.add(group, backend, now_ms, latency_ms, connected=not self.unreached(ended))
+                self.add(group, backend, now_ms, latency_ms, connected=not self._unreached(ended))
 
     def close(self) -> None:
         """Follow it no more: the rest of the last line will not come."""

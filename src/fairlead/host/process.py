@@ -27,6 +27,7 @@ def spawn(
 
     `ends_with_us`: the signal that the kernel sends it when the calling thread ends.
     """
+    ending = None if ends_with_us is None else _end_with(ends_with_us)
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -35,8 +36,7 @@ def spawn(
         start_new_session=True,
         env=env,
         cwd=cwd,
-        # Two system calls; no lock of Python is taken.
-        preexec_fn=None if ends_with_us is None else _end_with(ends_with_us),  # noqa: PLW1509
+        preexec_fn=ending,  # noqa: PLW1509 - two system calls, no lock of Python is taken
     )
 
 

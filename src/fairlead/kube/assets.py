@@ -8,12 +8,10 @@ is missing is built with Go, one program after the other, each installed whole: 
 build continues with the next one. A lock keeps two processes from building at once.
 """
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ from fairlead.host.paths import user_cache_directory
 from fairlead.kube import toolchain
 from fairlead.kube.pins import KUBERNETES, AssetSet, GoSource, sources_of
 from fairlead.kube.toolchain import Report
-from fairlead.ports.faults import Fault, PermanentFault, faults
+from fairlead.ports.faults import PermanentFault, faults
 
 VARIABLE = "KUBEBUILDER_ASSETS"
 BUILD = "make kube-assets"
@@ -226,24 +224,3 @@ def _seccomp(log: Path) -> dict[str, str]:
             draft.rename(root)
     (folder,) = root.glob("usr/lib/*/pkgconfig")
     return {"PKG_CONFIG_PATH": str(folder), "PKG_CONFIG_SYSROOT_DIR": str(root)}
-
-
-def main() -> int:
-    """`python -m fairlead.kube.assets`: for a checkout without the command."""
-    parser = argparse.ArgumentParser(description="Find or build the programs of a cluster.")
-    optional = [each for each in AssetSet if each is not AssetSet.CLUSTER]
-    for each in optional:
-        parser.add_argument(f"--{each}", action="store_true")
-    given = vars(parser.parse_args())
-    wanted = frozenset(each for each in optional if given[each])
-    try:
-        programs = ensure(wanted, lambda line: print(line, file=sys.stderr))  # noqa: T201
-    except Fault as fault:
-        print(f"fault: {fault}", file=sys.stderr)  # noqa: T201
-        return 3
-    print(programs.directory)  # noqa: T201
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

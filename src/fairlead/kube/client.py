@@ -40,6 +40,8 @@ WATCH_S = 290
 SILENCE_S = 60.0
 """Bookmarks come about every minute; a watch that says nothing for two is cut off."""
 RETRIES = 4
+WAIT_MAX_S = 10
+"""Whatever a server asks for: the next turn asks again."""
 WRITERS = 8
 """Requests that are under way at once."""
 T = TypeVar("T", bound=Any)
@@ -282,7 +284,7 @@ class KubeClient:
                 # The server says that it did nothing with these.
                 if last or error.status not in (429, 503):
                     raise
-                time.sleep(max(error.retry_after_s, 0.1 * 2**attempt))
+                time.sleep(max(min(error.retry_after_s, WAIT_MAX_S), 0.1 * 2**attempt))
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 if last or method == "POST":  # it may have been done

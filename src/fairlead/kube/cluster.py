@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fairlead.host import files, http
+from fairlead.host.clock import wait_until
 from fairlead.host.process import free_port, spawn
 from fairlead.kube import components
 from fairlead.kube.assets import Programs
@@ -172,12 +173,15 @@ class Cluster:
         every_s: float = _EVERY_S,
     ) -> None:
         """Wait until `ready()` while every process lives; a fault when that takes too long."""
-        deadline = time.monotonic() + within_s
-        while not ready():
+
+        def come() -> bool:
+            if ready():
+                return True
             self.check()
-            if time.monotonic() > deadline:
-                raise TemporaryFault(f"the cluster has no {what} after {within_s:g} s")
-            time.sleep(every_s)
+            return False
+
+        if not wait_until(come, within_s=within_s, every_s=every_s):
+            raise TemporaryFault(f"the cluster has no {what} after {within_s:g} s")
 
     def get(self, path: str) -> Any:
         """An object or a list of the API server, as the administrator; None when there is none."""

@@ -10,12 +10,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fairlead.host import files
+from fairlead.host.clock import wait_until
 from fairlead.kube.assets import Programs
 from fairlead.kube.certificates import Authority
 from fairlead.kube.images import write_image
@@ -103,13 +103,8 @@ class RealNode:
 
     def _clear(self) -> None:
         subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
-        deadline = time.monotonic() + REMOVE_S
-        while left := [root / CGROUP for root in _hierarchies() if (root / CGROUP).exists()]:
-            for path in left:
-                _remove_tree(path)
-            if time.monotonic() > deadline:
-                raise PermanentFault(f"{left[0]} still has processes")
-            time.sleep(0.05)
+        if not wait_until(_no_cgroups, within_s=REMOVE_S, every_s=0.05):
+            raise PermanentFault(f"a cgroup {CGROUP} still has processes")
         for folder in (self.directory, SOCKETS):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -254,6 +249,14 @@ def _make_cgroups() -> None:
         for name in ("cpuset.mems", "cpuset.cpus"):
             with contextlib.suppress(FileNotFoundError):
                 (root / CGROUP / name).write_text((root / name).read_text())
+
+
+def _no_cgroups() -> bool:
+    """Whether none of ours is left; those that are empty go."""
+    left = [root / CGROUP for root in _hierarchies() if (root / CGROUP).exists()]
+    for path in left:
+        _remove_tree(path)
+    return not left
 
 
 def _remove_tree(root: Path) -> None:

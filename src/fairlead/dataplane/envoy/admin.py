@@ -184,12 +184,10 @@ class EnvoyLog(proxy.RequestLog):
     that arrive between the last look and the emptying are lost: samples, not counts."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
+        failed = {"UF", "URX"}
+        super().__init__(unreached=lambda ended: not failed.isdisjoint(ended.split(",")))
         self._path = path
         self._offset = path.stat().st_size if path.exists() else 0
-
-    def unreached(self, ended: str) -> bool:
-        return not {"UF", "URX"}.isdisjoint(ended.split(","))
 
     def catch_up(self, now_ms: int) -> None:
         try:

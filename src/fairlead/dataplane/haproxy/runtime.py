@@ -174,15 +174,10 @@ class HaproxyLog(proxy.RequestLog):
     """Follows the ring in HAProxy's memory that has a line per request, over a connection on which
     new lines arrive. A slow reader loses the oldest lines and never slows a request down."""
 
-    whole = "--"
-
     def __init__(self, path: Path) -> None:
-        super().__init__()
+        super().__init__("--", lambda ended: ended.startswith("SC"))
         self._path = path
         self._connection: socket.socket | None = None
-
-    def unreached(self, ended: str) -> bool:
-        return ended.startswith("SC")
 
     def catch_up(self, now_ms: int) -> None:
         try:
