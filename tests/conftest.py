@@ -89,7 +89,7 @@ def _chromium() -> str | None:
 
 
 def _kube() -> str | None:
-    from fairlead.kube.assets import explain_missing  # noqa: PLC0415 - only where asked
+    from fairlead.kube.dev.assets import explain_missing  # noqa: PLC0415 - only where asked
 
     return explain_missing(frozenset())
 

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from fairlead.kube.assets import ensure
-from fairlead.kube.pins import AssetSet
+from fairlead.kube.dev.assets import ensure
+from fairlead.kube.dev.pins import AssetSet
 from fairlead.ports.faults import Fault
 from tests.api.browser import missing_chromium
 from tests.dataplane.ebpf.places import missing_ebpf_packages

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fairlead.host import files
-from fairlead.kube.assets import Programs, find
-from fairlead.kube.cluster import Cluster
-from fairlead.kube.components import ClusterOptions
+from fairlead.kube.dev.assets import Programs, find
+from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.dev.components import ClusterOptions
+from fairlead.kube.dev.pins import AssetSet
 from fairlead.kube.kinds import crds
-from fairlead.kube.pins import AssetSet
 from tests.kube.small import Small
 from tests.kube.world import World
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairlead.kube.assets import explain_missing
-from fairlead.kube.cluster import Cluster
-from fairlead.kube.images import write_image
-from fairlead.kube.pins import AssetSet
-from fairlead.kube.real_node import CGROUP
+from fairlead.kube.dev.assets import explain_missing
+from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.dev.images import write_image
+from fairlead.kube.dev.pins import AssetSet
+from fairlead.kube.dev.real_node import CGROUP
 
 BUSYBOX = "fairlead.dev/busybox:test"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.host.clock import wait_until
-from fairlead.kube import assets, pins, toolchain
-from fairlead.kube.pins import SOURCES, AssetSet, GoSource
+from fairlead.kube.dev import assets, pins, toolchain
+from fairlead.kube.dev.pins import SOURCES, AssetSet, GoSource
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from tests.conftest import STRICT
 from tests.kube import stub_go

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from fairlead.host.clock import wait_until
-from fairlead.kube import cluster as clusters
-from fairlead.kube.assets import Programs
-from fairlead.kube.cluster import Cluster, kubectl
-from fairlead.kube.components import ClusterOptions
-from fairlead.kube.pins import SOURCES
+from fairlead.kube.dev import cluster as clusters
+from fairlead.kube.dev.assets import Programs
+from fairlead.kube.dev.cluster import Cluster, kubectl
+from fairlead.kube.dev.components import ClusterOptions
+from fairlead.kube.dev.pins import SOURCES
 from fairlead.ports.faults import PermanentFault
 from tests.kube.conftest import GPUS, NODES
 
@@ -276,9 +276,9 @@ def test_a_process_that_ends_by_itself_is_named(programs: Programs, tmp_path: Pa
 KILLED = """
 import json, sys, time
 from pathlib import Path
-from fairlead.kube.assets import Programs
-from fairlead.kube.cluster import Cluster
-from fairlead.kube.components import ClusterOptions
+from fairlead.kube.dev.assets import Programs
+from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.dev.components import ClusterOptions
 with Cluster(Programs(Path(sys.argv[1])), Path(sys.argv[2]), ClusterOptions(nodes=1)) as cluster:
     print(json.dumps(cluster.pids()), flush=True)
     time.sleep(600)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fairlead.kube.client import Document
-from fairlead.kube.pods import JOB, RANK, RANKS, RUN, PodExecutor, RunObject, grace_s, read_pod
+from fairlead.kube.gpu.pods import JOB, RANK, RANKS, RUN, PodExecutor, RunObject, grace_s, read_pod
 from fairlead.ports.executor import Job
 from tests.engine.gpu.worlds import START
 from tests.kube.small import Small, put, refusing, shown

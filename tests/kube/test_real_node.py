@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.kube.assets import Programs
-from fairlead.kube.cluster import Cluster
-from fairlead.kube.components import ClusterOptions
-from fairlead.kube.real_node import BRIDGE
+from fairlead.kube.dev.assets import Programs
+from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.dev.components import ClusterOptions
+from fairlead.kube.dev.real_node import BRIDGE
 from fairlead.ports.faults import PermanentFault
 from tests.kube.real_nodes import busybox_image, cpu_quota_us, found, phase, pod
 

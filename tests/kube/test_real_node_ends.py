@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from fairlead.host.clock import wait_until
-from fairlead.kube.assets import Programs
-from fairlead.kube.cluster import Cluster
-from fairlead.kube.components import ClusterOptions
-from fairlead.kube.node_init import SYSCTLS
-from fairlead.kube.real_node import BRIDGE, LOCK, SOCKETS
+from fairlead.kube.dev.assets import Programs
+from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.dev.components import ClusterOptions
+from fairlead.kube.dev.node_init import SYSCTLS
+from fairlead.kube.dev.real_node import BRIDGE, LOCK, SOCKETS
 from tests.kube.real_nodes import busybox_image, cgroups, phase, pod
 
 pytestmark = [pytest.mark.component("real-node"), pytest.mark.usefixtures("only_real_node")]
@@ -41,9 +41,9 @@ def outside() -> dict[str, Any]:
 KILLED = """
 import json, sys, time
 from pathlib import Path
-from fairlead.kube.assets import Programs
-from fairlead.kube.cluster import Cluster
-from fairlead.kube.components import ClusterOptions
+from fairlead.kube.dev.assets import Programs
+from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.dev.components import ClusterOptions
 programs, directory, image = map(Path, sys.argv[1:])
 with Cluster(Programs(programs), directory, ClusterOptions(real_node=True, images=(image,))) as up:
     sys.stdin.readline()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.kube.assets import Programs
-from fairlead.kube.cluster import Cluster
-from fairlead.kube.components import ClusterOptions
+from fairlead.kube.dev.assets import Programs
+from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.dev.components import ClusterOptions
 from fairlead.kube.kinds import crds
 from tests.kube.world import World, made, node, run, team, until
 

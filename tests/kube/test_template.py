@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.kube.front import refuse_name
-from fairlead.kube.pods import JOB, RANK, RANKS, RUN, Rank, RunObject, pod, read_pod
-from fairlead.kube.template import BYTES_MAX, DEPTH_MAX, read_template
+from fairlead.kube.gpu.front import refuse_name
+from fairlead.kube.gpu.pods import JOB, RANK, RANKS, RUN, Rank, RunObject, pod, read_pod
+from fairlead.kube.gpu.template import BYTES_MAX, DEPTH_MAX, read_template
 from fairlead.ports.executor import Job
 from fairlead.schema.border import BadInput
 

@@ -12,8 +12,8 @@ from typing import Any
 from fairlead.compose.kube import KubeConfig, controller
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.kube.client import KubeClient, connection
-from fairlead.kube.cluster import Cluster
 from fairlead.kube.controller import ClusterController
+from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.kinds import KINDS
 
 Document = dict[str, Any]

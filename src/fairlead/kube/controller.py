@@ -2,15 +2,16 @@
 other, in one thread; watches wake it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import KubeClient
 from fairlead.kube.election import Election
-from fairlead.kube.front import FrontEnd
+from fairlead.kube.gpu.front import FrontEnd
+from fairlead.kube.gpu.mirror import Mirror
+from fairlead.kube.gpu.pods import PODS, RUN, PodExecutor, RunObject
 from fairlead.kube.kinds import KINDS
-from fairlead.kube.mirror import Mirror
-from fairlead.kube.pods import PODS, RUN, PodExecutor, RunObject
 from fairlead.kube.watch import Mirrored, Sources
 from fairlead.ports.executor import Executor
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
@@ -20,6 +21,18 @@ TURN_S = 1.0
 SYNC_S = 60.0
 
 OpenPlane = Callable[[Executor], ControlPlane]
+
+
+class Part(Protocol):
+    """What the leader does in each turn besides runs, from copies of its own."""
+
+    def sources(self) -> Sequence[Mirrored]: ...
+
+    def turn(self) -> None: ...
+
+
+MakePart = Callable[[KubeClient, Callable[[], None]], Part]
+"""Given the client, and what wakes the controller."""
 
 
 class ClusterController:
@@ -34,6 +47,7 @@ class ClusterController:
         now_ms: Callable[[], int],
         *,
         image: str | None = None,
+        parts: Sequence[MakePart] = (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._client, self._election, self._say = client, election, say
@@ -51,6 +65,7 @@ class ClusterController:
             leases=made["GPULease"],
             pods=Mirrored(client, PODS, wake, selector=RUN),
         )
+        self._parts = [make(client, wake) for make in parts]
         self._front: FrontEnd | None = None
         self._mirror: Mirror | None = None
         self.plane: ControlPlane | None = None
@@ -77,9 +92,10 @@ class ClusterController:
 
     def sync(self) -> None:
         """Read the cluster, and follow it from then on."""
-        for source in self.sources.all():
+        sources = self._all_sources()
+        for source in sources:
             source.start()
-        for source in self.sources.all():
+        for source in sources:
             if not source.wait(SYNC_S):
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
         self._say("the cluster is read")
@@ -87,8 +103,11 @@ class ClusterController:
     def stop(self) -> None:
         self._stop.set()
         self._woken.set()
-        for source in self.sources.all():
+        for source in self._all_sources():
             source.stop()
+
+    def _all_sources(self) -> list[Mirrored]:
+        return [*self.sources.all(), *(source for part in self._parts for source in part.sources())]
 
     def turn(self) -> None:
         """Cluster to engine, engine, engine to cluster. A fault is retried in the next turn."""
@@ -103,12 +122,13 @@ class ClusterController:
             return
         # Each has its turn, whatever became of the one before: what cannot be read or shown must
         # not keep runs from ending.
-        done = [self._try(part) for part in (front.turn, plane.reconcile, mirror.turn)]
+        turns = [front.turn, plane.reconcile, mirror.turn, *(part.turn for part in self._parts)]
+        done = [self._try(turn) for turn in turns]
         self.turns += all(done)
 
-    def _try(self, part: Callable[[], None]) -> bool:
+    def _try(self, turn: Callable[[], None]) -> bool:
         try:
-            part()
+            turn()
         except Fault as fault:
             self._say(f"is retried: {fault}")
             return False

@@ -39,8 +39,8 @@ def assets(*, check: bool, **sets: bool) -> None:
       fairlead kube assets --node --tools
       PATH=$(fairlead kube assets):$PATH kubectl version --client
     """
-    from fairlead.kube.assets import ensure, explain_missing
-    from fairlead.kube.pins import AssetSet
+    from fairlead.kube.dev.assets import ensure, explain_missing
+    from fairlead.kube.dev.pins import AssetSet
 
     wanted = frozenset(AssetSet(name) for name, given in sets.items() if given)
     lacking = explain_missing(wanted) if check else None
@@ -78,11 +78,11 @@ def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path |
       kubectl apply -f deploy/kube/example.yaml && kubectl get runs -A -w
     """
     from fairlead.host.paths import user_state_directory
-    from fairlead.kube.assets import ensure
-    from fairlead.kube.cluster import Cluster
-    from fairlead.kube.components import ClusterOptions
+    from fairlead.kube.dev.assets import ensure
+    from fairlead.kube.dev.cluster import Cluster
+    from fairlead.kube.dev.components import ClusterOptions
+    from fairlead.kube.dev.pins import AssetSet
     from fairlead.kube.kinds import crds as crds_of
-    from fairlead.kube.pins import AssetSet
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

@@ -27,11 +27,11 @@ from typing import Any, Self
 from fairlead.host import files, http
 from fairlead.host.clock import wait_until
 from fairlead.host.process import free_port, spawn
-from fairlead.kube import components
-from fairlead.kube.assets import Programs
 from fairlead.kube.certificates import Authority
-from fairlead.kube.components import HOST, ClusterOptions
-from fairlead.kube.real_node import NAME, RealNode
+from fairlead.kube.dev import components
+from fairlead.kube.dev.assets import Programs
+from fairlead.kube.dev.components import HOST, ClusterOptions
+from fairlead.kube.dev.real_node import NAME, RealNode
 from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
 START_S, STOP_S, KILL_S = 60.0, 10.0, 5.0

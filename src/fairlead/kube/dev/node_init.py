@@ -1,8 +1,8 @@
 """Process 1 of a real node: private mounts, then containerd and the kubelet until one of them ends.
 
-`real_node` starts it in mount and process namespaces of its own: `python -m
-fairlead.kube.node_init SPEC`. When it ends, the kernel ends every process of the node, containers
-included. Nothing that it mounts is seen outside.
+`real_node` starts it in mount and process namespaces of its own:
+`python -m fairlead.kube.dev.node_init SPEC`. When it ends, the kernel ends every process of the
+node, containers included. Nothing that it mounts is seen outside.
 """
 
 import json

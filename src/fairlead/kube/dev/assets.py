@@ -20,9 +20,9 @@ from pathlib import Path
 
 from fairlead.host import files
 from fairlead.host.paths import user_cache_directory
-from fairlead.kube import toolchain
-from fairlead.kube.pins import KUBERNETES, AssetSet, GoSource, sources_of
-from fairlead.kube.toolchain import Report
+from fairlead.kube.dev import toolchain
+from fairlead.kube.dev.pins import KUBERNETES, AssetSet, GoSource, sources_of
+from fairlead.kube.dev.toolchain import Report
 from fairlead.ports.faults import PermanentFault, faults
 
 VARIABLE = "KUBEBUILDER_ASSETS"

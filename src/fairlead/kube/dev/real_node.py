@@ -16,9 +16,9 @@ from typing import Any
 
 from fairlead.host import files
 from fairlead.host.clock import wait_until
-from fairlead.kube.assets import Programs
 from fairlead.kube.certificates import Authority
-from fairlead.kube.images import write_image
+from fairlead.kube.dev.assets import Programs
+from fairlead.kube.dev.images import write_image
 from fairlead.ports.faults import PermanentFault, faults
 
 NAME, BRIDGE, ADDRESS, NETWORK = "real", "flkube0", "10.245.0.1", "10.245.0.0/24"
@@ -68,7 +68,7 @@ class RealNode:
         files.replace_json(spec, self._spec(kubeconfig), durable=False)
         isolated = ("--mount", "--pid", "--fork", "--kill-child=SIGKILL")
         unshare = str(shutil.which("unshare"))
-        return [unshare, *isolated, sys.executable, "-m", "fairlead.kube.node_init", str(spec)]
+        return [unshare, *isolated, sys.executable, "-m", "fairlead.kube.dev.node_init", str(spec)]
 
     def remove(self) -> None:
         """What the node made outside its namespaces; its processes have ended."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fairlead.host.process import spawn
-from fairlead.kube.pins import GO_MIN, TOOLCHAIN_PINS
+from fairlead.kube.dev.pins import GO_MIN, TOOLCHAIN_PINS
 from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
 Report = Callable[[str], None]

@@ -13,10 +13,10 @@ from functools import partial
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
-from fairlead.kube.conditions import Conditions
+from fairlead.kube.gpu.conditions import Conditions
+from fairlead.kube.gpu.pods import GPU, RunObject, pod_name
+from fairlead.kube.gpu.template import PodTemplate, read_template
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name
-from fairlead.kube.pods import GPU, RunObject, pod_name
-from fairlead.kube.template import PodTemplate, read_template
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
