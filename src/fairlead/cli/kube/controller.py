@@ -17,7 +17,12 @@ import click
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="As kubectl's.")
 @click.option("--context", help="Of the kubeconfig; default: its current one.")
 @click.option("-n", "--namespace", help="Where the election's Lease is; default: the context's.")
-@click.option("--ledger", help="Address of a PostgreSQL database, for several replicas.")
+@click.option(
+    "--ledger",
+    envvar="FAIRLEAD_LEDGER",
+    show_envvar=True,
+    help="Address of a PostgreSQL database, for several replicas.",
+)
 @click.option("--image", help="Image of runs that have a command and no template.")
 @click.option(
     "--resolver",
