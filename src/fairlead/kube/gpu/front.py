@@ -13,7 +13,7 @@ from functools import partial
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
-from fairlead.kube.gpu.conditions import Conditions
+from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.pods import GPU, RunObject, pod_name
 from fairlead.kube.gpu.template import PodTemplate, read_template
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name
