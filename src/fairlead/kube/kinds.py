@@ -6,10 +6,10 @@ run) the controller says in the condition `Accepted`.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import field
+from msgspec import Meta, field
 
 from fairlead.schema.objects import (
     API_VERSION,
@@ -25,6 +25,9 @@ from fairlead.schema.objects import (
 GROUP, VERSION = API_VERSION.split("/")
 _ITEMS_MAX, _TEXT_MAX = 1000, 4096
 """Bounds for what a manifest leaves open: the API server prices rules by the largest object."""
+
+QUERY_BYTES_MAX = 400_000
+"""Of a Query's body, and of what is answered: an object of etcd is at most 1.5 MiB."""
 
 Document = dict[str, Any]
 Column = tuple[str, str, str]
@@ -68,6 +71,20 @@ class ResolverOutcomeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=Tru
     k: int
     cause: str | None = None
     deficit_gpus: int = field(name="deficitGPUs", default=0)
+
+
+class QuerySpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One request of the HTTP API, asked through Kubernetes for the owner of the namespace.
+
+    The controller answers in the status, and deletes it after a minute. Who may create a Query acts
+    for the namespace's owner.
+    """
+
+    method: Literal["GET", "POST", "PUT"]
+    path: Annotated[str, Meta(min_length=1, max_length=1024, pattern="^/")]
+    query: dict[str, str] = field(default_factory=dict)
+    body: Annotated[str, Meta(max_length=QUERY_BYTES_MAX)] = ""
+    """JSON; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +274,17 @@ KINDS = {
             ),
             namespaced=False,
             written=False,
+        ),
+        KubeKind(
+            "Query",
+            "queries",
+            (),
+            QuerySpec,
+            (
+                ("Method", "string", ".spec.method"),
+                ("Path", "string", ".spec.path"),
+                ("Code", "integer", ".status.code"),
+            ),
         ),
     )
 }
