@@ -145,5 +145,10 @@ class ClusterController:
         self._mirror = Mirror(self._client, plane, self.sources, self._front, self._say)
         self.plane = plane
 
+    def owner_of(self, namespace: str) -> str | None:
+        """Whose a namespace is, as the bindings that hold say."""
+        binding = None if self._front is None else self._front.bound.get(namespace)
+        return None if binding is None else str(binding["spec"]["owner"])
+
     def _find(self, run: str) -> RunObject | None:
         return None if self._front is None else self._front.find_run(run)
