@@ -102,9 +102,13 @@ class ClusterController:
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
         self._say("the cluster is read")
 
+    def wake(self) -> None:
+        """Take the next turn at once."""
+        self._woken.set()
+
     def stop(self) -> None:
         self._stop.set()
-        self._woken.set()
+        self.wake()
         for source in self._all_sources():
             source.stop()
 
