@@ -317,7 +317,9 @@ class PodExecutor:
 
     def _lift_gate(self, document: Document) -> None:
         if document["spec"].get("schedulingGates"):
-            patch = {"spec": {"schedulingGates": None}}
+            # Of this pod only: one that came late must not let another one of its name begin.
+            meta = {"uid": document["metadata"]["uid"]}
+            patch = {"metadata": meta, "spec": {"schedulingGates": None}}
             self._pods.put(self._client.patch(self._path(document), patch))
 
     def _remove(self, job: Job) -> None:
