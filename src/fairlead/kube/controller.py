@@ -19,7 +19,7 @@ from fairlead.ports.executor import Executor
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 WATCHED = ("OwnerBinding", "Budget", "Run", "Reservation", "GPULease")
-TURN_S = 1.0
+TURN_S, RENEW_S = 1.0, 0.5
 SYNC_S = 60.0
 
 OpenPlane = Callable[[Executor], ControlPlane]
@@ -79,18 +79,30 @@ class ClusterController:
         Raises `PermanentFault` where the cluster lacks our kinds or our rights.
         """
         self.sync()
+        renewing = threading.Thread(target=self._renew, name="election", daemon=True)
+        renewing.start()
         try:
             while not self._stop.is_set():
-                if self._election.turn():
+                if self._election.leads:
                     self.turn()
                 elif self.plane is not None:
-                    raise TemporaryFault(f"{self._election.holder} leads by now")
+                    raise TemporaryFault(f"{self._election.holder or 'another one'} leads by now")
                 self._woken.wait(TURN_S)
                 self._woken.clear()
         finally:
             self.stop()
-            self._election.resign()
+            renewing.join()
+            # Nothing of ours is under way when another one may lead.
             self._client.close()
+            self._election.resign()
+
+    def _renew(self) -> None:
+        """Beside the turns: one of them may last longer than the lease."""
+        while not self._stop.is_set():
+            before = self._election.leads
+            if self._election.turn() != before:
+                self._woken.set()
+            self._stop.wait(RENEW_S)
 
     def sync(self) -> None:
         """Read the cluster, and follow it from then on."""
@@ -141,6 +153,7 @@ class ClusterController:
         return True
 
     def _begin(self) -> None:
+        self.sources.pods.refresh()  # all that our predecessor made, before anything is decided
         executor = PodExecutor(
             self._client, self.sources, self._find, self._now_ms, self._woken.set
         )
