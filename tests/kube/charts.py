@@ -130,9 +130,9 @@ def uninstall(cluster: Cluster) -> None:
     )
 
 
-def account(cluster: Cluster, namespace: str, name: str, folder: Path) -> Path:
+def account(cluster: Cluster, namespace: str, name: str, folder: Path, *bound: str) -> Path:
     """A kubeconfig with a token of a service account."""
-    token = cluster.kubectl("-n", namespace, "create", "token", name).strip()
+    token = cluster.kubectl("-n", namespace, "create", "token", name, *bound).strip()
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     (user,) = config["users"]
     user["user"] = {"token": token}

@@ -119,7 +119,7 @@ def test_the_policy_is_off_until_it_is_asked_for(programs: Programs) -> None:
     rows = charts.rendered(programs, admissionPolicy_enabled=True)
     names = [row["metadata"]["name"] for row in rows if row["kind"] == kind]
     bound = [row["spec"]["policyName"] for row in rows if row["kind"] == f"{kind}Binding"]
-    assert len(names) == 4
+    assert len(names) == 5
     assert sorted(names) == sorted(bound)
 
 

@@ -49,7 +49,7 @@ class Kubectl:
 def guarded(deployed: charts.Deployed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """With the policy in force, and a tenant who may do anything in its namespace."""
     folder, cluster = tmp_path_factory.mktemp("guarded"), deployed.cluster
-    charts.install(cluster, controller_replicas=0, admissionPolicy_enabled=True)
+    charts.install(cluster, controller_replicas=0, admissionPolicy_enabled=True, cpu_enabled=True)
     world = World(cluster, folder)
     world.apply(*team(TENANT), node("n1"), node("n2"))
     cluster.kubectl("-n", TENANT, "create", "serviceaccount", "tenant")
@@ -100,6 +100,12 @@ def lease(name: str) -> Document:
     return made("GPULease", name, spec)
 
 
+def allocation(uid: str, node: str) -> Document:
+    limits = [{"name": "main", "limitMillicores": 100}]
+    spec = {"pod": "p", "uid": uid, "node": node, "decision": 1, "capacityMillicores": 1000}
+    return {**spec, "containers": limits}
+
+
 def finalized(name: str) -> Document:
     document = pod(name)
     document["metadata"]["finalizers"] = ["fairlead.dev/ledger"]
@@ -144,6 +150,10 @@ CREATED: dict[str, tuple[Document, str]] = {
     ),
     "our finalizer": (finalized("a"), "metadata.finalizers"),
     "a lease": (lease("a"), "the controller writes this"),
+    "an allocation": (
+        made("PodAllocation", "u", allocation("u", "n1")),
+        "PodAllocations are the node agent's",
+    ),
     "an outcome": (
         made("ResolverOutcome", "outcome-1", {"outcome": 1, "chain": "c", "k": 1}),
         "the controller writes this",
@@ -162,6 +172,7 @@ def test_what_a_tenant_creates_is_refused(guarded: World, tmp_path: Path) -> Non
     assert tenant.create(pod("plain")) is None
     assert tenant.create(pod("limited", container(limits={"cpu": "1", "memory": "1Gi"}))) is None
     others = {"fairlead.devs/run": "x", "app": "mine", "sim.fairlead.dev/run-for": "1h"}
+    others |= {"fairlead.dev/cpu": "off"}  # the one that is the user's
     assert tenant.create(labelled("labelled", "annotations", **others)) is None
 
 
@@ -317,6 +328,30 @@ def test_runs_work_under_the_policy_and_what_is_shown_is_ours(
         until(lambda: TENANT not in guarded.names("namespaces"), "the namespace is gone", 60)
 
 
+def test_a_node_agent_writes_about_its_own_node(guarded: World, tmp_path: Path) -> None:
+    """By the node that its token names; a token that names none writes nothing."""
+    cluster, where = guarded.cluster, f"/api/v1/namespaces/{charts.NAMESPACE}/pods"
+
+    def agent() -> str | None:
+        rows = cluster.get(where)["items"]
+        on = [row["metadata"]["name"] for row in rows if row["spec"].get("nodeName") == "n1"]
+        return on[0] if on else None
+
+    name = until(agent, "the agent of n1 is there")
+    bound = ("--bound-object-kind=Pod", f"--bound-object-name={name}")
+    space, account = charts.NAMESPACE, "fairlead-node"
+    config = charts.account(cluster, space, account, tmp_path, *bound)
+    node_agent = Kubectl(cluster, config, "default")
+    assert node_agent.create(made("PodAllocation", "mine", allocation("mine", "n1"))) is None
+    said = node_agent.create(made("PodAllocation", "other", allocation("other", "n2")))
+    assert "spec.node must be the node that the agent runs on" in str(said)
+    loose = Kubectl(cluster, charts.account(cluster, space, account, tmp_path), "default")
+    said = loose.create(made("PodAllocation", "loose", allocation("loose", "n1")))
+    assert "spec.node must be the node" in str(said)
+    # Nor does it get further than that.
+    assert "forbidden" in str(node_agent.create(pod("gpu", container(limits=GPU))))
+
+
 def test_a_device_class_gives_devices_no_other_name(guarded: World) -> None:
     admin = Kubectl(guarded.cluster, guarded.kubeconfig)
     document: Document = {
@@ -343,7 +378,7 @@ def test_the_policy_has_no_faults_of_types(guarded: World) -> None:
         return all(row.get("status", {}).get("observedGeneration") for row in rows())
 
     until(checked, "the policies are checked")
-    assert len(rows()) == 4
+    assert len(rows()) == 5
     assert {row["metadata"]["name"]: row["status"].get("typeChecking") for row in rows()} == {
         row["metadata"]["name"]: {} for row in rows()
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fairlead.kube import queries
 from fairlead.kube.kinds import crds
 from tests.kube import charts
 from tests.kube.charts import BASE, CONTROLLER, NAMESPACE, Right
@@ -36,8 +37,9 @@ def granted(deployed: charts.Deployed, account: str) -> set[Right]:
 
 
 def test_the_shipped_role_is_what_the_controller_needs(
-    deployed: charts.Deployed, world: World, tmp_path: Path
+    deployed: charts.Deployed, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(queries, "KEEP_S", 1.0)
     account = charts.account(deployed.cluster, NAMESPACE, CONTROLLER, tmp_path)
     world.kubectl("-n", NAMESPACE, "delete", "leases", "--all")
     audit = deployed.audit()
@@ -58,12 +60,32 @@ def test_the_shipped_role_is_what_the_controller_needs(
         world.kubectl("delete", "node", "n2")
         until(lambda: world.phase("gang") != "Running", "the gang lost a node")
         world.kubectl("-n", "team-a", "delete", "run", "gang")
+        govern_cpu(world)
+        asked = made("Query", "asked", {"method": "GET", "path": "/v1/runs"}, "team-a")
+        world.apply(asked)
+        until(lambda: not world.names("queries"), "the Query is answered and removed")
         world.kubectl("delete", "budget", "team-a")
     rights, refused = audit.of(CONTROLLER)
     allowed = granted(deployed, CONTROLLER)
     assert refused == []
     assert rights - allowed == set(), "allowed by something else than the shipped role"
     assert allowed - rights == set(), "never used"
+
+
+def govern_cpu(world: World) -> None:
+    """A pod with a limit, and what a node agent asks for it."""
+    resources = {"limits": {"cpu": "500m"}, "requests": {"cpu": "50m"}}
+    spec = {"containers": [{"name": "main", "image": "busybox", "resources": resources}]}
+    meta = {"name": "web", "namespace": "team-a"}
+    world.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    until(lambda: world.get("pod", "web", "team-a")["status"].get("phase") == "Running", "it runs")
+    web = world.get("pod", "web", "team-a")
+    uid = web["metadata"]["uid"]
+    limit = [{"name": "main", "limitMillicores": 300}]
+    spec = {"pod": "web", "uid": uid, "node": web["spec"]["nodeName"], "decision": 1}
+    spec |= {"capacityMillicores": 1000, "containers": limit}
+    world.apply(made("PodAllocation", uid, spec, "team-a"))
+    world.kubectl("-n", "team-a", "wait", "--for=condition=Applied", f"pa/{uid}")
 
 
 def test_the_shipped_crds_are_generated() -> None:

@@ -19,6 +19,15 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{- define "fairlead.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - {name: {{ . }}}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "fairlead.env" -}}
 {{- with .Values.kubernetes }}
 {{- if .host }}
