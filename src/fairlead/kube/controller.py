@@ -8,9 +8,11 @@ from typing import Protocol
 from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import KubeClient
 from fairlead.kube.election import Election
+from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.front import FrontEnd
 from fairlead.kube.gpu.mirror import Mirror
-from fairlead.kube.gpu.pods import PODS, RUN, PodExecutor, RunObject
+from fairlead.kube.gpu.pods import PODS, PodExecutor
+from fairlead.kube.gpu.ranks import RUN
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored, Sources
 from fairlead.ports.executor import Executor
@@ -112,9 +114,13 @@ class ClusterController:
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
         self._say("the cluster is read")
 
+    def wake(self) -> None:
+        """Take the next turn at once."""
+        self._woken.set()
+
     def stop(self) -> None:
         self._stop.set()
-        self._woken.set()
+        self.wake()
         for source in self._all_sources():
             source.stop()
 
@@ -155,6 +161,11 @@ class ClusterController:
         self._front = FrontEnd(self._client, plane, self.sources, image=self._image, say=self._say)
         self._mirror = Mirror(self._client, plane, self.sources, self._front, self._say)
         self.plane = plane
+
+    def owner_of(self, namespace: str) -> str | None:
+        """Whose a namespace is, as the bindings that hold say."""
+        binding = None if self._front is None else self._front.bound.get(namespace)
+        return None if binding is None else str(binding["spec"]["owner"])
 
     def _find(self, run: str) -> RunObject | None:
         return None if self._front is None else self._front.find_run(run)
