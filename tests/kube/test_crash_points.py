@@ -68,6 +68,12 @@ class Resolve:
         assert len(cut) == len(set(cut)) == BIG, cut
         waiting = {f"team-a.small-{i}" for i in range(SMALL)} - self._running()
         assert waiting == set(cut), "those that were drawn are those that wait"
+        told = {
+            f"team-a.{event['involvedObject']['name']}"
+            for event in self._world.get("events", namespace="team-a")["items"]
+            if event["reason"] == "Preempted"
+        }
+        assert waiting <= told, "whoever is preempted is told so, whichever leader died"
         self._witness.check(
             {e.body["lease"]: e.body["slots"] for e in entries if e.kind == "lease.open"}
         )
