@@ -19,7 +19,7 @@ from fairlead.kube.client import connection
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
-from fairlead.kube.gpu.pods import DECISION
+from fairlead.kube.gpu.ranks import DECISION
 from fairlead.kube.kinds import crds
 from fairlead.ledger.place import open_for_reading
 from tests.kube.disasters import Disasters

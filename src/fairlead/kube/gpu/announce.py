@@ -14,7 +14,7 @@ CANDIDATES_MAX = 100
 _ALL = Author("kubernetes-mirror", admin=True)
 
 
-class Notice(NamedTuple):
+class Announcement(NamedTuple):
     """One Event, on a Run or a Reservation by its name in the ledger."""
 
     kind: str
@@ -23,7 +23,7 @@ class Notice(NamedTuple):
     message: str
 
 
-def notices(plane: ControlPlane, event: Document) -> list[Notice]:
+def announcements(plane: ControlPlane, event: Document) -> list[Announcement]:
     """Of the entry that commits to an outcome, or draws or voids it.
 
     Raises `Archived` or `Denied` where its entries can be read no more.
@@ -33,7 +33,7 @@ def notices(plane: ControlPlane, event: Document) -> list[Notice]:
         report = plane.outcome_reports.get(event["seq"], author=_ALL)
         tokens, names = report["tokens"], report["names"]
         told = [
-            Notice(
+            Announcement(
                 "Run",
                 names[token["token"]],
                 ANNOUNCED,
@@ -51,6 +51,6 @@ def notices(plane: ControlPlane, event: Document) -> list[Notice]:
     return []
 
 
-def _reserved(report: Document, reason: str, message: str) -> list[Notice]:
+def _reserved(report: Document, reason: str, message: str) -> list[Announcement]:
     name = report["reservation"]
-    return [] if name is None else [Notice("Reservation", name, reason, message)]
+    return [] if name is None else [Announcement("Reservation", name, reason, message)]

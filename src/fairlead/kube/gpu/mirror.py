@@ -10,7 +10,7 @@ from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
-from fairlead.kube.gpu.announce import notices
+from fairlead.kube.gpu.announce import announcements
 from fairlead.kube.gpu.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
@@ -124,14 +124,14 @@ class Mirror:
 
     def _announce(self, event: Document) -> None:
         try:
-            found = notices(self._plane, event)
+            found = announcements(self._plane, event)
         except (Archived, Denied) as error:  # its entries can be read no more
             self._say(f"entry {event['seq']} is not told: {error}")
             return
-        for notice in found:
-            told = {**event, "message": notice.message}
-            key = Key(*kube_name(notice.name))
-            self._event(notice.kind, key, notice.reason, "Warning", told)
+        for announcement in found:
+            told = {**event, "message": announcement.message}
+            key = Key(*kube_name(announcement.name))
+            self._event(announcement.kind, key, announcement.reason, "Warning", told)
 
     def _show(self, kind: str, key: Key) -> bool:
         """Whether the object shows its state now."""
