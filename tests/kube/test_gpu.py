@@ -152,32 +152,6 @@ def test_a_spare_replaces_a_deleted_node_and_nothing_else_does(world: World) -> 
         until(lambda: plane.objects.get("Node", "n1") is None, "the node is forgotten")
 
 
-def test_a_reservation_preempts_by_lottery_with_events(world: World) -> None:
-    world.apply(node("n1"), *team("team-a", gpus=8), *team("team-b", gpus=8))
-    for i in range(8):
-        world.apply(run(f"small-{i}", 1))
-    with world.controlled():
-        for i in range(8):
-            world.reach(f"small-{i}", "Running")
-        reserve = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
-        world.apply(run("big", 4, "team-b"), made("Reservation", "soon", reserve, "team-b"))
-        world.reach("big", "Running", "team-b")
-        outcome = until(lambda: world.get("resolveroutcomes")["items"], "an outcome is shown")[0]
-        assert outcome["spec"]["deficitGPUs"] == 4
-        until(
-            lambda: world.get("resolveroutcomes")["items"][0]["status"]["stage"] == "applied",
-            "it is applied",
-        )
-        phases = [world.phase(f"small-{i}") for i in range(8)]
-        assert phases.count("Pending") == 4
-        reasons = [event["reason"] for event in world.get("events", namespace="team-a")["items"]]
-        assert reasons.count("Preempted") >= 4
-        devices = [
-            slot for lease in world.get("gpuleases")["items"] for slot in lease["spec"]["slots"]
-        ]
-        assert len(devices) == len(set(devices)) == 8
-
-
 def test_manifests_are_refused_by_the_server_itself(world: World) -> None:
     """Even while no controller runs: the CRD holds what the manifest's type says."""
     world.apply(*team("team-a"))
