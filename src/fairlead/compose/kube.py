@@ -1,11 +1,11 @@
 """Wires the controller of a cluster to its ledger."""
 
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 from fairlead.api.access import Access
 from fairlead.api.queries import Ask, Asker, answer
@@ -14,7 +14,8 @@ from fairlead.engine.gpu import Author, Config, ControlPlane
 from fairlead.host.clock import now_ms
 from fairlead.kube.client import KubeClient, RateLimit, connection
 from fairlead.kube.controller import ClusterController, Part
-from fairlead.kube.election import Election
+from fairlead.kube.cpu.resizer import Resizer
+from fairlead.kube.election import Election, Terms
 from fairlead.kube.gpu.front import ADMIN
 from fairlead.kube.queries import Answer, Queries, Question
 from fairlead.ledger.keys import open_master
@@ -42,6 +43,7 @@ class KubeConfig:
     admin_namespace: str | None = None
     """Queries in this namespace are an admin's; None: there is none."""
     engine: Config = field(default_factory=Config)
+    terms: Terms = field(default_factory=Terms)
 
 
 @contextmanager
@@ -51,15 +53,20 @@ def controller(
     """The controller, ready to `run`."""
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     limit = None if config.qps is None else RateLimit(config.qps, config.burst)
-    client = KubeClient(connection(config.kubeconfig, context=config.context), limit)
-    identity = f"{socket.gethostname()}-{os.getpid()}"
-    election = Election(client, identity, namespace=config.namespace or client.namespace)
+    to = connection(config.kubeconfig, context=config.context)
+    # In a container every process is number 1, and on a host network every host name is the node's.
+    identity = f"{socket.gethostname()}-{uuid4().hex[:8]}"
+    namespace = config.namespace or to.namespace
+    # A client of its own: the lease is renewed whatever else waits for the limit.
+    election = Election(KubeClient(to), identity, namespace=namespace, terms=config.terms)
+    client = KubeClient(to, limit, may_write=lambda: election.leads)
     with ExitStack() as opened:
         served = Served()
 
         def open_plane(executor: Executor) -> ControlPlane:
             """When it leads: a ledger has one writer at a time."""
-            ledger = opened.enter_context(open_up(config.data, config.ledger))
+            opening = open_up(config.data, config.ledger, take_over=True)
+            ledger = opened.enter_context(opening)
             master = open_master(config.data / KEYS)
             plane = ControlPlane(ledger, executor, now_ms, config.engine, master)
             access = Access(ledger, now_ms)
@@ -75,8 +82,17 @@ def controller(
                 admin_namespace=config.admin_namespace,
             )
 
+        def resizer(client: KubeClient, wake: Callable[[], None]) -> Part:
+            return Resizer(client, wake, say)
+
         made = ClusterController(
-            client, election, open_plane, now_ms, image=config.image, parts=[queries], say=say
+            client,
+            election,
+            open_plane,
+            now_ms,
+            image=config.image,
+            parts=(resizer, queries),
+            say=say,
         )
         yield made
 

@@ -92,8 +92,16 @@ class KubeClient:
     `TemporaryFault` where there was no answer.
     """
 
-    def __init__(self, to: Connection, limit: RateLimit | None = None) -> None:
-        self._to, self._limit = to, limit
+    def __init__(
+        self,
+        to: Connection,
+        limit: RateLimit | None = None,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`may_write` is asked before every request that changes something: a leader that was
+        replaced, and does not know it yet, is refused here by its own clock."""
+        self._to, self._limit, self._may_write = to, limit, may_write
+        self._closed = False
         self._kept = threading.local()
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube")
         self.namespace = to.namespace
@@ -101,8 +109,10 @@ class KubeClient:
         """How many were sent: what a controller costs its API server."""
 
     def close(self) -> None:
-        """What is not begun is dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """What is not begun is dropped; what is under way is waited for, so that nothing is
+        written after it returns."""
+        self._closed = True
+        self._pool.shutdown(cancel_futures=True)
 
     def later(self, write: Callable[..., object], *given: object) -> None:
         """Beside the caller; faults are the callee's to handle."""
@@ -180,6 +190,8 @@ class KubeClient:
             last = attempt == retries
             if self._limit is not None:
                 self._limit.wait()
+            if method != "GET" and (self._closed or not self._may_write()):
+                raise TemporaryFault("this controller does not lead: nothing is written")
             try:
                 return self._exchange(method, path, sent, content)
             except ApiError as error:

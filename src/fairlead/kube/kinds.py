@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
+from fairlead.core.units import SIZE_MAX
 from fairlead.schema.objects import (
     API_VERSION,
     RUN_MUTABLE,
@@ -26,6 +27,7 @@ GROUP, VERSION = API_VERSION.split("/")
 _ITEMS_MAX, _TEXT_MAX = 1000, 4096
 """Bounds for what a manifest leaves open: the API server prices rules by the largest object."""
 
+PodName = Annotated[str, Meta(min_length=1, max_length=253)]
 QUERY_BYTES_MAX = 400_000
 """Of a Query's body, and of what is answered: an object of etcd is at most 1.5 MiB."""
 
@@ -71,6 +73,26 @@ class ResolverOutcomeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=Tru
     k: int
     cause: str | None = None
     deficit_gpus: int = field(name="deficitGPUs", default=0)
+
+
+class ContainerLimit(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """The CPU limit of one container."""
+
+    name: Name
+    limit_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)]
+
+
+class PodAllocationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """The CPU limits of one pod, as the node agent's recorded decision says."""
+
+    pod: PodName
+    uid: Annotated[str, Meta(min_length=1, max_length=63)]
+    node: PodName
+    decision: Annotated[int, Meta(ge=0, description="the entry of the node agent's record")]
+    capacity_millicores: Annotated[
+        int, Meta(ge=0, le=SIZE_MAX, description="what the decision divided among the node's pods")
+    ]
+    containers: Annotated[list[ContainerLimit], Meta(min_length=1, max_length=64)]
 
 
 class QuerySpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -157,6 +179,10 @@ class KubeKind:
                 "status": STATUS,
             },
         }
+        if self.kind == "PodAllocation":
+            rule = "self.metadata.name == self.spec.uid"
+            message = "metadata.name must be spec.uid"
+            schema["x-kubernetes-validations"] = [{"rule": rule, "message": message}]
         if self.written:
             schema["x-kubernetes-validations"] = [
                 {
@@ -276,6 +302,21 @@ KINDS = {
             written=False,
         ),
         KubeKind(
+            "PodAllocation",
+            "podallocations",
+            ("pa",),
+            PodAllocationSpec,
+            (
+                ("Pod", "string", ".spec.pod"),
+                ("Node", "string", ".spec.node"),
+                ("Limit", "string", ".spec.containers[*].limitMillicores"),
+                ("In force", "integer", ".status.limitMillicores"),
+                ("Applied", "string", '.status.conditions[?(@.type=="Applied")].status'),
+                ("Reason", "string", '.status.conditions[?(@.type=="Applied")].reason'),
+            ),
+            written=False,
+        ),
+        KubeKind(
             "Query",
             "queries",
             (),
@@ -350,6 +391,12 @@ def _rules(kind: str, spec: Document) -> list[Document]:
     """What fields say of each other, and what may not be changed."""
     if kind == "Budget":
         return [_fixed("owner", required=True)]
+    if kind == "PodAllocation":
+        once = "self.containers.all(c, self.containers.exists_one(d, d.name == c.name))"
+        return [
+            *(_fixed(name, required=True) for name in ("pod", "uid", "node")),
+            {"rule": once, "message": "containers must have names of their own"},
+        ]
     if kind != "Run":
         return [{"rule": "self == oldSelf", "message": "spec is immutable"}]
     required = set(spec["required"])
