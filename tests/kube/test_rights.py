@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
+from fairlead.api.cluster_server import ClusterListen
+from fairlead.kube import queries
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
 from fairlead.kube.kinds import crds
+from tests.kube.test_api_server import get, port_of
 from tests.kube.world import World, made, node, run, team, until
 
 BASE = Path(__file__).parents[2] / "deploy" / "kube" / "base"
@@ -73,14 +76,22 @@ def used(log: Path) -> tuple[set[Right], list[str]]:
     return rights, refused
 
 
-def test_the_shipped_role_is_what_the_controller_needs(audited: tuple[World, Path]) -> None:
+def test_the_shipped_role_is_what_the_controller_needs(
+    audited: tuple[World, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, log = audited
+    monkeypatch.setattr(queries, "KEEP_S", 1.0)
     account = world.cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
     world.apply(node("n1"), node("n2"), *team("team-a"), *team("team-b"))
     world.apply(run("gang", 16, groupGPUs=8))
     with world.controlled(kubeconfig=account, namespace="fairlead"):
         world.reach("gang", "Running")
-    with world.controlled(kubeconfig=account, namespace="fairlead"):  # finds its pods again
+    listen = ClusterListen("127.0.0.1", 0)
+    # It finds its pods again.
+    with world.controlled(kubeconfig=account, namespace="fairlead", listen=listen):
+        token = world.kubectl("-n", "team-a", "create", "token", "default").strip()
+        assert get(port_of(world), "/metrics", token)[0] == 403
+        world.apply(made("Query", "ask", {"method": "GET", "path": "/v1/budgets"}, "team-b"))
         reserve = {"run": "first", "earliestStart": "2026-01-01T00:00:00Z"}
         world.apply(run("first", 8, "team-b"), made("Reservation", "now", reserve, "team-b"))
         world.reach("first", "Running", "team-b")
@@ -93,6 +104,7 @@ def test_the_shipped_role_is_what_the_controller_needs(audited: tuple[World, Pat
         until(lambda: world.phase("gang") != "Running", "the gang lost a node")
         world.kubectl("-n", "team-a", "delete", "run", "gang")
         world.kubectl("delete", "budget", "team-a")
+        until(lambda: not world.names("queries"), "the Query is removed")
     rights, refused = used(log)
     assert refused == []
     assert rights - granted() == set(), "allowed by something else than the shipped role"
