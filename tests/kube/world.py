@@ -95,6 +95,7 @@ class World:
         name: str = "a",
         kubeconfig: Path | None = None,
         namespace: str | None = None,
+        admin_namespace: str | None = None,
         **engine: Any,
     ) -> Iterator[ClusterController]:
         """With a controller in a thread of this process."""
@@ -103,6 +104,7 @@ class World:
             self._folder / name,
             kubeconfig or self.kubeconfig,
             namespace=namespace,
+            admin_namespace=admin_namespace,
             image="busybox",
             qps=None,
             engine=settings,
@@ -136,7 +138,8 @@ class World:
                 patch = '{"metadata":{"finalizers":null}}'
                 args = [*where, "patch", kind, meta["name"], "--type=merge", "-p", patch]
                 self.kubectl(*args, check=False)
-        self.kubectl("delete", "reservations,runs,gpuleases,pods", "-A", "--all", "--force")
+        kinds = "reservations,runs,gpuleases,podallocations,pods"
+        self.kubectl("delete", kinds, "-A", "--all", "--force")
         self.kubectl("delete", "budgets,ownerbindings,resolveroutcomes", "--all", "--force")
         self.kubectl("delete", "nodes", "-l", OURS)
         spaces = [name for name in self.names("namespaces") if name.startswith("team-")]

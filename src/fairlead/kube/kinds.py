@@ -6,11 +6,12 @@ run) the controller says in the condition `Accepted`.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import field
+from msgspec import Meta, field
 
+from fairlead.core.units import SIZE_MAX
 from fairlead.schema.objects import (
     API_VERSION,
     RUN_MUTABLE,
@@ -25,6 +26,10 @@ from fairlead.schema.objects import (
 GROUP, VERSION = API_VERSION.split("/")
 _ITEMS_MAX, _TEXT_MAX = 1000, 4096
 """Bounds for what a manifest leaves open: the API server prices rules by the largest object."""
+
+PodName = Annotated[str, Meta(min_length=1, max_length=253)]
+QUERY_BYTES_MAX = 400_000
+"""Of a Query's body, and of what is answered: an object of etcd is at most 1.5 MiB."""
 
 Document = dict[str, Any]
 Column = tuple[str, str, str]
@@ -68,6 +73,40 @@ class ResolverOutcomeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=Tru
     k: int
     cause: str | None = None
     deficit_gpus: int = field(name="deficitGPUs", default=0)
+
+
+class ContainerLimit(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """The CPU limit of one container."""
+
+    name: Name
+    limit_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)]
+
+
+class PodAllocationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """The CPU limits of one pod, as the node agent's recorded decision says."""
+
+    pod: PodName
+    uid: Annotated[str, Meta(min_length=1, max_length=63)]
+    node: PodName
+    decision: Annotated[int, Meta(ge=0, description="the entry of the node agent's record")]
+    capacity_millicores: Annotated[
+        int, Meta(ge=0, le=SIZE_MAX, description="what the decision divided among the node's pods")
+    ]
+    containers: Annotated[list[ContainerLimit], Meta(min_length=1, max_length=64)]
+
+
+class QuerySpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One request of the HTTP API, asked through Kubernetes for the owner of the namespace.
+
+    The controller answers in the status, and deletes it after a minute. Who may create a Query acts
+    for the namespace's owner.
+    """
+
+    method: Literal["GET", "POST", "PUT"]
+    path: Annotated[str, Meta(min_length=1, max_length=1024, pattern="^/")]
+    query: dict[str, str] = field(default_factory=dict)
+    body: Annotated[str, Meta(max_length=QUERY_BYTES_MAX)] = ""
+    """JSON; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +179,10 @@ class KubeKind:
                 "status": STATUS,
             },
         }
+        if self.kind == "PodAllocation":
+            rule = "self.metadata.name == self.spec.uid"
+            message = "metadata.name must be spec.uid"
+            schema["x-kubernetes-validations"] = [{"rule": rule, "message": message}]
         if self.written:
             schema["x-kubernetes-validations"] = [
                 {
@@ -258,6 +301,32 @@ KINDS = {
             namespaced=False,
             written=False,
         ),
+        KubeKind(
+            "PodAllocation",
+            "podallocations",
+            ("pa",),
+            PodAllocationSpec,
+            (
+                ("Pod", "string", ".spec.pod"),
+                ("Node", "string", ".spec.node"),
+                ("Limit", "string", ".spec.containers[*].limitMillicores"),
+                ("In force", "integer", ".status.limitMillicores"),
+                ("Applied", "string", '.status.conditions[?(@.type=="Applied")].status'),
+                ("Reason", "string", '.status.conditions[?(@.type=="Applied")].reason'),
+            ),
+            written=False,
+        ),
+        KubeKind(
+            "Query",
+            "queries",
+            (),
+            QuerySpec,
+            (
+                ("Method", "string", ".spec.method"),
+                ("Path", "string", ".spec.path"),
+                ("Code", "integer", ".status.code"),
+            ),
+        ),
     )
 }
 
@@ -322,6 +391,12 @@ def _rules(kind: str, spec: Document) -> list[Document]:
     """What fields say of each other, and what may not be changed."""
     if kind == "Budget":
         return [_fixed("owner", required=True)]
+    if kind == "PodAllocation":
+        once = "self.containers.all(c, self.containers.exists_one(d, d.name == c.name))"
+        return [
+            *(_fixed(name, required=True) for name in ("pod", "uid", "node")),
+            {"rule": once, "message": "containers must have names of their own"},
+        ]
     if kind != "Run":
         return [{"rule": "self == oldSelf", "message": "spec is immutable"}]
     required = set(spec["required"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.kube.controller import controller, crds
+from fairlead.cli.kube.controller import controller, crds, restore
 from fairlead.cli.main import EXIT_REFUSED
 
 CHECK_S = 1.0
@@ -20,6 +20,7 @@ def command() -> None:
 
 command.add_command(controller)
 command.add_command(crds)
+command.add_command(restore)
 
 
 @command.command("assets")
@@ -108,7 +109,7 @@ def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path |
 def _controller(directory: Path, kubeconfig: Path) -> list[str]:
     """Its ledger is with the cluster, and as long-lived."""
     command = [sys.executable, "-m", "fairlead", "kube", "controller", "--qps", "0"]
-    command += ["--resolver", "enforce", "--image", "busybox"]
+    command += ["--resolver", "enforce", "--image", "busybox", "--admin-namespace", "default"]
     return [*command, "--kubeconfig", str(kubeconfig), "--data", str(directory / "ledger")]
 
 

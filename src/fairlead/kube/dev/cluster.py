@@ -151,6 +151,12 @@ class Cluster:
             process.kill()
             process.wait()
 
+    def restart(self, name: str) -> None:
+        """kill -9, and start it again as it was; ready when it returns."""
+        self.end(name, signal.SIGKILL)
+        self.run(name)
+        self.wait_for(self._server_ready, "ready API server")
+
     def pids(self) -> dict[str, int]:
         """The processes of the cluster."""
         return {name: process.pid for name, process in self._processes.items()}
