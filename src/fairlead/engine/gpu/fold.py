@@ -37,9 +37,10 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
         kind, name, body.uid, body.generation, at.seq, created_ms, body.labels, body.spec, user
     )
     known.put(stored)
-    known.devices_moved()
     spec = stored.spec
-    if isinstance(spec, BudgetSpec):
+    if kind == "Node":
+        known.devices_moved([name])
+    elif isinstance(spec, BudgetSpec):
         known.set_budget(name, to_budget(name, spec))
         known.accounts.define(known.budgets[name], at.time_ms)
     elif isinstance(spec, RunSpec) and before is None:
@@ -54,8 +55,9 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
 def _object_deleted(known: "Projection", at: Stamp, body: entries.ObjectDeleted) -> None:
     kind, name = body.kind, body.name
     known.drop(kind, name)
-    known.devices_moved()
-    if kind == "Budget":
+    if kind == "Node":
+        known.devices_moved([name])
+    elif kind == "Budget":
         known.set_budget(name, None)
         for key in [key for key in known.conditions if key[0] == name]:
             del known.conditions[key]
@@ -136,7 +138,7 @@ def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None
 
 def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> None:
     lease = known.leases.pop(body.lease)
-    known.devices_moved()
+    known.devices_moved(lease.nodes)
     run = known.runs[lease.run]
     if body.reason == "Shrink":
         run.shrunk = True
