@@ -132,6 +132,8 @@ class RunPhase(Body, frozen=True):
     exit_reason: str | UnsetType | None = UNSET
     outcome: int | UnsetType | None = UNSET
     """The resolve that preempted it."""
+    restarts: int | UnsetType = UNSET
+    """It starts again on the devices that it has, and how often it has done so."""
 
 
 class RunGrown(Body, frozen=True):
@@ -338,6 +340,12 @@ class ResizeDecision(RunDecision, frozen=True):
     """Which leases a run ends and begins: it shrinks, or a node is lost."""
 
     ENTRY = "gpu.resize"
+
+
+class RestartDecision(RunDecision, frozen=True):
+    """Whether a run whose command failed starts again."""
+
+    ENTRY = "gpu.restart"
 
 
 class StartDecision(RunDecision, frozen=True):

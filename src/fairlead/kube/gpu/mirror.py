@@ -20,7 +20,7 @@ from fairlead.schema.times import format_time
 
 _PUBLIC = Author("kubernetes-mirror")
 """All readers see outcomes: under pseudonyms."""
-TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost")
+TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost", "Restarted")
 """Changes of a run that are Events: what its status shows for good needs none."""
 SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
@@ -62,6 +62,8 @@ class Mirror:
         for pair, verdict in self._front.verdicts.items():
             if self._verdicts.get(pair) != verdict:
                 self._objects.add(pair)
+        for pair in self._verdicts.keys() - self._front.verdicts.keys():
+            del self._verdicts[pair]
         self._client.each(self._objects, lambda pair: self._show(*pair))
         found = {name: self._plane.objects.get("Lease", name) for name in self._lease_names}
         closed = {name for name, lease in found.items() if not _is_open(lease)}
