@@ -11,7 +11,7 @@ from fairlead.engine.traffic import GroupRules, TickRound
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.host.paths import state_directory
-from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
+from fairlead.node.traffic.agent import AgentConfig, Drains, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.sensors import NetworkSensors
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
@@ -37,6 +37,8 @@ def traffic_agent(
     report: Callable[[TickRound, TrafficAgent], None],
     warn: Callable[[str], None],
     reload: Callable[[], TrafficDocument] | None = None,
+    drains: Callable[[], Drains] = dict,
+    apart: bool = False,
 ) -> TrafficAgent:
     directory = traffic_directory(document)
     name = document.node.name or os.uname().nodename
@@ -65,6 +67,8 @@ def traffic_agent(
         report=report,
         warn=warn,
         reload=again,
+        drains=drains,
+        apart=apart,
     )
 
 
