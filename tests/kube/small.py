@@ -6,9 +6,10 @@ from typing import Any
 
 from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import ApiError, Connection, Document, KubeClient
+from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.front import FrontEnd
 from fairlead.kube.gpu.mirror import Mirror
-from fairlead.kube.gpu.pods import PodExecutor, RunObject
+from fairlead.kube.gpu.pods import PodExecutor
 from fairlead.kube.watch import Mirrored, Sources
 from tests.engine.gpu.worlds import START, MemoryLedger
 from tests.kube.world import team

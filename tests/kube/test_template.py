@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.kube.gpu.build import RunObject, pod
 from fairlead.kube.gpu.front import refuse_name
-from fairlead.kube.gpu.pods import JOB, RANK, RANKS, RUN, Rank, RunObject, pod, read_pod
+from fairlead.kube.gpu.ranks import JOB, RANK, RANKS, RUN, Rank, read_pod
 from fairlead.kube.gpu.template import BYTES_MAX, DEPTH_MAX, read_template
 from fairlead.ports.executor import Job
 from fairlead.schema.border import BadInput
@@ -107,7 +108,7 @@ def test_the_lease_adds_devices_node_and_rank() -> None:
     """And wins over what the template says of them."""
     template = read_template(contained(image="x", env=[{"name": "MASTER_ADDR", "value": "me"}]))
     job = Job("team.a.0123abcd.1", "team.a", "team", ("x",), ("n1#0", "n1#1", "n2#0"), ("l0",))
-    ranks = [Rank(0, "n1", 2), Rank(1, "n2", 1)]
+    ranks = [Rank(0, "n1", ("n1#0", "n1#1")), Rank(1, "n2", ("n2#0",))]
     made = pod(job, RunObject("uid", template.document), ranks[1], ranks)
     container = made["spec"]["containers"][0]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "1"}
@@ -126,7 +127,7 @@ def test_a_container_without_devices_sees_none() -> None:
         {"spec": {"containers": containers, "initContainers": [{"name": "first", "image": "x"}]}}
     )
     job = Job("team.a.0123abcd.1", "team.a", "team", ("x",), ("n1#0",))
-    rank = Rank(0, "n1", 1)
+    rank = Rank(0, "n1", ("n1#0",))
     spec = pod(job, RunObject("uid", template.document), rank, [rank])["spec"]
     seen = {
         container["name"]: [row["value"] for row in container["env"] if row["name"] == ALL["name"]]

@@ -136,7 +136,8 @@ class World:
                 patch = '{"metadata":{"finalizers":null}}'
                 args = [*where, "patch", kind, meta["name"], "--type=merge", "-p", patch]
                 self.kubectl(*args, check=False)
-        self.kubectl("delete", "reservations,runs,gpuleases,pods", "-A", "--all", "--force")
+        kinds = "reservations,runs,gpuleases,podallocations,pods"
+        self.kubectl("delete", kinds, "-A", "--all", "--force")
         self.kubectl("delete", "budgets,ownerbindings,resolveroutcomes", "--all", "--force")
         self.kubectl("delete", "nodes", "-l", OURS)
         spaces = [name for name in self.names("namespaces") if name.startswith("team-")]

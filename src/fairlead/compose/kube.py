@@ -11,6 +11,7 @@ from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.host.clock import now_ms
 from fairlead.kube.client import KubeClient, RateLimit, connection
 from fairlead.kube.controller import ClusterController
+from fairlead.kube.cpu.resizer import Resizer
 from fairlead.kube.election import Election
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
@@ -54,4 +55,12 @@ def controller(
             master = open_master(config.data / KEYS)
             return ControlPlane(ledger, executor, now_ms, config.engine, master)
 
-        yield ClusterController(client, election, open_plane, now_ms, image=config.image, say=say)
+        yield ClusterController(
+            client,
+            election,
+            open_plane,
+            now_ms,
+            image=config.image,
+            parts=(lambda client, wake: Resizer(client, wake, say),),
+            say=say,
+        )

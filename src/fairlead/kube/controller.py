@@ -8,9 +8,11 @@ from typing import Protocol
 from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import KubeClient
 from fairlead.kube.election import Election
+from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.front import FrontEnd
 from fairlead.kube.gpu.mirror import Mirror
-from fairlead.kube.gpu.pods import PODS, RUN, PodExecutor, RunObject
+from fairlead.kube.gpu.pods import PODS, PodExecutor
+from fairlead.kube.gpu.ranks import RUN
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored, Sources
 from fairlead.ports.executor import Executor

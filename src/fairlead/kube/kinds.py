@@ -6,11 +6,12 @@ run) the controller says in the condition `Accepted`.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import field
+from msgspec import Meta, field
 
+from fairlead.core.units import SIZE_MAX
 from fairlead.schema.objects import (
     API_VERSION,
     RUN_MUTABLE,
@@ -28,6 +29,7 @@ GROUP, VERSION = API_VERSION.split("/")
 _ITEMS_MAX, _TEXT_MAX = 1000, 4096
 """Bounds for what a manifest leaves open: the API server prices rules by the largest object."""
 
+PodName = Annotated[str, Meta(min_length=1, max_length=253)]
 Document = dict[str, Any]
 Column = tuple[str, str, str]
 """Name, type and path of a column of `kubectl get`."""
@@ -70,6 +72,26 @@ class ResolverOutcomeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=Tru
     k: int
     cause: str | None = None
     deficit_gpus: int = field(name="deficitGPUs", default=0)
+
+
+class ContainerLimit(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """The CPU limit of one container."""
+
+    name: Name
+    limit_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)]
+
+
+class PodAllocationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """The CPU limits of one pod, as the node agent's recorded decision says."""
+
+    pod: PodName
+    uid: Annotated[str, Meta(min_length=1, max_length=63)]
+    node: PodName
+    decision: Annotated[int, Meta(ge=0, description="the entry of the node agent's record")]
+    capacity_millicores: Annotated[
+        int, Meta(ge=0, le=SIZE_MAX, description="what the decision divided among the node's pods")
+    ]
+    containers: Annotated[list[ContainerLimit], Meta(min_length=1, max_length=64)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +166,10 @@ class KubeKind:
                 "status": {**STATUS, "properties": {**STATUS["properties"], **dict(self.status)}},
             },
         }
+        if self.kind == "PodAllocation":
+            rule = "self.metadata.name == self.spec.uid"
+            message = "metadata.name must be spec.uid"
+            schema["x-kubernetes-validations"] = [{"rule": rule, "message": message}]
         if self.written:
             schema["x-kubernetes-validations"] = [
                 {
@@ -297,6 +323,21 @@ KINDS = {
             ),
             status=(("nodes", AGENTS),),
         ),
+        KubeKind(
+            "PodAllocation",
+            "podallocations",
+            ("pa",),
+            PodAllocationSpec,
+            (
+                ("Pod", "string", ".spec.pod"),
+                ("Node", "string", ".spec.node"),
+                ("Limit", "string", ".spec.containers[*].limitMillicores"),
+                ("In force", "integer", ".status.limitMillicores"),
+                ("Applied", "string", '.status.conditions[?(@.type=="Applied")].status'),
+                ("Reason", "string", '.status.conditions[?(@.type=="Applied")].reason'),
+            ),
+            written=False,
+        ),
     )
 }
 
@@ -366,6 +407,12 @@ def _rules(kind: str, spec: Document) -> list[Document]:
         return [_fixed("owner", required=True)]
     if kind == "RouteGroup":
         return _ROUTE_GROUP_RULES
+    if kind == "PodAllocation":
+        once = "self.containers.all(c, self.containers.exists_one(d, d.name == c.name))"
+        return [
+            *(_fixed(name, required=True) for name in ("pod", "uid", "node")),
+            {"rule": once, "message": "containers must have names of their own"},
+        ]
     if kind != "Run":
         return [{"rule": "self == oldSelf", "message": "spec is immutable"}]
     required = set(spec["required"])

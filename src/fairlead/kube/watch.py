@@ -31,10 +31,17 @@ class Mirrored:
     """Lists and watches one path in a thread of its own; `wake` is called after each change."""
 
     def __init__(
-        self, client: KubeClient, path: str, wake: Callable[[], None], *, selector: str = ""
+        self,
+        client: KubeClient,
+        path: str,
+        wake: Callable[[], None],
+        *,
+        selector: str = "",
+        fields: str = "",
     ) -> None:
         self._client, self.path, self._wake = client, path, wake
-        self._query = {"labelSelector": selector} if selector else {}
+        chosen = {"labelSelector": selector, "fieldSelector": fields}
+        self._query = {name: value for name, value in chosen.items() if value}
         self._lock = threading.Lock()
         self._objects: dict[Key, Document] = {}
         self._changed: set[Key] = set()

@@ -240,6 +240,24 @@ def read_cgroup_host(root: Path = Path("/")) -> CgroupHost:
     )
 
 
+def host_at(folder: Path) -> CgroupHost:
+    """A host's hierarchies that are mounted below `folder`, whatever this process's own mounts are:
+    for an agent in a container, which sees only its own part under the usual path.
+    """
+    if "cpu" in _text_or_empty(folder / "cgroup.controllers").split():
+        return CgroupHost(2, folder, None, folder)
+    found = [path for name in ("cpu", "cpu,cpuacct") if _is_hierarchy(path := folder / name)]
+    if not found:
+        cure = "mount the host's /sys/fs/cgroup there"
+        raise NoCpuController(f"{folder} has no cgroups with the cpu controller", cure)
+    usage = [path for name in ("cpuacct", "cpu,cpuacct") if _is_hierarchy(path := folder / name)]
+    return CgroupHost(1, found[0], usage[0] if usage else None, None)
+
+
+def _is_hierarchy(path: Path) -> bool:
+    return (path / "cgroup.procs").exists()
+
+
 def below(root: Path, point: str) -> Path:
     """The path to open for an absolute path of the machine whose files lie below `root`."""
     return root / point.lstrip("/")

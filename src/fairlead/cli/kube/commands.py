@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.kube.controller import controller, crds
+from fairlead.cli.kube.controller import controller, crds, restore
 from fairlead.cli.main import EXIT_REFUSED
 
 CHECK_S = 1.0
@@ -20,6 +20,7 @@ def command() -> None:
 
 command.add_command(controller)
 command.add_command(crds)
+command.add_command(restore)
 
 
 @command.command("assets")

@@ -1,10 +1,12 @@
-"""`fairlead kube controller` and `fairlead kube crds`."""
+"""`fairlead kube controller`, `fairlead kube restore` and `fairlead kube crds`."""
 
 import signal
 from pathlib import Path
 from typing import Any
 
 import click
+
+from fairlead.cli.main import EXIT_FAULT
 
 
 @click.command("controller")
@@ -61,6 +63,49 @@ def controller(*, resolver: Any, qps: float, **given: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: running.stop())
         running.run()
+
+
+@click.command("restore")
+@click.option("--node", help="Only the pods of this node.")
+@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="As kubectl's.")
+@click.option("--context", help="Of the kubeconfig; default: its current one.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for the kubelets.",
+)
+def restore(
+    *, node: str | None, kubeconfig: Path | None, context: str | None, timeout: float
+) -> None:
+    """Restore the CPU limits that pods had before Fairlead.
+
+    Removes PodAllocations and resizes their pods to the resources of the annotation
+    fairlead.dev/cpu-original. Works with and without a running controller. Remove the node
+    agent first: a running one asks for limits again. Exits with 3 if a pod is left.
+
+    \b
+      kubectl -n fairlead delete daemonset fairlead-node
+      fairlead kube restore
+    """
+    from fairlead.kube.client import KubeClient, connection
+    from fairlead.kube.cpu.restore import restore as put_back
+
+    client = KubeClient(connection(kubeconfig, context=context))
+    done, left = put_back(client, node=node, within_s=timeout, say=_note)
+    for name in done:
+        click.echo(f"restored {name}")
+    for name in left:
+        _note(f"failed: {name} still has other limits")
+    if not done and not left:
+        _note("nothing to restore")
+    if left:
+        raise SystemExit(EXIT_FAULT)
+
+
+def _note(line: str) -> None:
+    click.echo(line, err=True)
 
 
 @click.command("crds")

@@ -13,8 +13,9 @@ from functools import partial
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
-from fairlead.kube.gpu.conditions import Conditions
-from fairlead.kube.gpu.pods import GPU, RunObject, pod_name
+from fairlead.kube.conditions import Conditions
+from fairlead.kube.gpu.build import RunObject
+from fairlead.kube.gpu.ranks import GPU, pod_name
 from fairlead.kube.gpu.template import PodTemplate, read_template
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name
 from fairlead.kube.watch import Key, Sources
@@ -256,8 +257,6 @@ class FrontEnd:
             owner = self._owner(key.namespace)
             author = Author(f"kubernetes:{key.namespace}", frozenset({owner}))
         if kind == "Run":
-            if spec.get("malleable") is not None:
-                raise BadInput("spec.malleable", "is not supported on Kubernetes yet")
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
             refuse_name(key.name, spec["totalGPUs"])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import ApiError, Document, KubeClient
-from fairlead.kube.gpu.conditions import Conditions, now
+from fairlead.kube.conditions import Conditions, now
 from fairlead.kube.gpu.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
