@@ -95,6 +95,7 @@ class World:
         name: str = "a",
         kubeconfig: Path | None = None,
         namespace: str | None = None,
+        admin_namespace: str | None = None,
         **engine: Any,
     ) -> Iterator[ClusterController]:
         """With a controller in a thread of this process."""
@@ -103,6 +104,7 @@ class World:
             self._folder / name,
             kubeconfig or self.kubeconfig,
             namespace=namespace,
+            admin_namespace=admin_namespace,
             image="busybox",
             qps=None,
             engine=settings,

@@ -19,7 +19,7 @@ from fairlead.ports.executor import Executor
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 WATCHED = ("OwnerBinding", "Budget", "Run", "Reservation", "GPULease")
-TURN_S = 1.0
+TURN_S, RENEW_S = 1.0, 0.5
 SYNC_S = 60.0
 
 OpenPlane = Callable[[Executor], ControlPlane]
@@ -79,18 +79,30 @@ class ClusterController:
         Raises `PermanentFault` where the cluster lacks our kinds or our rights.
         """
         self.sync()
+        renewing = threading.Thread(target=self._renew, name="election", daemon=True)
+        renewing.start()
         try:
             while not self._stop.is_set():
-                if self._election.turn():
+                if self._election.leads:
                     self.turn()
                 elif self.plane is not None:
-                    raise TemporaryFault(f"{self._election.holder} leads by now")
+                    raise TemporaryFault(f"{self._election.holder or 'another one'} leads by now")
                 self._woken.wait(TURN_S)
                 self._woken.clear()
         finally:
             self.stop()
-            self._election.resign()
+            renewing.join()
+            # Nothing of ours is under way when another one may lead.
             self._client.close()
+            self._election.resign()
+
+    def _renew(self) -> None:
+        """Beside the turns: one of them may last longer than the lease."""
+        while not self._stop.is_set():
+            before = self._election.leads
+            if self._election.turn() != before:
+                self._woken.set()
+            self._stop.wait(RENEW_S)
 
     def sync(self) -> None:
         """Read the cluster, and follow it from then on."""
@@ -102,9 +114,13 @@ class ClusterController:
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
         self._say("the cluster is read")
 
+    def wake(self) -> None:
+        """Take the next turn at once."""
+        self._woken.set()
+
     def stop(self) -> None:
         self._stop.set()
-        self._woken.set()
+        self.wake()
         for source in self._all_sources():
             source.stop()
 
@@ -137,6 +153,7 @@ class ClusterController:
         return True
 
     def _begin(self) -> None:
+        self.sources.pods.refresh()  # all that our predecessor made, before anything is decided
         executor = PodExecutor(
             self._client, self.sources, self._find, self._now_ms, self._woken.set
         )
@@ -144,6 +161,11 @@ class ClusterController:
         self._front = FrontEnd(self._client, plane, self.sources, image=self._image, say=self._say)
         self._mirror = Mirror(self._client, plane, self.sources, self._front, self._say)
         self.plane = plane
+
+    def owner_of(self, namespace: str) -> str | None:
+        """Whose a namespace is, as the bindings that hold say."""
+        binding = None if self._front is None else self._front.bound.get(namespace)
+        return None if binding is None else str(binding["spec"]["owner"])
 
     def _find(self, run: str) -> RunObject | None:
         return None if self._front is None else self._front.find_run(run)

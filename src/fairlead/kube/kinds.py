@@ -6,7 +6,7 @@ run) the controller says in the condition `Accepted`.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, field
@@ -30,6 +30,9 @@ _ITEMS_MAX, _TEXT_MAX = 1000, 4096
 """Bounds for what a manifest leaves open: the API server prices rules by the largest object."""
 
 PodName = Annotated[str, Meta(min_length=1, max_length=253)]
+QUERY_BYTES_MAX = 400_000
+"""Of a Query's body, and of what is answered: an object of etcd is at most 1.5 MiB."""
+
 Document = dict[str, Any]
 Column = tuple[str, str, str]
 """Name, type and path of a column of `kubectl get`."""
@@ -92,6 +95,20 @@ class PodAllocationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
         int, Meta(ge=0, le=SIZE_MAX, description="what the decision divided among the node's pods")
     ]
     containers: Annotated[list[ContainerLimit], Meta(min_length=1, max_length=64)]
+
+
+class QuerySpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One request of the HTTP API, asked through Kubernetes for the owner of the namespace.
+
+    The controller answers in the status, and deletes it after a minute. Who may create a Query acts
+    for the namespace's owner.
+    """
+
+    method: Literal["GET", "POST", "PUT"]
+    path: Annotated[str, Meta(min_length=1, max_length=1024, pattern="^/")]
+    query: dict[str, str] = field(default_factory=dict)
+    body: Annotated[str, Meta(max_length=QUERY_BYTES_MAX)] = ""
+    """JSON; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +354,17 @@ KINDS = {
                 ("Reason", "string", '.status.conditions[?(@.type=="Applied")].reason'),
             ),
             written=False,
+        ),
+        KubeKind(
+            "Query",
+            "queries",
+            (),
+            QuerySpec,
+            (
+                ("Method", "string", ".spec.method"),
+                ("Path", "string", ".spec.path"),
+                ("Code", "integer", ".status.code"),
+            ),
         ),
     )
 }

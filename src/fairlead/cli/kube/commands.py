@@ -109,7 +109,7 @@ def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path |
 def _controller(directory: Path, kubeconfig: Path) -> list[str]:
     """Its ledger is with the cluster, and as long-lived."""
     command = [sys.executable, "-m", "fairlead", "kube", "controller", "--qps", "0"]
-    command += ["--resolver", "enforce", "--image", "busybox"]
+    command += ["--resolver", "enforce", "--image", "busybox", "--admin-namespace", "default"]
     return [*command, "--kubeconfig", str(kubeconfig), "--data", str(directory / "ledger")]
 
 

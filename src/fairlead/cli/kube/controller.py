@@ -20,6 +20,7 @@ from fairlead.cli.main import EXIT_FAULT
 @click.option("--context", help="Of the kubeconfig; default: its current one.")
 @click.option("-n", "--namespace", help="Where the election's Lease is; default: the context's.")
 @click.option("--ledger", help="Address of a PostgreSQL database, for several replicas.")
+@click.option("--admin-namespace", help="Namespace whose Queries are an admin's; default: none.")
 @click.option("--image", help="Image of runs that have a command and no template.")
 @click.option(
     "--resolver",

@@ -140,7 +140,9 @@ class GangWriter:
 
     def _lift_gate(self, document: Document) -> None:
         if document["spec"].get("schedulingGates"):
-            patch = {"spec": {"schedulingGates": None}}
+            # Of this pod only: one that came late must not let another one of its name begin.
+            meta = {"uid": document["metadata"]["uid"]}
+            patch = {"metadata": meta, "spec": {"schedulingGates": None}}
             self._pods.put(self._client.patch(path_of(document), patch))
 
     def remove(self, job: Job) -> None:

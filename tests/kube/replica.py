@@ -1,0 +1,82 @@
+"""A controller as a process of its own: `python -m tests.kube.replica JSON`.
+
+`kill_at`: it kills itself (SIGKILL) at that append to the ledger, from the first outcome's commit
+on, `when` before or after the append is durable. `skew_ms`: how far its clock is off. It says
+`append N` for each of those appends, so that a test can count them.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead.compose import kube
+from fairlead.engine.gpu import Config
+from fairlead.host.clock import now_ms
+from fairlead.kube.election import Terms
+from fairlead.ports.faults import Fault
+from fairlead.ports.ledger import Draft, Entry
+
+TERMS = Terms(duration_s=3, renew_s=1.0)
+LEADS_NO_MORE = 3
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def watch_appends(ledger: Any, kill_at: int, when: str) -> Any:
+    """Count the appends of a resolve; end the process at one of them."""
+    append, counted = ledger.append, [0]
+
+    def counting(drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
+        resolving = counted[0] or any(draft.kind == "gpu.resolve.commit" for draft in drafts)
+        if not resolving:
+            return append(drafts, expected_size=expected_size)  # type: ignore[no-any-return]
+        counted[0] += 1
+        kinds = sorted({draft.kind for draft in drafts})
+        say(f"append {counted[0]} {' '.join(kinds)}")
+        if counted[0] == kill_at and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        made = append(drafts, expected_size=expected_size)
+        if counted[0] == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made  # type: ignore[no-any-return]
+
+    ledger.append = counting
+    return ledger
+
+
+def main(given: dict[str, Any]) -> int:
+    open_up, skew_ms = kube.open_up, given.get("skew_ms", 0)
+    kube.now_ms = lambda: now_ms() + skew_ms  # type: ignore[assignment]
+
+    def opened(data: Path, address: str | None, **more: Any) -> Any:
+        ledger = open_up(data, address, **more)
+        return watch_appends(ledger, given.get("kill_at", 0), given.get("when", "after"))
+
+    kube.open_up = opened  # type: ignore[assignment]
+    config = kube.KubeConfig(
+        Path(given["data"]),
+        Path(given["kubeconfig"]),
+        ledger=given.get("ledger"),
+        image="busybox",
+        qps=None,
+        engine=Config(resolver="enforce", grace_ms=1000),
+        terms=TERMS,
+    )
+    with kube.controller(config, say=say) as running:
+        signal.signal(signal.SIGTERM, lambda *_: running.stop())
+        try:
+            running.run()
+        except Fault as fault:
+            say(f"ends: {fault}")
+            return LEADS_NO_MORE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))
