@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 
 from fairlead.engine.traffic import GroupRules, TickRound
+from fairlead.engine.traffic.loop import Orders
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.host.paths import state_directory
-from fairlead.node.traffic.agent import AgentConfig, Drains, GroupSpec, Reloaded, TrafficAgent
+from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.sensors import NetworkSensors
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
@@ -37,7 +38,7 @@ def traffic_agent(
     report: Callable[[TickRound, TrafficAgent], None],
     warn: Callable[[str], None],
     reload: Callable[[], TrafficDocument] | None = None,
-    drains: Callable[[], Drains] = dict,
+    drains: Callable[[], Orders] = dict,
     apart: bool = False,
 ) -> TrafficAgent:
     directory = traffic_directory(document)

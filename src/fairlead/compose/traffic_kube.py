@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.compose.traffic import traffic_agent
+from fairlead.compose.traffic import traffic_agent, traffic_directory
 from fairlead.core.invariant import known
 from fairlead.engine.traffic import TickRound
 from fairlead.kube.client import KubeClient, RateLimit, connection
@@ -17,6 +17,7 @@ from fairlead.kube.traffic.status import StatusWriter
 from fairlead.node.traffic.agent import TrafficAgent
 from fairlead.schema.traffic_agent import TrafficDocument
 
+KEPT = "route-groups.json"
 QPS, BURST = 20.0, 40
 """Requests of one agent to the API server; there is an agent on every node."""
 WRITER_TERMS = Terms(duration_s=60, renew_s=20.0)
@@ -37,7 +38,7 @@ def kube_traffic_agent(
     document = msgspec.structs.replace(document, node=own)
     config = None if kube.kubeconfig is None else Path(kube.kubeconfig)
     client = KubeClient(connection(config, context=kube.context), RateLimit(QPS, BURST))
-    follower = GroupFollower(client, document, node)
+    follower = GroupFollower(client, document, node, traffic_directory(document) / KEPT)
     kind = document.plane.kind.value
     election = Election(
         client,
@@ -52,7 +53,9 @@ def kube_traffic_agent(
         return msgspec.structs.replace(document, groups=list(follower.current.groups))
 
     def seen(round: TickRound, agent: TrafficAgent) -> None:
+        follower.check()
         if status is not None:
+            status.check()
             status.seen(round)
         report(round, agent)
 

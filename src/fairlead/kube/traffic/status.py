@@ -18,11 +18,10 @@ from typing import NamedTuple
 from fairlead.core.canonical import digest
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import AdmissionMode
-from fairlead.core.traffic.scale import scale_hint
 from fairlead.engine.traffic import GroupRound, TickRound
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
+from fairlead.kube.conditions import Conditions, now
 from fairlead.kube.election import Election
-from fairlead.kube.gpu.conditions import Conditions, now
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.traffic.follow import GroupFollower
 from fairlead.kube.traffic.groups import GroupVerdict
@@ -75,6 +74,7 @@ class StatusWriter:
         self._hinted: dict[tuple[Key, TrafficReason], float] = {}
         self._nodes_s = 0.0
         self._faults: set[str] = set()
+        self._bug: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="route group status", daemon=True)
 
@@ -91,7 +91,19 @@ class StatusWriter:
         """A tick's result; the newest is what is written about."""
         self._round = round
 
+    def check(self) -> None:
+        """Raise what ended the thread."""
+        if self._bug is not None:
+            raise self._bug
+
     def _run(self) -> None:
+        try:
+            self._write()
+        except BaseException as error:
+            self._bug = error
+            raise
+
+    def _write(self) -> None:
         while not self._stop.wait(TURN_S):
             faults: set[str] = set()
             verdicts, round = self._follower.current.verdicts, self._round
@@ -245,7 +257,7 @@ class StatusWriter:
     def _hint(self, key: Key, verdict: GroupVerdict, round: TickRound) -> None:
         for name in verdict.groups:
             made = round.groups.get(name)
-            reason = None if made is None else scale_hint(made.plan, made.snapshot.config)
+            reason = None if made is None else made.scale_hint
             if made is None or reason is None:
                 continue
             last = self._hinted.get((key, reason))

@@ -26,6 +26,7 @@ from fairlead.engine.traffic import (
     TickRound,
     TrafficLoop,
 )
+from fairlead.engine.traffic.loop import Orders
 from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
 from fairlead.node.traffic.commands import CommandFile
@@ -66,10 +67,6 @@ class Reloaded(NamedTuple):
     undo: Callable[[], None]
 
 
-Drains = Mapping[str, Mapping[str, str]]
-"""Commands for backends, by group and backend."""
-
-
 class TrafficAgent:
     """One agent on one dataplane."""
 
@@ -85,7 +82,7 @@ class TrafficAgent:
         report: Callable[[TickRound, "TrafficAgent"], None] = lambda *_: None,
         warn: Callable[[str], None] = lambda _: None,
         reload: Callable[[], Reloaded] | None = None,
-        drains: Callable[[], Drains] = dict,
+        drains: Callable[[], Orders] = dict,
         apart: bool = False,
     ) -> None:
         """`drains` are commands beside the operator's; `apart`: groups are of different users, and
@@ -239,7 +236,7 @@ class TrafficAgent:
     def commands(self) -> Mapping[str, Mapping[str, str]]:
         return self._commands.current
 
-    def _orders(self) -> Drains:
+    def _orders(self) -> Orders:
         """The operator's over those that come with the groups."""
         orders, drains = self._commands(), self._drains()
         groups = orders.keys() | drains.keys()
