@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
-from fairlead.kube.gpu.conditions import Conditions
+from fairlead.kube.conditions import Conditions
 from fairlead.kube.kinds import KINDS, QUERY_BYTES_MAX
 from fairlead.kube.watch import Key, Mirrored
 from fairlead.ports.faults import Fault
