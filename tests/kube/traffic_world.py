@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairlead.dataplane.haproxy.config import HaproxyFiles
+from fairlead.dataplane.haproxy.runtime import ask
+from fairlead.dataplane.proxy import escape
 from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.kinds import KINDS
@@ -163,11 +166,32 @@ class KubeTrafficProcess:
         self.process.kill()
         self.process.wait()
 
-    def close(self) -> None:
-        """Take everything off the machine."""
+    def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=60)
+        return self.process.wait(timeout=60)
+
+    def decision_in_force(self, group: str) -> int:
+        """The number that HAProxy has with the table it goes by."""
+        files = HaproxyFiles(self.state / "haproxy")
+        answer = ask(files.socket, f"show map {files.states}")
+        rows = (line.split() for line in answer.splitlines() if line)
+        states = {row[1]: row[2] for row in rows if len(row) == 3}
+        head, _, _ = states[escape(group)].partition("|")
+        return int(head.split(":")[3])
+
+    def recorded(self, group: str) -> dict[int, str]:
+        """Kinds of the recorded decisions, by number."""
+        lines = [
+            json.loads(line)
+            for path in sorted((self.state / "record" / group).glob("segment-*.jsonl"))
+            for line in path.read_text().splitlines()
+        ]
+        return {line["seq"]: line["kind"] for line in lines if "kind" in line and "input" in line}
+
+    def close(self) -> None:
+        """Take everything off the machine."""
+        code = self.stop()
         done = self.fairlead("traffic", "remove", str(self.file))
         assert done.returncode == 0, done.stderr
         assert code in (0, -signal.SIGKILL, -signal.SIGTERM), self.log()[-3000:]
