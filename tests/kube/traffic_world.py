@@ -103,6 +103,12 @@ class TrafficWorld:
         entries = self.status(name).get("nodes") or [{}]
         return dict(entries[0])
 
+    def address(self, name: str) -> str:
+        """That the API server gave a Service."""
+        found = self.client.get(f"/api/v1/namespaces/{self.namespace}/services/{name}")
+        assert found is not None
+        return str(found["spec"]["clusterIP"])
+
     def events(self) -> list[Document]:
         items, _ = self.client.list(f"/api/v1/namespaces/{self.namespace}/events")
         return items
@@ -111,11 +117,19 @@ class TrafficWorld:
 class KubeTrafficProcess:
     """`fairlead traffic run --kube` as a process of its own, with the rights of its account."""
 
-    def __init__(self, folder: Path, kubeconfig: Path, listen: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kubeconfig: Path,
+        listen: str,
+        *,
+        namespace: str = "fairlead",
+        **settings: Any,
+    ) -> None:
         self.state, self.file = folder / "state", folder / "traffic.yaml"
         self.log_path = folder / "agent.log"
         plane = settings.pop("plane", "haproxy")
-        kube = {"kubeconfig": str(kubeconfig), "namespace": "fairlead", "node": "here"}
+        kube = {"kubeconfig": str(kubeconfig), "namespace": namespace, "node": "here"}
         kube["ports"] = "1024-65535"  # a free port is wherever the kernel has one
         if plane in ("haproxy", "envoy"):
             kube["listen"] = listen
