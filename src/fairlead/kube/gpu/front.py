@@ -381,7 +381,7 @@ def is_another(before: Document, document: Document | None) -> bool:
 def _says(before: Document, manifest: Document) -> bool:
     """Whether the ledger's node is what the manifest says."""
     same = before["metadata"]["labels"] == manifest["metadata"]["labels"]
-    return same and before["spec"] == {**before["spec"], **manifest["spec"]}
+    return bool(same and before["spec"] == {**before["spec"], **manifest["spec"]})
 
 
 def node_manifest(document: Document) -> Document | None:
