@@ -1,23 +1,35 @@
 """The accounts of the chart: no right is missing, and each is used."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
+from fairlead.api.cluster_server import ClusterListen
 from fairlead.kube import queries
+from fairlead.kube.cpu.pods import SWITCH
 from fairlead.kube.kinds import crds
 from tests.kube import charts
 from tests.kube.charts import BASE, CONTROLLER, NAMESPACE, Right
+from tests.kube.cpu_world import HOLD, NODE, SPACE, Pods, pod
+from tests.kube.test_api_server import get, port_of
 from tests.kube.world import World, made, node, run, team, until
+from tests.node.cgroup_worlds import PlainTree
 
 pytestmark = pytest.mark.component("helm")
+NODE_AGENT = "fairlead-node"
 
 
 @pytest.fixture
 def world(deployed: charts.Deployed, tmp_path: Path) -> Iterator[World]:
-    charts.install(deployed.cluster, controller_replicas=0)
+    charts.install(deployed.cluster, controller_replicas=0, cpu_enabled=True)
     made = World(deployed.cluster, tmp_path)
     yield made
     made.clean()
@@ -27,7 +39,7 @@ def granted(deployed: charts.Deployed, account: str) -> set[Right]:
     """What the chart's roles of this name allow."""
     return {
         (group, resource, verb)
-        for row in charts.rendered(deployed.cluster.programs)
+        for row in charts.rendered(deployed.cluster.programs, cpu_enabled=True)
         if row["kind"] in ("ClusterRole", "Role") and row["metadata"]["name"] == account
         for rule in row["rules"]
         for group in rule["apiGroups"]
@@ -36,7 +48,7 @@ def granted(deployed: charts.Deployed, account: str) -> set[Right]:
     }
 
 
-def test_the_shipped_role_is_what_the_controller_needs(
+def test_the_shipped_roles_are_what_controller_and_node_agent_need(
     deployed: charts.Deployed, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "KEEP_S", 1.0)
@@ -47,7 +59,12 @@ def test_the_shipped_role_is_what_the_controller_needs(
     world.apply(run("gang", 16, groupGPUs=8))
     with world.controlled(kubeconfig=account, namespace=NAMESPACE):
         world.reach("gang", "Running")
-    with world.controlled(kubeconfig=account, namespace=NAMESPACE):  # finds its pods again
+    listen = ClusterListen("127.0.0.1", 0)
+    # It finds its pods again.
+    with world.controlled(kubeconfig=account, namespace=NAMESPACE, listen=listen):
+        token = world.kubectl("-n", "team-a", "create", "token", "default").strip()
+        assert get(port_of(world), "/metrics", token)[0] == 403
+        world.apply(made("Query", "ask", {"method": "GET", "path": "/v1/budgets"}, "team-b"))
         reserve = {"run": "first", "earliestStart": "2026-01-01T00:00:00Z"}
         world.apply(run("first", 8, "team-b"), made("Reservation", "now", reserve, "team-b"))
         world.reach("first", "Running", "team-b")
@@ -60,32 +77,65 @@ def test_the_shipped_role_is_what_the_controller_needs(
         world.kubectl("delete", "node", "n2")
         until(lambda: world.phase("gang") != "Running", "the gang lost a node")
         world.kubectl("-n", "team-a", "delete", "run", "gang")
-        govern_cpu(world)
-        asked = made("Query", "asked", {"method": "GET", "path": "/v1/runs"}, "team-a")
-        world.apply(asked)
-        until(lambda: not world.names("queries"), "the Query is answered and removed")
         world.kubectl("delete", "budget", "team-a")
-    rights, refused = audit.of(CONTROLLER)
-    allowed = granted(deployed, CONTROLLER)
-    assert refused == []
-    assert rights - allowed == set(), "allowed by something else than the shipped role"
-    assert allowed - rights == set(), "never used"
+        until(lambda: not world.names("queries"), "the Query is removed")
+        _limit_a_pod(world, tmp_path)
+    for name in (CONTROLLER, NODE_AGENT):
+        rights, refused = audit.of(name)
+        allowed = granted(deployed, name)
+        assert refused == []
+        assert rights - allowed == set(), "allowed by something else than the shipped role"
+        assert allowed - rights == set(), "never used"
 
 
-def govern_cpu(world: World) -> None:
-    """A pod with a limit, and what a node agent asks for it."""
-    resources = {"limits": {"cpu": "500m"}, "requests": {"cpu": "50m"}}
-    spec = {"containers": [{"name": "main", "image": "busybox", "resources": resources}]}
-    meta = {"name": "web", "namespace": "team-a"}
-    world.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
-    until(lambda: world.get("pod", "web", "team-a")["status"].get("phase") == "Running", "it runs")
-    web = world.get("pod", "web", "team-a")
-    uid = web["metadata"]["uid"]
-    limit = [{"name": "main", "limitMillicores": 300}]
-    spec = {"pod": "web", "uid": uid, "node": web["spec"]["nodeName"], "decision": 1}
-    spec |= {"capacityMillicores": 1000, "containers": limit}
-    world.apply(made("PodAllocation", uid, spec, "team-a"))
-    world.kubectl("-n", "team-a", "wait", "--for=condition=Applied", f"pa/{uid}")
+def _limit_a_pod(world: World, folder: Path) -> None:
+    """The node agent as the DaemonSet starts it, on files that stand for the node's cgroups."""
+    pods, tree = Pods(world), PlainTree(2, folder / "cgroups")
+    (tree.root / "cgroup.controllers").write_text("cpu\n")
+    world.apply(pod("web", 800, annotations=HOLD))
+    pods.running("web")
+    pods.acknowledge("web", containerID="kwok://c1")
+    quota = tree.root / "kubepods" / "burstable" / f"pod{pods.uid('web')}" / "c1" / "cpu.max"
+    tree.create(str(quota.parent.relative_to(tree.root)))
+    quota.write_text("80000 100000\n")
+    with _node_agent(world, folder):
+
+        def asked() -> int:
+            found = world.get("podallocations")["items"]
+            return found[0]["spec"]["containers"][0]["limitMillicores"] if found else 0
+
+        first = until(asked, "a PodAllocation")
+        quota.write_text(f"{first * 100} 100000\n")
+        until(lambda: asked() not in (0, first), "another limit")
+        until(lambda: pods.limit("web") < 800, "the pod is resized")
+        world.kubectl("-n", SPACE, "annotate", "pod", "web", f"{SWITCH}=off")
+        until(lambda: not asked(), "the PodAllocation is removed")
+
+
+@contextmanager
+def _node_agent(world: World, folder: Path) -> Iterator[None]:
+    rows = charts.rendered(world.cluster.programs, cpu_enabled=True)
+    (manifest,) = [row for row in rows if row["kind"] == "DaemonSet"]
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    here = {"--cgroups": folder / "cgroups", "--state-dir": folder / "node", "--metrics-port": 0}
+    names = [text.partition("=")[0] for text in container["args"]]
+    args = [
+        f"{name}={here[name]}" if name in here else text
+        for name, text in zip(names, container["args"], strict=True)
+    ]
+    account = charts.account(world.cluster, NAMESPACE, NODE_AGENT, folder)
+    settings = folder / "fast.yaml"
+    settings.write_text(
+        json.dumps({"clear_ms": 1000, "guardrails": {"cooldown_ms": 0, "grace_ms": 0}})
+    )
+    command = [sys.executable, "-m", "fairlead", *args, "--config", str(settings)]
+    env = {**os.environ, "NODE_NAME": NODE, "KUBECONFIG": str(account)}
+    process = subprocess.Popen(command, env=env)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
 
 
 def test_the_shipped_crds_are_generated() -> None:
