@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
+from fairlead.api.cluster_server import ClusterListen
+from fairlead.kube import queries
 from fairlead.kube.cpu.pods import SWITCH
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
 from fairlead.kube.kinds import crds
 from tests.kube.cpu_world import SPACE, NodeAgent, Pods
+from tests.kube.test_api_server import get, port_of
 from tests.kube.world import World, made, node, run, team, until
 
 BASE = Path(__file__).parents[2] / "deploy" / "kube" / "base"
@@ -80,15 +83,21 @@ def used(log: Path, account: str = ACCOUNT) -> tuple[set[Right], list[str]]:
 
 
 def test_the_shipped_roles_are_what_controller_and_node_agent_need(
-    audited: tuple[World, Path], tmp_path: Path
+    audited: tuple[World, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, log = audited
+    monkeypatch.setattr(queries, "KEEP_S", 1.0)
     account = world.cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
     world.apply(node("n1"), node("n2"), *team("team-a"), *team("team-b"))
     world.apply(run("gang", 16, groupGPUs=8))
     with world.controlled(kubeconfig=account, namespace="fairlead"):
         world.reach("gang", "Running")
-    with world.controlled(kubeconfig=account, namespace="fairlead"):  # finds its pods again
+    listen = ClusterListen("127.0.0.1", 0)
+    # It finds its pods again.
+    with world.controlled(kubeconfig=account, namespace="fairlead", listen=listen):
+        token = world.kubectl("-n", "team-a", "create", "token", "default").strip()
+        assert get(port_of(world), "/metrics", token)[0] == 403
+        world.apply(made("Query", "ask", {"method": "GET", "path": "/v1/budgets"}, "team-b"))
         reserve = {"run": "first", "earliestStart": "2026-01-01T00:00:00Z"}
         world.apply(run("first", 8, "team-b"), made("Reservation", "now", reserve, "team-b"))
         world.reach("first", "Running", "team-b")
@@ -101,6 +110,7 @@ def test_the_shipped_roles_are_what_controller_and_node_agent_need(
         until(lambda: world.phase("gang") != "Running", "the gang lost a node")
         world.kubectl("-n", "team-a", "delete", "run", "gang")
         world.kubectl("delete", "budget", "team-a")
+        until(lambda: not world.names("queries"), "the Query is removed")
         _limit_a_pod(world, tmp_path)
     for who, role in ((ACCOUNT, "fairlead-controller"), (NODE_ACCOUNT, "fairlead-node")):
         rights, refused = used(log, who)
