@@ -42,6 +42,13 @@ if TYPE_CHECKING:
 @click.option(
     "--tls-key", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Its key."
 )
+@click.option(
+    "--max-runs",
+    type=click.IntRange(1),
+    default=20_000,
+    show_default=True,
+    help="Runs of one namespace that have not ended.",
+)
 @click.option("--image", help="Image of runs that have a command and no template.")
 @click.option(
     "--resolver",
