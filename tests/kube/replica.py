@@ -1,8 +1,8 @@
 """A controller as a process of its own: `python -m tests.kube.replica JSON`.
 
 `kill_at`: it kills itself (SIGKILL) at that append to the ledger, from the first outcome's commit
-on, `when` before or after the append is durable. `skew_ms`: how far its clock is off. It says
-`append N` for each of those appends, so that a test can count them.
+on, or with `from_start` from the first one of all; `when` before or after the append is durable.
+`skew_ms`: how far its clock is off. It says `append N` and the kinds for each that it counts.
 """
 
 import json
@@ -20,7 +20,7 @@ from fairlead.kube.election import Terms
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Draft, Entry
 
-TERMS = Terms(duration_s=3, renew_s=1.0)
+TERMS, QUICK = Terms(duration_s=3, renew_s=1.0), Terms(duration_s=2, renew_s=0.5)
 LEADS_NO_MORE = 3
 
 
@@ -28,13 +28,15 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def watch_appends(ledger: Any, kill_at: int, when: str) -> Any:
+def watch_appends(
+    ledger: Any, *, kill_at: int = 0, when: str = "after", from_start: bool = False
+) -> Any:
     """Count the appends of a resolve; end the process at one of them."""
     append, counted = ledger.append, [0]
 
     def counting(drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
-        resolving = counted[0] or any(draft.kind == "gpu.resolve.commit" for draft in drafts)
-        if not resolving:
+        begins = from_start or any(draft.kind == "gpu.resolve.commit" for draft in drafts)
+        if not counted[0] and not begins:
             return append(drafts, expected_size=expected_size)  # type: ignore[no-any-return]
         counted[0] += 1
         kinds = sorted({draft.kind for draft in drafts})
@@ -56,7 +58,8 @@ def main(given: dict[str, Any]) -> int:
 
     def opened(data: Path, address: str | None, **more: Any) -> Any:
         ledger = open_up(data, address, **more)
-        return watch_appends(ledger, given.get("kill_at", 0), given.get("when", "after"))
+        how = {key: given[key] for key in ("kill_at", "when", "from_start") if key in given}
+        return watch_appends(ledger, **how)
 
     kube.open_up = opened  # type: ignore[assignment]
     config = kube.KubeConfig(
@@ -66,7 +69,7 @@ def main(given: dict[str, Any]) -> int:
         image="busybox",
         qps=None,
         engine=Config(resolver="enforce", grace_ms=1000),
-        terms=TERMS,
+        terms=TERMS if given.get("kill_at") is None else QUICK,
     )
     with kube.controller(config, say=say) as running:
         signal.signal(signal.SIGTERM, lambda *_: running.stop())

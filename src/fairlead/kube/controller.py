@@ -71,7 +71,8 @@ class ClusterController:
         self._front: FrontEnd | None = None
         self._mirror: Mirror | None = None
         self.plane: ControlPlane | None = None
-        self.turns = 0
+        self.turns, self.failures = 0, 0
+        self.synced = False
 
     def run(self) -> None:
         """Until `stop`, or until another one leads: then this process has to begin anew.
@@ -112,6 +113,7 @@ class ClusterController:
         for source in sources:
             if not source.wait(SYNC_S):
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
+        self.synced = True
         self._say("the cluster is read")
 
     def wake(self) -> None:
@@ -148,6 +150,7 @@ class ClusterController:
         try:
             turn()
         except Fault as fault:
+            self.failures += 1
             self._say(f"is retried: {fault}")
             return False
         return True

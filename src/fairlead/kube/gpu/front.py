@@ -68,9 +68,8 @@ class FrontEnd:
         """Objects whose uid and generation the engine has taken or refused."""
         self._waiting: dict[str, set[Key]] = {"Budget": set(), "Run": set(), "Reservation": set()}
         """Objects to look at in the next turn."""
-        self._nodes: set[Key] = set()
-        """Nodes to look at in the next turn."""
-        self._node_uids: dict[Key, str] = {}
+        self._nodes = {Key("", row["metadata"]["name"]) for row in plane.objects.list("Node")}
+        """Nodes to look at in the next turn; first those of the ledger, which may be gone."""
         self._bindings_changed = True
         self._failing: dict[str, str] = {}
         """Objects that cannot be followed, and why, as was said."""
@@ -139,15 +138,11 @@ class FrontEnd:
         before = self._plane.objects.get("Node", key.name)
         out = document is None or is_out(document)
         manifest = None if document is None or out else node_manifest(document)
-        uid = None if document is None else document["metadata"]["uid"]
-        replaced = self._node_uids.get(key, uid) != uid
-        if before is not None and (replaced or out):
+        if before is not None and (out or is_another(before, document)):
             self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
             before = self._plane.objects.get("Node", key.name)
-        if uid is not None:
-            self._node_uids[key] = uid
         if manifest is not None:
-            if before is None or before["spec"] != {**before["spec"], **manifest["spec"]}:
+            if before is None or not _says(before, manifest):
                 self._try_apply(manifest)
         elif before is not None and not out:
             # Its devices are not reported, as after a restart of the kubelet: what runs there may
@@ -157,7 +152,6 @@ class FrontEnd:
             if before["status"]["leases"]:
                 return False
             self._plane.objects.delete("Node", key.name, author=ADMIN)
-            self._node_uids.pop(key, None)
         return True
 
     def _try_apply(self, manifest: Document) -> None:
@@ -377,6 +371,19 @@ def is_out(document: Document) -> bool:
     return OUT_OF_SERVICE in taints or "deletionTimestamp" in document["metadata"]
 
 
+def is_another(before: Document, document: Document | None) -> bool:
+    """Whether a node of the ledger was deleted, and one made under its name, perhaps while no
+    controller ran: what ran on the one does not run on the other."""
+    known = before["metadata"]["labels"].get(UID)
+    return document is not None and known not in (None, document["metadata"]["uid"])
+
+
+def _says(before: Document, manifest: Document) -> bool:
+    """Whether the ledger's node is what the manifest says."""
+    same = before["metadata"]["labels"] == manifest["metadata"]["labels"]
+    return bool(same and before["spec"] == {**before["spec"], **manifest["spec"]})
+
+
 def node_manifest(document: Document) -> Document | None:
     """A node of the cluster as the engine's; None without GPUs."""
     meta, spec = document["metadata"], document.get("spec", {})
@@ -387,7 +394,7 @@ def node_manifest(document: Document) -> Document | None:
     return {
         "apiVersion": API_VERSION,
         "kind": "Node",
-        "metadata": {"name": meta["name"]},
+        "metadata": {"name": meta["name"], "labels": {UID: meta["uid"]}},
         "spec": {
             "flavor": labels.get(FLAVOR) or labels.get(PRODUCT) or "gpu",
             "devices": devices,

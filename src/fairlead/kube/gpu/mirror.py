@@ -10,25 +10,26 @@ from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
+from fairlead.kube.gpu.announce import announcements
 from fairlead.kube.gpu.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.ports.ledger import Archived
 from fairlead.schema.objects import API_VERSION
+from fairlead.schema.times import format_time
 
 _PUBLIC = Author("kubernetes-mirror")
 """All readers see outcomes: under pseudonyms."""
-TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost")
+TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost", "Restarted")
 """Changes of a run that are Events: what its status shows for good needs none."""
 SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
+RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
+"""Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
 EVENTS = {
     "run.cut": ("Preempted", "Warning"),
     "lease.unfunded": ("Unfunded", "Warning"),
     "lease.funded": ("Funded", "Normal"),
-    "gpu.resolve.commit": ("PreemptionAnnounced", "Warning"),
-    "gpu.resolve.draw": ("PreemptionDecided", "Warning"),
-    "gpu.resolve.applied": ("PreemptionApplied", "Normal"),
     "reservation.state": ("ReservationChanged", "Normal"),
 }
 
@@ -61,6 +62,8 @@ class Mirror:
         for pair, verdict in self._front.verdicts.items():
             if self._verdicts.get(pair) != verdict:
                 self._objects.add(pair)
+        for pair in self._verdicts.keys() - self._front.verdicts.keys():
+            del self._verdicts[pair]
         self._client.each(self._objects, lambda pair: self._show(*pair))
         found = {name: self._plane.objects.get("Lease", name) for name in self._lease_names}
         closed = {name for name, lease in found.items() if not _is_open(lease)}
@@ -82,7 +85,7 @@ class Mirror:
             self._lease_names |= {row["metadata"]["name"] for row in plane.objects.list("Lease")}
             self._lease_names |= {key.name for key in self._leases.all()}
             self._outcomes |= set(sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:])
-            self._seq = last
+            self._seq = self._told_to(last)
         # One that was made although we were told otherwise is seen after its lease was closed.
         for key in self._leases.take_changed():
             if not _is_open(plane.objects.get("Lease", key.name)):
@@ -91,6 +94,12 @@ class Mirror:
             for event in page:
                 self._note(event)
                 self._seq = event["seq"]
+
+    def _told_to(self, last: int) -> int:
+        """Up to which entry Events are told for sure."""
+        since = format_time(self._plane.committer.now() - RECENT_MS)
+        recent = self._plane.events.read(max(0, last - RECENT_ENTRIES), RECENT_ENTRIES)
+        return next((event["seq"] - 1 for event in recent if event["time"] >= since), last)
 
     def _note(self, event: Document) -> None:
         about, kind, body = event["object"], event["kind"], event["body"]
@@ -103,6 +112,7 @@ class Mirror:
             seq = body.get("commit_seq", seq)
             if isinstance(seq, int):
                 self._outcomes.add(seq)
+            self._announce(event)
         if about is None or about["kind"] not in KINDS:
             return
         name = about["name"]
@@ -113,6 +123,17 @@ class Mirror:
             self._event(about["kind"], key, event["reason"] or reason, type, event)
         elif kind == "run.phase" and event["reason"] in TOLD:
             self._event("Run", key, event["reason"], "Warning", event)
+
+    def _announce(self, event: Document) -> None:
+        try:
+            found = announcements(self._plane, event)
+        except (Archived, Denied) as error:  # its entries can be read no more
+            self._say(f"entry {event['seq']} is not told: {error}")
+            return
+        for announcement in found:
+            told = {**event, "message": announcement.message}
+            key = Key(*kube_name(announcement.name))
+            self._event(announcement.kind, key, announcement.reason, "Warning", told)
 
     def _show(self, kind: str, key: Key) -> bool:
         """Whether the object shows its state now."""
