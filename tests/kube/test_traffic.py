@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fairlead.cli.main import main
 from fairlead.host.process import free_port
 from fairlead.kube.client import ApiError
 from fairlead.kube.dev.assets import Programs
@@ -28,6 +29,7 @@ from tests.kube.traffic_world import (
     route_group,
     service,
 )
+from tests.kube.world import node
 from tests.node.traffic.servers import Page, serving
 
 ACCOUNT = "system:serviceaccount:fairlead:fairlead-traffic"
@@ -70,6 +72,9 @@ def world(audited: tuple[Cluster, Path]) -> Iterator[TrafficWorld]:
     cluster, _ = audited
     name = f"team-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", name)
+    # An agent that was killed has it for a minute.
+    lease = ("delete", "lease", "fairlead-traffic-haproxy", "--ignore-not-found")
+    cluster.kubectl("-n", "fairlead", *lease)
     made = TrafficWorld(cluster, name)
     yield made
     cluster.kubectl("-n", name, "delete", "routegroups,services", "--all")
@@ -256,6 +261,76 @@ def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
         agent.close()
 
 
+def test_each_agent_writes_its_own_entry_and_one_the_conditions(
+    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld, backends: Backends
+) -> None:
+    """Two nodes; the entry of one that is gone is taken away."""
+    cluster, _ = audited
+    a = backends.start("a")
+    port, account = free_port(), cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    names = [f"{world.namespace}-{number}" for number in (1, 2)]
+    world.apply(*(node(name) for name in names))
+    world.apply(service(world.namespace), route_group(world.namespace, port=port))
+    world.endpoints([a])
+    agents = []
+    for name, listen in zip(names, ("127.0.0.1", "127.0.0.2"), strict=True):
+        (folder / name).mkdir()
+        agents.append(KubeTrafficProcess(folder / name, account, listen, node_name=name))
+    first, second = agents
+    try:
+        done = lambda: world.condition("Programmed").get("message")  # noqa: E731
+        first.until("both", lambda: done() == "on 2 of 2 nodes")
+        entries = {entry["node"]: entry for entry in world.status()["nodes"]}
+        assert entries.keys() == set(names)
+        assert {entry["slots"][f"{a.host}:{a.port}"] for entry in entries.values()} == {256}
+        for listen in ("127.0.0.1", "127.0.0.2"):
+            assert request(listen, port) == "a"
+        second.stop()  # it resigns, if it was the writer
+        cluster.kubectl("delete", "node", names[1])
+        first.stop()
+        first.start()
+        first.until("forgotten", lambda: [e["node"] for e in world.status()["nodes"]] == names[:1])
+        first.until("one", lambda: done() == "on 1 of 1 nodes")
+    finally:
+        for agent in agents:
+            agent.close()
+        cluster.kubectl("delete", "node", *names, "--ignore-not-found")
+
+
+def test_endpoints_that_kubernetes_writes_are_followed(
+    agent: KubeTrafficProcess, world: TrafficWorld
+) -> None:
+    """Slices of a Service with a selector: pods become backends, drain while Terminating, leave."""
+    own, port, group = world.namespace, free_port(), f"{world.namespace}.web"
+    pods = [pod(own, name) for name in ("p1", "p2")]
+    ports = [{"name": "http", "port": 80, "targetPort": "web"}]
+    world.apply(*pods, service(own, selector={"app": "web"}, ports=ports))
+    world.apply(route_group(own, port=port))
+    agent.until("backends", lambda: len(agent.slots(group)) == 2)
+    ip = world.client.get(f"/api/v1/namespaces/{own}/pods/p2")["status"]["podIP"]  # type: ignore[index]
+    assert f"{ip}:8080" in agent.slots(group)
+    world.cluster.kubectl("-n", own, "delete", "pod", "p2", "--wait=false")
+    agent.until("drains", lambda: agent.slots(group).get(f"{ip}:8080") == 0)
+    patch = '{"metadata":{"annotations":{"sim.fairlead.dev/stop-after":"1ms"}}}'
+    world.cluster.kubectl("-n", own, "patch", "pod", "p2", "-p", patch)
+    agent.until("left", lambda: f"{ip}:8080" not in agent.slots(group))
+
+
+def pod(namespace: str, name: str) -> dict[str, Any]:
+    container = {"name": "main", "image": "web", "ports": [{"name": "web", "containerPort": 8080}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"app": "web"},
+            "annotations": {"sim.fairlead.dev/stop-after": "600s"},
+        },
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 600},
+    }
+
+
 def granted() -> set[Right]:
     return {
         (group, resource, verb)
@@ -266,6 +341,22 @@ def granted() -> set[Right]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
+
+
+def test_the_shipped_daemon_set_is_one_that_the_api_server_takes(
+    audited: tuple[Cluster, Path],
+) -> None:
+    """Checked by the server, and not started: its image is yours to build."""
+    cluster, _ = audited
+    (daemon,) = [row for row in _documents() if row["kind"] == "DaemonSet"]
+    arguments = ("-n", "fairlead", "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+    shown = cluster.kubectl(*arguments, text=json.dumps(daemon))
+    assert "daemonset.apps/fairlead-traffic created (server dry run)" in shown
+    (container,) = daemon["spec"]["template"]["spec"]["containers"]
+    command, *flags = container["args"][1:]
+    assert command == "run"
+    with pytest.raises(SystemExit):  # click parses them, and then prints its help
+        main.main([*("traffic", command), *flags, "--help"])
 
 
 def test_time_to_failure_is_an_event_and_the_shipped_role_is_what_the_agent_needs(

@@ -75,6 +75,7 @@ COUNTERS = {
     "fairlead_kube_turn_failures_total": "Parts of a turn that failed, to be retried",
     "fairlead_kube_requests_total": "Requests sent to the API server",
     "fairlead_kube_queries_total": "Queries that were answered",
+    "fairlead_kube_pod_mismatches_total": "Pods that were not as their run is leased",
 }
 
 

@@ -17,7 +17,7 @@ from fairlead.kube.client import KubeClient, RateLimit, connection
 from fairlead.kube.controller import ClusterController, Part
 from fairlead.kube.cpu.resizer import Resizer
 from fairlead.kube.election import Election, Terms
-from fairlead.kube.gpu.front import ADMIN
+from fairlead.kube.gpu.front import ADMIN, RUNS_MAX
 from fairlead.kube.queries import Queries, QueryAnswer, Question
 from fairlead.kube.reviews import Reviews
 from fairlead.ledger.keys import open_master
@@ -42,6 +42,8 @@ class KubeConfig:
     qps: float | None = 50.0
     """Requests to the API server a second; None: as many as it takes."""
     burst: int = 100
+    max_runs: int = RUNS_MAX
+    """Runs of a namespace that have not ended."""
     admin_namespace: str | None = None
     """Queries in this namespace are an admin's; None: there is none."""
     listen: ClusterListen | None = None
@@ -96,6 +98,7 @@ def controller(
             open_plane,
             now_ms,
             image=config.image,
+            runs_max=config.max_runs,
             parts=(resizer, queries),
             say=say,
         )
@@ -114,6 +117,9 @@ def controller(
                 "fairlead_kube_turn_failures_total": made.failures,
                 "fairlead_kube_requests_total": client.requests,
                 "fairlead_kube_queries_total": served.answered,
+                "fairlead_kube_pod_mismatches_total": made.auditor.mismatches
+                if made.auditor
+                else 0,
             }
             service = served.service if election.leads else None
             return ControllerState(service, election.holder, made.synced, counters)
