@@ -388,11 +388,12 @@ def test_time_to_failure_is_an_event_and_the_shipped_role_is_what_the_agent_need
             agent.start()  # takes its own Lease again
             agent.until("goes on", lambda: agent.slots(group))
             agent.until(
-                "renewed", lambda: ("coordination.k8s.io", "leases", "update") in used(log)[0]
+                "renewed",
+                lambda: ("coordination.k8s.io", "leases", "update") in used(log, ACCOUNT)[0],
             )
         finally:
             agent.close()
-    rights, refused = used(log)
+    rights, refused = used(log, ACCOUNT)
     assert refused == []
     assert rights - granted() == set(), "allowed by something else than the shipped role"
     assert granted() - rights == set(), "never used"
