@@ -68,6 +68,7 @@ class TrafficWorld:
             conditions = {"ready": True, "serving": True, "terminating": False}
             endpoint = {
                 "addresses": [backend.host],
+                "nodeName": "n7",
                 "conditions": {**conditions, **states.get(backend.id, {})},
             }
             wanted[f"{service}-{backend.id}"] = {
