@@ -3,6 +3,7 @@
     kinds        the kinds that Fairlead adds, and their CRDs
     client       requests and watches; watch keeps a copy of what it tells
     election     who leads; controller orders one turn
+    cpu/         pods resized by their load
     gpu/         runs: objects become requests to the engine, leases become pods
     dev/         the programs of a cluster, and a cluster on this machine
 

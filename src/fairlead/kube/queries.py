@@ -65,6 +65,7 @@ class Queries:
         """Those that are not written yet, by uid: what was done is not done again."""
         self._earlier: set[Key] | None = None
         """Those that were there when this process began."""
+        self.answered = 0
 
     def sources(self) -> Sequence[Mirrored]:
         return [self._source]
@@ -111,6 +112,7 @@ class Queries:
             if error.status != 404:
                 return False
         self._answers.pop(made, None)
+        self.answered += 1
         return True
 
     def _ask(self, key: Key, document: Document) -> Answer:

@@ -31,13 +31,31 @@ from fairlead.schema.gpu import (
 from fairlead.schema.objects import RunSpec
 
 
+class _Row(NamedTuple):
+    """A run that waits, as it was when something of it last changed."""
+
+    key: object
+    waiting: gpu.WaitingRun
+    request: gpu.Request
+    alike: str
+    """The same for all runs that ask for the same."""
+
+
+Covers = dict[str, gpu.Refusal | None]
+"""What cover says to runs that are alike, as long as nothing changes: thousands wait, and most of
+them ask for what another one asks for."""
+
+
 class RunAdmission:
     """Starts runs that wait, and gives back to runs what outcomes took."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer, self._hold_ms = committer, committer.config.hold_ms
         self._projection = committer.projection
-        self._rows: dict[str, tuple[object, gpu.WaitingRun]] = {}
+        self._rows: dict[str, _Row] = {}
+        self._alike: dict[str, tuple[str, gpu.Request]] = {}
+        """Requests by their text: one of each is kept."""
+        self._covers: Covers = {}
 
     def admit_all(self, now_ms: int) -> None:
         """Every run that waits, in the order of the queue.
@@ -51,13 +69,16 @@ class RunAdmission:
         waiting = gpu.Waiting(now_ms, self._waiting_runs(), holds)
         queue = gpu.queue(waiting)
         order = [row.run for row in queue.order]
+        recorded = RecordedOrder(order)
 
         def decide(run: str) -> list[NewEntry]:
             # Another replica may have started or removed it since the list was made.
             if not projection.is_pending(run) or self._is_held(run, now_ms):
                 return []
-            made = admission(projection, run, now_ms)
-            if opens_leases(made) and not _is_recorded(projection.queue_order, order, run):
+            if self._still_refused(run, now_ms):
+                return []
+            made = attempt(projection, run, now_ms)
+            if opens_leases(made) and not recorded.says(run, projection.queue_order):
                 output = msgspec.convert(STYLE.from_core(queue), entries.QueueOrder)
                 body, document = entries.QueueDecision(output), STYLE.from_core(waiting)
                 made.insert(0, NewEntry(body, now_ms, input=document))
@@ -87,10 +108,28 @@ class RunAdmission:
             slot = reserved and projection.objects["Reservation", reserved].version
             key = (state.submitted_seq, state.since_ms, slot, projection.waits_for_time(run))
             row = before.get(run)
-            if row is None or row[0] != key:
-                row = (key, _waiting_run(projection, run))
+            if row is None or row.key != key:
+                waiting, request = _waiting_run(projection, run)
+                text = repr(request)
+                alike, request = self._alike.setdefault(text, (text, request))
+                row = _Row(key, waiting, request, alike)
             self._rows[run] = row
-        return tuple(row for _, row in self._rows.values())
+        if not self._rows:
+            self._alike.clear()
+        return tuple(row.waiting for row in self._rows.values())
+
+    def _still_refused(self, run: str, now_ms: int) -> bool:
+        """Whether the answer is the recorded one: the search for a remedy costs ten times the
+        cover. Code, shortfall and caps count; use goes up every millisecond, that alone is not
+        news."""
+        recorded, row = self._projection.runs[run].refusal, self._rows[run]
+        if recorded is None:
+            return False
+        if row.alike not in self._covers:
+            book = self._projection.book(now_ms)
+            self._covers[row.alike] = gpu.cover(book, row.request, now_ms).refusal
+        refusal = self._covers[row.alike]
+        return refusal is not None and _is_same(refusal, recorded)
 
     def _is_held(self, run: str, now_ms: int) -> bool:
         return self._projection.is_held(run, now_ms, hold_ms=self._hold_ms)
@@ -102,6 +141,7 @@ class RunAdmission:
         def batch() -> list[NewEntry]:
             nonlocal decided
             made: list[NewEntry] = []
+            self._covers.clear()
             for number, run in enumerate(queue, start=1):
                 decided, found = number, decide(run)
                 made += found
@@ -119,12 +159,12 @@ def opens_leases(made: list[NewEntry]) -> bool:
     return any(isinstance(entry.body, entries.LeaseOpen) for entry in made)
 
 
-def _waiting_run(projection: Projection, run: str) -> gpu.WaitingRun:
+def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.Request]:
     state, request, start = projection.runs[run], objects.to_request(projection.run_spec(run)), None
     if projection.waits_for_time(run):
         reservation = projection.objects["Reservation", projection.reserved[run]]
         start = gpu.ReservedStart(reservation.name, starts_ms(reservation))
-    return gpu.WaitingRun(
+    waiting = gpu.WaitingRun(
         id=run,
         owner=request.owner,
         flavor=request.flavor,
@@ -135,17 +175,29 @@ def _waiting_run(projection: Projection, run: str) -> gpu.WaitingRun:
         duration_ms=request.duration_ms,
         reservation=start,
     )
+    return waiting, request
 
 
-def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> bool:
-    """Whether no run waits behind this one, or a recorded order has the same ones before it."""
-    if order[-1] == run:
-        return True
-    if run not in recorded:
-        return False
-    waiting = set(order)
-    before = [name for name in recorded[: recorded.index(run)] if name in waiting]
-    return before == list(order[: order.index(run)])
+class RecordedOrder:
+    """How far the order of one turn is the order that was last recorded."""
+
+    def __init__(self, order: Sequence[str]) -> None:
+        self._order, self._places = order, {run: place for place, run in enumerate(order)}
+        self._recorded: Sequence[str] | None = None
+        self._same = 0
+        """So many runs at the beginning are the same ones, those that wait no more left out."""
+
+    def says(self, run: str, recorded: Sequence[str]) -> bool:
+        """Whether no run waits behind this one, or the recorded order has the same ones before
+        it."""
+        if recorded is not self._recorded:
+            self._recorded, self._same = recorded, 0
+            left = (name for name in recorded if name in self._places)
+            for mine, other in zip(self._order, left, strict=False):
+                if mine != other:
+                    break
+                self._same += 1
+        return self._order[-1] == run or self._places[run] < self._same
 
 
 # -- one decision ---------------------------------------------------------------------------------
@@ -175,9 +227,18 @@ def funding(found: gpu.Start) -> Funding:
 
 def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     """The entries of one attempt to start a run; none when nothing new is to be said."""
-    spec, state, at = projection.run_spec(run), projection.runs[run], Context(projection, now_ms)
-    if state.refusal is not None and _still_refused(projection, spec, state.refusal, now_ms):
-        return []
+    recorded = projection.runs[run].refusal
+    if recorded is not None:
+        request = objects.to_request(projection.run_spec(run))
+        refusal = gpu.cover(projection.book(now_ms), request, now_ms).refusal
+        if refusal is not None and _is_same(refusal, recorded):
+            return []
+    return attempt(projection, run, now_ms)
+
+
+def attempt(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
+    """The same where the answer is known to be news."""
+    spec, at = projection.run_spec(run), Context(projection, now_ms)
     answer = ask(projection, spec, now_ms)
     found, job = answer.found, projection.next_job(run)
     if not found.plan.funded:
@@ -195,16 +256,7 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     return made
 
 
-def _still_refused(
-    projection: Projection, spec: RunSpec, recorded: FundRefusal, now_ms: int
-) -> bool:
-    """Whether the answer is the recorded one: the search for a remedy costs ten times the cover.
-
-    Code, shortfall and caps count; use goes up every millisecond, that alone is not news.
-    """
-    refusal = gpu.cover(projection.book(now_ms), objects.to_request(spec), now_ms).refusal
-    if refusal is None:
-        return False
+def _is_same(refusal: gpu.Refusal, recorded: FundRefusal) -> bool:
     caps = [
         (cap.kind, cap.budget, cap.name, cap.limit / gpu.HOUR_MS)
         if cap.hours and cap.limit is not None

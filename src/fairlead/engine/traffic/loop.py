@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fairlead.core.invariant import known, require
+from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import (
     AdmissionMode,
     Cause,
@@ -25,6 +26,7 @@ from fairlead.core.traffic import (
     TickPlan,
     liveness,
 )
+from fairlead.core.traffic.scale import scale_hint
 from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
 from fairlead.core.traffic.tick import agent_reasons
 from fairlead.engine.traffic.governor import GroupGovernor
@@ -89,6 +91,11 @@ class GroupRound:
     @property
     def plan(self) -> TickPlan:
         return self.decision.plan
+
+    @property
+    def scale_hint(self) -> TrafficReason | None:
+        """Why the group should be scaled; None: it need not."""
+        return scale_hint(self.plan, self.snapshot.config)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,11 +57,16 @@ class Resizer:
         """The decision that an Event was made for, by pod."""
         self._busy = True
         """Something is under way, or failed: look even where no watch told of a change."""
+        self._begun = False
 
     def sources(self) -> Sequence[Mirrored]:
         return (self._allocations, self._pods)
 
     def turn(self) -> None:
+        if not self._begun:  # all that our predecessor sent, before anything is counted
+            for source in self.sources():
+                source.refresh()
+            self._begun = True
         changed = [bool(source.take_changed()) for source in self.sources()]
         for source in self.sources():
             source.take_gone()
@@ -77,9 +82,9 @@ class Resizer:
         nodes: dict[str, list[_Case]] = {}
         for case in cases.values():
             nodes.setdefault(case.pod["spec"]["nodeName"], []).append(case)
-        due: set[str] = set()
+        due, capacities = set[str](), _capacities(allocations)
         for node, on_it in nodes.items():
-            plan = next_resizes(_capacity(node, allocations), [case.resize for case in on_it])
+            plan = next_resizes(capacities.get(node, 0), [case.resize for case in on_it])
             due |= set(plan.send)
             for case in on_it:
                 if case.allocation is not None:
@@ -270,11 +275,14 @@ def _is_final(allocation: Document) -> bool:
     return False
 
 
-def _capacity(node: str, allocations: dict[Key, Document]) -> int:
-    """What the newest decision of a node divided; 0 without one, when pods only leave."""
-    rows = [document["spec"] for document in allocations.values()]
-    newest = [(row["decision"], row["capacityMillicores"]) for row in rows if row["node"] == node]
-    return max(newest)[1] if newest else 0
+def _capacities(allocations: dict[Key, Document]) -> dict[str, int]:
+    """What the newest decision of each node divided."""
+    newest: dict[str, tuple[int, int]] = {}
+    for document in allocations.values():
+        spec = document["spec"]
+        row = (spec["decision"], spec["capacityMillicores"])
+        newest[spec["node"]] = max(row, newest.get(spec["node"], row))
+    return {node: capacity for node, (_, capacity) in newest.items()}
 
 
 def _verdict(case: _Case, allocation: Document, wait: ResizeWait | None) -> Verdict:

@@ -1,0 +1,313 @@
+"""RouteGroups on a real API server with a real HAProxy: the agent runs with its shipped rights."""
+
+import json
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairlead.host.process import free_port
+from fairlead.kube.client import ApiError
+from fairlead.kube.dev.assets import Programs
+from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.dev.components import ClusterOptions
+from fairlead.kube.kinds import crds
+from tests.dataplane.backends import Backends
+from tests.dataplane.clients import ThreadLoad, request
+from tests.kube.test_rights import BASE, Right, used
+from tests.kube.traffic_world import (
+    GROUPS,
+    KubeTrafficProcess,
+    TrafficWorld,
+    own_address,
+    route_group,
+    service,
+)
+from tests.node.traffic.servers import Page, serving
+
+ACCOUNT = "system:serviceaccount:fairlead:fairlead-traffic"
+pytestmark = [pytest.mark.component("haproxy")]
+
+
+@pytest.fixture(scope="module")
+def audited(
+    programs: Programs, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Cluster, Path]]:
+    """A cluster that writes down what the agent's account did; one for all tests here."""
+    folder = tmp_path_factory.mktemp("traffic")
+    log, policy = folder / "audit.log", folder / "policy.json"
+    rule = {"level": "Metadata", "users": [ACCOUNT], "omitStages": ["RequestReceived"]}
+    document = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "rules": [rule, {"level": "None"}],
+    }
+    policy.write_text(json.dumps(document))
+    flags = (f"--audit-policy-file={policy}", f"--audit-log-path={log}")
+    options = ClusterOptions(nodes=1, gpus=0, api_flags=flags)
+    with Cluster(programs, folder / "cluster", options) as cluster:
+        cluster.apply(crds())
+        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        cluster.kubectl("create", "namespace", "fairlead")
+        for row in _documents():
+            if row["kind"] != "DaemonSet":
+                row["metadata"].setdefault("namespace", "fairlead")
+                cluster.apply([row])
+        yield cluster, log
+
+
+def _documents() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((BASE / "traffic.yaml").read_text()))
+
+
+@pytest.fixture
+def world(audited: tuple[Cluster, Path]) -> Iterator[TrafficWorld]:
+    cluster, _ = audited
+    name = f"team-{uuid.uuid4().hex[:8]}"
+    cluster.kubectl("create", "namespace", name)
+    made = TrafficWorld(cluster, name)
+    yield made
+    cluster.kubectl("-n", name, "delete", "routegroups,services", "--all")
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    made.client.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # Not pytest's: the path of a socket has 107 bytes and no more.
+    with tempfile.TemporaryDirectory(prefix="fairlead-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def backends() -> Iterator[Backends]:
+    made = Backends(own_address())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def agent(
+    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld
+) -> Iterator[KubeTrafficProcess]:
+    cluster, _ = audited
+    account = cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    made = KubeTrafficProcess(folder, account, "127.0.0.1")
+    yield made
+    made.close()
+
+
+def test_endpoints_come_and_go_while_clients_are_served(
+    agent: KubeTrafficProcess, world: TrafficWorld, backends: Backends
+) -> None:
+    """One is added, turns slow, terminates and is removed: no client sees an error."""
+    a, b = (backends.start(name) for name in ("a", "b"))
+    ids = {each.id: f"{each.host}:{each.port}" for each in (a, b)}
+    for each in ids:
+        backends.behaviour[each].delay_s = 0.02
+    port, group = free_port(), f"{world.namespace}.web"
+    world.apply(service(world.namespace), route_group(world.namespace, port=port))
+    world.endpoints([a])
+    agent.until("served", lambda: agent.slots(group) == {ids["a"]: 256})
+    load = ThreadLoad(lambda: request("127.0.0.1", port), 0.02)
+    with load.running(4):
+        load.wait(20)
+        world.endpoints([a, b])
+        agent.until("joined", lambda: agent.slots(group).get(ids["b"], 0) > 32)
+        load.wait(50)
+        backends.behaviour["b"].delay_s = 0.2
+        agent.until("less for the slow", lambda: agent.slots(group)[ids["b"]] <= 256 * 0.05)
+        backends.behaviour["b"].delay_s = 0.02
+        agent.until("back", lambda: agent.slots(group)[ids["b"]] >= 16)
+        backends.behaviour["b"].held = True  # a request stays in it while it drains
+        agent.until("held", lambda: backends.held > 0)
+        world.endpoints([a, b], b={"ready": False, "terminating": True})
+        agent.until("drains", lambda: agent.slots(group) == {ids["a"]: 256, ids["b"]: 0})
+        held = backends.held
+        before = len(load.sent)
+        backends.behaviour["b"].held = False
+        agent.until("ends", lambda: backends.held == 0)
+        load.wait(100)
+        late = [sent.word for sent in load.sent[before:]]
+        assert late.count("b") <= held, "what was in it ended there, nothing new came"
+        world.endpoints([a])
+        agent.until("gone", lambda: set(agent.slots(group)) == {ids["a"]})
+        load.wait(50)
+    assert {sent.word for sent in load.sent} == {"a", "b"}, "nobody saw a failure or a refusal"
+    agent.until("shown", lambda: world.condition("Programmed").get("status") == "True")
+    assert world.condition("Accepted")["reason"] == "Accepted"
+    assert world.status()["address"] == f"127.0.0.1:{port}"
+    agent.until("shown", lambda: world.entry().get("slots") == {ids["a"]: 256})
+
+
+def test_a_bad_route_group_is_refused_and_stops_no_other(
+    agent: KubeTrafficProcess, world: TrafficWorld, backends: Backends
+) -> None:
+    """By the API server where it can; else by the agent, with the path, in its conditions."""
+    a, b = (backends.start(name) for name in ("a", "b"))
+    ports = [free_port() for _ in range(3)]
+    own = world.namespace
+    for bad, message in (
+        ({"config": {"alpha": 7}}, "spec.config.alpha"),
+        ({"dataplane": "ebpf"}, "port is required on a proxy, and must be left out on ebpf"),
+        ({"dataplane": "nginx"}, "spec.dataplane"),
+        ({"proto": "udp"}, "proto must be tcp on a proxy"),
+        ({"check": {"every_ms": 10}}, "check.every_ms must be at least 500"),
+        ({"service": {"name": "web"}}, "spec.service.port"),
+    ):
+        with pytest.raises(ApiError) as refused:
+            world.client.create(GROUPS.path(own), route_group(own, **{"port": ports[0], **bad}))
+        assert refused.value.status == 422
+        assert message in refused.value.message
+    with socket.create_server(("127.0.0.1", ports[2])) as foreign:
+        world.apply(
+            service(own),
+            route_group(own, "good", port=ports[0]),
+            route_group(own, "rubbish", port=ports[1], config={"t_hard_s": 999}),
+            route_group(own, "lost", port=ports[1], service={"name": "db", "port": 80}),
+            route_group(own, "low", port=80),
+            route_group(own, "busy", port=ports[2]),
+        )
+        world.endpoints([a])
+        wait = ("wait", "--for=condition=Programmed", "routegroup/good", "--timeout=60s")
+        world.cluster.kubectl("-n", own, *wait)
+        world.apply(route_group(own, "twin", port=ports[0]))
+        for name, reason, message in (
+            ("rubbish", "Invalid", "spec.config.t_hard_s: must be below t_safe_s"),
+            ("lost", "ServiceNotFound", "spec.service.name: there is no Service 'db' here"),
+            ("low", "PortNotAllowed", "spec.port: must be between"),
+            ("twin", "AddressTaken", "is the address of an older RouteGroup of good"),
+        ):
+            agent.until(name, lambda name=name: world.condition("Accepted", name))
+            row = world.condition("Accepted", name)
+            assert (row["status"], row["reason"]) == ("False", reason), row
+            assert message in row["message"]
+        agent.until("busy", lambda: "in use" in world.condition("Programmed", "busy")["message"])
+        assert world.condition("Accepted", "busy")["status"] == "True"
+        world.endpoints([a, b])  # the others do not keep it from being followed
+        words = lambda: {request("127.0.0.1", ports[0]) for _ in range(8)}  # noqa: E731
+        agent.until("followed", lambda: words() == {"a", "b"})
+        foreign.close()
+    agent.until("freed", lambda: world.condition("Programmed", "busy")["status"] == "True")
+    assert request("127.0.0.1", ports[2]) in ("a", "b")
+    shown = world.cluster.kubectl("-n", own, "get", "rg")
+    assert f"127.0.0.1:{ports[0]}" in shown
+    assert "ServiceNotFound" in shown
+
+
+def test_an_agent_that_is_killed_goes_on_and_every_act_has_its_decision(
+    agent: KubeTrafficProcess, world: TrafficWorld, backends: Backends
+) -> None:
+    """kill -9 under load, endpoints change meanwhile; HAProxy shows the decision it goes by."""
+    a, b = (backends.start(name) for name in ("a", "b"))
+    port, group = free_port(), f"{world.namespace}.web"
+    world.apply(service(world.namespace), route_group(world.namespace, port=port))
+    world.endpoints([a])
+    agent.until("served", lambda: agent.slots(group).get(f"{a.host}:{a.port}") == 256)
+    load = ThreadLoad(lambda: request("127.0.0.1", port), 0.02)
+    with load.running(2):
+        load.wait(20)
+        agent.kill()
+        world.endpoints([a, b])
+        load.wait(40)
+        agent.start()
+        agent.until("goes on", lambda: agent.slots(group).get(f"{b.host}:{b.port}", 0) > 0)
+        agent.until("served by both", lambda: "b" in {sent.word for sent in load.sent})
+    assert {sent.word for sent in load.sent} == {"a", "b"}, "nobody saw a failure or a refusal"
+    decision = agent.decision_in_force(group)
+    assert decision > 0
+    agent.stop()
+    kinds = agent.recorded(group)
+    assert kinds[decision] in ("traffic.govern", "traffic.configure")
+    assert set(kinds.values()) == {"traffic.govern", "traffic.configure"}
+    done = agent.fairlead("replay", str(agent.state / "record"))
+    assert done.returncode == 0, done.stderr
+    assert " 0 different, 0 unknown" in done.stdout
+
+
+def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
+    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld, backends: Backends
+) -> None:
+    """With the groups that it had: its heartbeat keeps the table in force."""
+    cluster, _ = audited
+    a = backends.start("a")
+    port, group = free_port(), f"{world.namespace}.web"
+    world.apply(service(world.namespace), route_group(world.namespace, port=port))
+    world.endpoints([a])
+    account = cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(account.read_text())
+    agent = KubeTrafficProcess(folder, kubeconfig, "127.0.0.1")
+    try:
+        agent.until("served", lambda: agent.slots(group))
+        agent.kill()
+        away = yaml.safe_load(account.read_text())
+        away["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
+        kubeconfig.write_text(yaml.safe_dump(away))
+        agent.start()
+        agent.until("goes on", lambda: agent.slots(group) == {f"{a.host}:{a.port}": 256})
+        assert request("127.0.0.1", port) == "a"
+    finally:
+        agent.close()
+
+
+def granted() -> set[Right]:
+    return {
+        (group, resource, verb)
+        for row in _documents()
+        if row["kind"] in ("ClusterRole", "Role")
+        for rule in row["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_time_to_failure_is_an_event_and_the_shipped_role_is_what_the_agent_needs(
+    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld, backends: Backends
+) -> None:
+    """A machine whose memory runs out; each right of the account is used, and none is missing."""
+    cluster, log = audited
+    a = backends.start("a")
+    port, group = free_port(), f"{world.namespace}.web"
+    world.apply(service(world.namespace), route_group(world.namespace, port=port))
+    world.endpoints([a])
+    account = cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    with serving(Page(memory(8e9))) as page:
+        url = f"http://127.0.0.1:{page.port}/metrics"
+        nodes = [{"name": "n7", "url": url, "every_ms": 200}]
+        agent = KubeTrafficProcess(folder, account, "127.0.0.1", nodes=nodes, metrics_port=0)
+        try:
+            agent.until("shown", lambda: world.condition("Programmed").get("status") == "True")
+
+            def hinted() -> list[str]:
+                page.body = memory(8e9 - len(page.asked) * 5e7)
+                rows = [row for row in world.events() if row["reason"] == "ScaleHint"]
+                return [row["message"] for row in rows]
+
+            (message,) = agent.until("hinted", hinted)
+            assert message.startswith("a machine runs out of a resource in ")
+            assert message.endswith("(node here)")
+            agent.kill()
+            agent.start()  # takes its own Lease again
+            agent.until("goes on", lambda: agent.slots(group))
+            agent.until(
+                "renewed", lambda: ("coordination.k8s.io", "leases", "update") in used(log)[0]
+            )
+        finally:
+            agent.close()
+    rights, refused = used(log)
+    assert refused == []
+    assert rights - granted() == set(), "allowed by something else than the shipped role"
+    assert granted() - rights == set(), "never used"
+    assert "*" not in (BASE / "traffic.yaml").read_text()
+
+
+def memory(available: float) -> str:
+    """What a node exporter says."""
+    return f"node_memory_MemTotal_bytes 8e9\nnode_memory_MemAvailable_bytes {available}\n"
