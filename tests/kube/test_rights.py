@@ -11,7 +11,7 @@ from fairlead.kube import queries
 from fairlead.kube.cpu.pods import SWITCH
 from fairlead.kube.kinds import crds
 from tests.kube import charts
-from tests.kube.charts import BASE, CONTROLLER, NAMESPACE, Right
+from tests.kube.charts import BASE, CONTROLLER, NAMESPACE
 from tests.kube.cpu_world import SPACE, NodeAgent, Pods
 from tests.kube.test_api_server import get, port_of
 from tests.kube.world import World, made, node, run, team, until
@@ -26,19 +26,6 @@ def world(deployed: charts.Deployed, tmp_path: Path) -> Iterator[World]:
     made = World(deployed.cluster, tmp_path)
     yield made
     made.clean()
-
-
-def granted(deployed: charts.Deployed, account: str) -> set[Right]:
-    """What the chart's roles of this name allow."""
-    return {
-        (group, resource, verb)
-        for row in charts.rendered(deployed.cluster.programs, cpu_enabled=True)
-        if row["kind"] in ("ClusterRole", "Role") and row["metadata"]["name"] == account
-        for rule in row["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
 
 
 def test_the_shipped_roles_are_what_controller_and_node_agent_need(
@@ -75,7 +62,7 @@ def test_the_shipped_roles_are_what_controller_and_node_agent_need(
         _limit_a_pod(world, tmp_path)
     for name in (CONTROLLER, NODE_AGENT):
         rights, refused = audit.of(name)
-        allowed = granted(deployed, name)
+        allowed = charts.granted(deployed.cluster.programs, name, cpu_enabled=True)
         assert refused == []
         assert rights - allowed == set(), "allowed by something else than the shipped role"
         assert allowed - rights == set(), "never used"

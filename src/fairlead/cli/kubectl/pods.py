@@ -13,7 +13,7 @@ from fairlead.cli.client import ServerError
 from fairlead.cli.completion import OBJECT, RUN
 from fairlead.cli.gpu.follow import print_event
 from fairlead.cli.kubectl.target import transport
-from fairlead.cli.kubectl.transport import KubeTransport, Refusal, refusing, shown
+from fairlead.cli.kubectl.transport import ClusterRefusal, KubeTransport, refusing, shown
 from fairlead.cli.options import flag, option, output_option
 from fairlead.cli.table import Output, columns, note
 from fairlead.kube.kinds import KINDS
@@ -64,7 +64,7 @@ def _row(pod: Document) -> Document:
 def _telling() -> Iterator[None]:
     try:
         yield
-    except Refusal as refusal:
+    except ClusterRefusal as refusal:
         error = {"code": refusal.code, "path": refusal.path, "message": refusal.message}
         raise ServerError(refusal.status, error) from None
 
@@ -113,7 +113,7 @@ def logs(
         if not found:
             status = shown(target.get(KINDS["Run"], run))["status"]
             state = f"it is {status['phase']} ({status['reason']})"
-            raise Refusal(404, "NotFound", f"run/{run} has no pod of rank {rank}; {state}")
+            raise ClusterRefusal(404, "NotFound", f"run/{run} has no pod of rank {rank}; {state}")
         query: dict[str, str] = {"follow": str(follow).lower(), "previous": str(previous).lower()}
         if tail is not None:
             query["tailLines"] = str(tail)
