@@ -1,12 +1,6 @@
 """The accounts of the chart: no right is missing, and each is used."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,11 +14,10 @@ from fairlead.kube.cpu.pods import SWITCH
 from fairlead.kube.kinds import crds
 from fairlead.kube.serving import ServingCertificate
 from tests.kube import charts
-from tests.kube.charts import BASE, CONTROLLER, NAMESPACE, Right
-from tests.kube.cpu_world import HOLD, NODE, SPACE, Pods, pod
+from tests.kube.charts import BASE, CONTROLLER, NAMESPACE
+from tests.kube.cpu_world import SPACE, NodeAgent, Pods
 from tests.kube.test_api_server import get, port_of
 from tests.kube.world import World, made, node, run, team, until
-from tests.node.cgroup_worlds import PlainTree
 
 pytestmark = pytest.mark.component("helm")
 NODE_AGENT = "fairlead-node"
@@ -36,19 +29,6 @@ def world(deployed: charts.Deployed, tmp_path: Path) -> Iterator[World]:
     made = World(deployed.cluster, tmp_path)
     yield made
     made.clean()
-
-
-def granted(deployed: charts.Deployed, account: str) -> set[Right]:
-    """What the chart's roles of this name allow."""
-    return {
-        (group, resource, verb)
-        for row in charts.rendered(deployed.cluster.programs, cpu_enabled=True)
-        if row["kind"] in ("ClusterRole", "Role") and row["metadata"]["name"] == account
-        for rule in row["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
 
 
 def test_the_shipped_roles_are_what_controller_and_node_agent_need(
@@ -89,7 +69,7 @@ def test_the_shipped_roles_are_what_controller_and_node_agent_need(
     _rotate(KubeClient(connection(account)), tmp_path)
     for name in (CONTROLLER, NODE_AGENT):
         rights, refused = audit.of(name)
-        allowed = granted(deployed, name)
+        allowed = charts.granted(deployed.cluster.programs, name, cpu_enabled=True)
         assert refused == []
         assert rights - allowed == set(), "allowed by something else than the shipped role"
         assert allowed - rights == set(), "never used"
@@ -107,15 +87,10 @@ def _rotate(client: KubeClient, folder: Path) -> None:
 
 def _limit_a_pod(world: World, folder: Path) -> None:
     """The node agent as the DaemonSet starts it, on files that stand for the node's cgroups."""
-    pods, tree = Pods(world), PlainTree(2, folder / "cgroups")
-    (tree.root / "cgroup.controllers").write_text("cpu\n")
-    world.apply(pod("web", 800, annotations=HOLD))
-    pods.running("web")
-    pods.acknowledge("web", containerID="kwok://c1")
-    quota = tree.root / "kubepods" / "burstable" / f"pod{pods.uid('web')}" / "c1" / "cpu.max"
-    tree.create(str(quota.parent.relative_to(tree.root)))
-    quota.write_text("80000 100000\n")
-    with _node_agent(world, folder):
+    pods, agent = Pods(world), NodeAgent(world, folder)
+    account = charts.account(world.cluster, NAMESPACE, NODE_AGENT, folder)
+    quota = agent.container(pods, "web", 800)
+    with agent.running(account):
 
         def asked() -> int:
             found = world.get("podallocations")["items"]
@@ -127,32 +102,6 @@ def _limit_a_pod(world: World, folder: Path) -> None:
         until(lambda: pods.limit("web") < 800, "the pod is resized")
         world.kubectl("-n", SPACE, "annotate", "pod", "web", f"{SWITCH}=off")
         until(lambda: not asked(), "the PodAllocation is removed")
-
-
-@contextmanager
-def _node_agent(world: World, folder: Path) -> Iterator[None]:
-    rows = charts.rendered(world.cluster.programs, cpu_enabled=True)
-    (manifest,) = [row for row in rows if row["kind"] == "DaemonSet"]
-    (container,) = manifest["spec"]["template"]["spec"]["containers"]
-    here = {"--cgroups": folder / "cgroups", "--state-dir": folder / "node", "--metrics-port": 0}
-    names = [text.partition("=")[0] for text in container["args"]]
-    args = [
-        f"{name}={here[name]}" if name in here else text
-        for name, text in zip(names, container["args"], strict=True)
-    ]
-    account = charts.account(world.cluster, NAMESPACE, NODE_AGENT, folder)
-    settings = folder / "fast.yaml"
-    settings.write_text(
-        json.dumps({"clear_ms": 1000, "guardrails": {"cooldown_ms": 0, "grace_ms": 0}})
-    )
-    command = [sys.executable, "-m", "fairlead", *args, "--config", str(settings)]
-    env = {**os.environ, "NODE_NAME": NODE, "KUBECONFIG": str(account)}
-    process = subprocess.Popen(command, env=env)
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
 
 
 def test_the_shipped_crds_are_generated() -> None:

@@ -43,6 +43,13 @@ if TYPE_CHECKING:
     "--tls-key", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Its key."
 )
 @click.option("--tls-service", help="Issue and rotate the certificate of this Service instead.")
+@click.option(
+    "--max-runs",
+    type=click.IntRange(1),
+    default=20_000,
+    show_default=True,
+    help="Runs of one namespace that have not ended.",
+)
 @click.option("--image", help="Image of runs that have a command and no template.")
 @click.option(
     "--resolver",
