@@ -10,13 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import yaml
-
 from fairlead.kube.cpu import pods as cpu_pods
+from tests.kube import charts
 from tests.kube.world import Document, World, made, node, until
 from tests.node.cgroup_worlds import PlainTree
-
-MANIFEST = Path(__file__).parents[2] / "deploy" / "kube" / "base" / "node.yaml"
 
 NODE, SPACE, C = "cpu-node", "team-cpu", 1000
 HOLD = {"sim.fairlead.dev/resize": "hold"}
@@ -132,7 +129,8 @@ class NodeAgent:
 
     @contextmanager
     def running(self, account: Path, end: int = signal.SIGTERM) -> Iterator[None]:
-        (manifest,) = yaml.safe_load_all(MANIFEST.read_text())
+        rows = charts.rendered(self._world.cluster.programs, cpu_enabled=True)
+        (manifest,) = [row for row in rows if row["kind"] == "DaemonSet"]
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
         here = {"--cgroups": self._tree.root, "--state-dir": self.state, "--metrics-port": 0}
         args = []

@@ -246,6 +246,7 @@ def test_a_namespace_without_room_keeps_no_other_one_waiting(world: World) -> No
     with world.controlled() as controller:
         world.apply(run("stuck", 4))
         world.reach("stuck", "Running")
+        until(lambda: _not_made(world), "the run says why it has no pods")
         world.apply(run("fine", 4, "team-b"))
         world.reach("fine", "Running", "team-b")
         until(lambda: world.names("pods") == ["fine-0"], "the other run has its pod")
@@ -253,6 +254,14 @@ def test_a_namespace_without_room_keeps_no_other_one_waiting(world: World) -> No
         world.reach("fine", "Completed", "team-b")
         world.kubectl("-n", "team-a", "delete", "run", "stuck", "--timeout=20s")
         assert not plane_of(controller).objects.list("Lease")
+
+
+def _not_made(world: World) -> bool:
+    rows = world.get("run", "stuck", "team-a")["status"]["conditions"]
+    said = [
+        row["message"] for row in rows if row["type"] == "AsLeased" and row["status"] == "False"
+    ]
+    return any("exceeded quota" in message for message in said)
 
 
 def test_a_namespace_that_is_deleted_gives_its_devices_back(world: World) -> None:

@@ -59,7 +59,7 @@ class Caller(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ControllerState:
     """The controller as its server shows it."""
 
     service: Service | None
@@ -75,6 +75,7 @@ COUNTERS = {
     "fairlead_kube_turn_failures_total": "Parts of a turn that failed, to be retried",
     "fairlead_kube_requests_total": "Requests sent to the API server",
     "fairlead_kube_queries_total": "Queries that were answered",
+    "fairlead_kube_pod_mismatches_total": "Pods that were not as their run is leased",
 }
 
 
@@ -94,7 +95,7 @@ class ClusterServer:
     def __init__(
         self,
         listen: ClusterListen,
-        state: Callable[[], State],
+        state: Callable[[], ControllerState],
         authenticate: Callable[[str], Caller | None],
         on_bug: Callable[[BaseException], None],
     ) -> None:
@@ -221,7 +222,7 @@ class ClusterServer:
 class ControllerCollector:
     """The controller's own numbers; those of budgets are the leader's alone."""
 
-    state: State
+    state: ControllerState
 
     def collect(self) -> Iterator[Metric]:
         leads = GaugeMetricFamily("fairlead_kube_leader", "1 on the controller that leads, else 0")

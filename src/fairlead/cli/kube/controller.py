@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="As kubectl's.")
 @click.option("--context", help="Of the kubeconfig; default: its current one.")
 @click.option("-n", "--namespace", help="Where the election's Lease is; default: the context's.")
-@click.option("--ledger", help="Address of a PostgreSQL database, for several replicas.")
+@click.option(
+    "--ledger",
+    envvar="FAIRLEAD_LEDGER",
+    show_envvar=True,
+    help="Address of a PostgreSQL database, for several replicas.",
+)
 @click.option("--admin-namespace", help="Namespace whose Queries are an admin's; default: none.")
 @click.option(
     "--api-listen",
@@ -36,6 +41,13 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tls-key", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Its key."
+)
+@click.option(
+    "--max-runs",
+    type=click.IntRange(1),
+    default=20_000,
+    show_default=True,
+    help="Runs of one namespace that have not ended.",
 )
 @click.option("--image", help="Image of runs that have a command and no template.")
 @click.option(

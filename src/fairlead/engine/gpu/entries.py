@@ -145,6 +145,18 @@ class RunGrown(Body, frozen=True):
     message: str
 
 
+class PodMismatch(Body, frozen=True):
+    """A pod of a run is not as it is leased: on another node, or with more devices. What is done
+    about it names this entry."""
+
+    ENTRY = "pod.mismatch"
+    run: str
+    reason: str
+    message: str
+    pod: str
+    node: str
+
+
 class RunNominated(Body, frozen=True):
     """An owner offers a run for preemption before the owner's others, or withdraws the offer."""
 

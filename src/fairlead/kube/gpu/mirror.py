@@ -11,6 +11,7 @@ from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
 from fairlead.kube.gpu.announce import announcements
+from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
@@ -26,8 +27,10 @@ SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
 RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
 """Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
+AS_LEASED = "AsLeased"
 EVENTS = {
     "run.cut": ("Preempted", "Warning"),
+    "pod.mismatch": ("PodMismatch", "Warning"),
     "lease.unfunded": ("Unfunded", "Warning"),
     "lease.funded": ("Funded", "Normal"),
     "reservation.state": ("ReservationChanged", "Normal"),
@@ -43,11 +46,13 @@ class Mirror:
         plane: ControlPlane,
         sources: Sources,
         front: FrontEnd,
+        *,
+        auditor: Auditor,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._say = say
         self._client, self._plane, self._sources = client, plane, sources
-        self._front, self._leases = front, sources.leases
+        self._front, self._auditor, self._leases = front, auditor, sources.leases
         self._seq: int | None = None
         """The last entry that was looked at; None: nothing was compared yet."""
         self._objects: set[tuple[str, Key]] = set()
@@ -64,6 +69,7 @@ class Mirror:
                 self._objects.add(pair)
         for pair in self._verdicts.keys() - self._front.verdicts.keys():
             del self._verdicts[pair]
+        self._take_audited()
         self._client.each(self._objects, lambda pair: self._show(*pair))
         found = {name: self._plane.objects.get("Lease", name) for name in self._lease_names}
         closed = {name for name, lease in found.items() if not _is_open(lease)}
@@ -75,6 +81,20 @@ class Mirror:
         finally:
             self._lease_names = closed | opened
         self._client.each(self._outcomes, self._show_outcome)
+
+    def _take_audited(self) -> None:
+        changed, self._auditor.changed = self._auditor.changed, set()
+        for run in changed:
+            self._objects.add(("Run", Key(*kube_name(run))))
+            state = self._plane.committer.projection.live.get(run)
+            self._lease_names |= set() if state is None else state.leases.keys()
+
+    def _as_leased(self, made: Conditions, run: str) -> list[Document]:
+        """Told from the first finding on, and then that it is over."""
+        finding = self._auditor.findings.get(run)
+        if finding is not None:
+            return [made.row(AS_LEASED, finding.reason, finding.message, holds=False)]
+        return [made.row(AS_LEASED, AS_LEASED, "", holds=True)] if made.has(AS_LEASED) else []
 
     def _look(self) -> None:
         """What entries are about since the last turn; after a start, everything."""
@@ -152,7 +172,7 @@ class Mirror:
             status = dict(stored["status"])
             rows += status.get("conditions", ())
             if kind == "Run":
-                rows += made.of_run(status)
+                rows += [*made.of_run(status), *self._as_leased(made, name)]
             elif kind == "Reservation":
                 rows.append(made.of_reservation(status))
         elif not verdict.accepted:
@@ -198,8 +218,12 @@ class Mirror:
                 "spec": {field: value for field, value in spec.items() if value is not None},
             }
             shown = self._client.create(kind.path(namespace), document)
-        rows = [Conditions(shown).row("Open", lease["spec"]["reason"], "", holds=True)]
+        made, devices = Conditions(shown), self._auditor.devices.get(name, ())
+        rows = [made.row("Open", lease["spec"]["reason"], "", holds=True)]
+        rows += self._as_leased(made, lease["spec"]["run"])
         status, before = {**lease["status"], "conditions": rows}, shown.get("status", {})
+        if devices or "devices" in before:
+            status["devices"] = list(devices)
         if any(before.get(field) != value for field, value in status.items()):
             path = kind.path(namespace, name, "status")
             self._leases.put(self._client.patch(path, {"status": status}))
