@@ -106,7 +106,7 @@ class Auditor:
                 self.findings[run] = first
 
     def _misplaced(self, state: RunState, pods: list[RankPod]) -> Iterator[Mismatch]:
-        """Where pods run, and with how many devices: the scheduler, or a user with its rights, decided it."""
+        """Where pods run and with how many devices, which a user with rights may have decided."""
         leases = [lease for lease in state.leases.values() if lease.is_active]
         leased = Counter(slot.partition("#")[0] for lease in leases for slot in lease.slots)
         used: Counter[str] = Counter()
