@@ -2,9 +2,18 @@
 test."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from fairlead.kube.cpu import pods as cpu_pods
+from tests.kube import charts
 from tests.kube.world import Document, World, made, node, until
+from tests.node.cgroup_worlds import PlainTree
 
 NODE, SPACE, C = "cpu-node", "team-cpu", 1000
 HOLD = {"sim.fairlead.dev/resize": "hold"}
@@ -97,3 +106,52 @@ def pod(
         "metadata": {"name": name, "namespace": SPACE, "annotations": annotations or {}},
         "spec": {"nodeName": NODE, "containers": [container]},
     }
+
+
+class NodeAgent:
+    """The node agent as the DaemonSet starts it, on files that stand for the node's cgroups."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self._world, self.folder, self.state = world, folder, folder / "node"
+        self._tree = PlainTree(2, folder / "cgroups")
+        (self._tree.root / "cgroup.controllers").write_text("cpu\n")
+
+    def container(self, pods: Pods, name: str, limit: int) -> Path:
+        """Make a pod with a cgroup; the file of its limit."""
+        self._world.apply(pod(name, limit, annotations=HOLD))
+        pods.running(name)
+        pods.acknowledge(name, containerID=f"kwok://c-{name}")
+        folder = f"kubepods/burstable/pod{pods.uid(name)}/c-{name}"
+        self._tree.create(folder)
+        quota = self._tree.root / folder / "cpu.max"
+        quota.write_text(f"{limit * 100} 100000\n")
+        return quota
+
+    @contextmanager
+    def running(self, account: Path, end: int = signal.SIGTERM) -> Iterator[None]:
+        rows = charts.rendered(self._world.cluster.programs, cpu_enabled=True)
+        (manifest,) = [row for row in rows if row["kind"] == "DaemonSet"]
+        (container,) = manifest["spec"]["template"]["spec"]["containers"]
+        here = {"--cgroups": self._tree.root, "--state-dir": self.state, "--metrics-port": 0}
+        args = []
+        for text in container["args"]:
+            name = text.partition("=")[0]
+            args.append(f"{name}={here[name]}" if name in here else text)
+        fast = {"clear_ms": 1000, "guardrails": {"cooldown_ms": 0, "grace_ms": 0}}
+        settings = self.folder / "fast.yaml"
+        settings.write_text(json.dumps(fast))
+        command = [sys.executable, "-m", "fairlead", *args, "--config", str(settings)]
+        env = {**os.environ, "NODE_NAME": NODE, "KUBECONFIG": str(account)}
+        with (self.folder / "agent.log").open("ab") as log:
+            process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            process.send_signal(end)
+            code, log_text = process.wait(30), (self.folder / "agent.log").read_text()
+            assert code == (0 if end == signal.SIGTERM else -end), log_text
+
+    def status(self) -> Document:
+        found = json.loads((self.state / "status.json").read_text())
+        assert isinstance(found, dict)
+        return found

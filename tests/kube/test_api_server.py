@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fairlead.api.cluster_server import ClusterListen, ClusterServer, State
+from fairlead.api.cluster_server import ClusterListen, ClusterServer, ControllerState
 from fairlead.kube.certificates import Authority
 from tests.kube.world import World, node, run, team, until
 
@@ -107,7 +107,7 @@ class _Anybody:
 
 def _standby(listen: ClusterListen) -> ClusterServer:
     """A server of a controller that does not lead."""
-    state = State(None, "other-1", synced=True, counters={})
+    state = ControllerState(None, "other-1", synced=True, counters={})
     made = ClusterServer(listen, lambda: state, lambda _: _Anybody(), lambda _: None)
     made.start()
     return made

@@ -1,17 +1,19 @@
 """PodAllocations become resizes: in order, verified, and taken back. The node agent is the test."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead.core.cpu import ResizeState
 from fairlead.kube.cpu import pods as cpu_pods
-from tests.kube.cpu_world import HOLD, NODE, SPACE, Pods, pod
+from tests.kube.cpu_world import HOLD, NODE, SPACE, NodeAgent, Pods, pod
 from tests.kube.world import Document, World, until
 
 
@@ -201,3 +203,44 @@ def _controller(world: World, folder: Path) -> "subprocess.Popen[bytes]":
     ]
     command += ["--data", str(folder / "killed"), "--kubeconfig", str(world.kubeconfig)]
     return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+
+def test_the_agent_follows_its_node_and_an_agent_without_state_takes_no_limit_for_the_users(
+    pods: Pods, tmp_path: Path
+) -> None:
+    """C is what the node may give, less the pods that are left alone; a PodAllocation that is
+    deleted is made again; after kill -9 and the loss of its state the pod's maximum is still the
+    user's own limit, and its record begins anew."""
+    agent, config = NodeAgent(pods.world, tmp_path), pods.world.kubeconfig
+    quota = agent.container(pods, "web", 800)
+    whole = {"cpu": "2", "memory": "64Mi"}
+    guaranteed = pod("guaranteed", 0)
+    guaranteed["spec"]["containers"][0]["resources"] = {"limits": whole, "requests": whole}
+    pods.world.apply(guaranteed)
+    pods.running("guaranteed")
+
+    def seen(name: str) -> Any:
+        return (agent.status() | agent.status()["pods"][0])[name]
+
+    def decision() -> int:
+        found = pods.world.get("podallocations", namespace=SPACE)["items"]
+        return int(found[0]["spec"]["decision"]) if found else -1
+
+    with agent.running(config, signal.SIGKILL):
+        until(lambda: decision() >= 0, "a PodAllocation")
+        assert seen("capacity_millicores") == 32_000 - 2_000
+        allocatable = {"status": {"allocatable": {"cpu": "16"}}}
+        patch = ("--subresource=status", "--type=merge", "-p", json.dumps(allocatable))
+        pods.world.kubectl("patch", "node", NODE, *patch)
+        until(lambda: seen("capacity_millicores") == 16_000 - 2_000, "the node gives less")
+        pods.world.kubectl("-n", SPACE, "delete", "pa", "--all")
+        until(lambda: decision() >= 0, "it is made again")
+        quota.write_text("20000 100000\n")
+        until(lambda: decision() > 5, "later decisions")
+        last = decision()
+    shutil.rmtree(agent.state)
+    pods.annotate("web", f"{cpu_pods.ORIGINAL}={cpu_pods.original_text(pods.get('web'))}")
+    with agent.running(config):
+        until(lambda: decision() < last, "the new record's numbers count")
+        assert seen("max_millicores") == 800
+        assert seen("limit_millicores") == 200

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from fairlead.cli.main import main
 from fairlead.host.process import free_port
 from fairlead.kube.client import ApiError
-from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
-from fairlead.kube.dev.components import ClusterOptions
-from fairlead.kube.kinds import crds
 from tests.dataplane.backends import Backends
 from tests.dataplane.clients import ThreadLoad, request
-from tests.kube.test_rights import BASE, Right, used
+from tests.kube import charts
 from tests.kube.traffic_world import (
     GROUPS,
     KubeTrafficProcess,
@@ -28,48 +26,30 @@ from tests.kube.traffic_world import (
     route_group,
     service,
 )
+from tests.kube.world import node
 from tests.node.traffic.servers import Page, serving
 
-ACCOUNT = "system:serviceaccount:fairlead:fairlead-traffic"
-pytestmark = [pytest.mark.component("haproxy")]
+AGENT = "fairlead-traffic"
+ACCOUNT = (f"{charts.USERS}{AGENT}", ("system:serviceaccounts", charts.GROUP))
+VALUES = {"traffic_enabled": True}
+pytestmark = [pytest.mark.component("haproxy"), pytest.mark.component("helm")]
 
 
 @pytest.fixture(scope="module")
-def audited(
-    programs: Programs, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Cluster, Path]]:
-    """A cluster that writes down what the agent's account did; one for all tests here."""
-    folder = tmp_path_factory.mktemp("traffic")
-    log, policy = folder / "audit.log", folder / "policy.json"
-    rule = {"level": "Metadata", "users": [ACCOUNT], "omitStages": ["RequestReceived"]}
-    document = {
-        "apiVersion": "audit.k8s.io/v1",
-        "kind": "Policy",
-        "rules": [rule, {"level": "None"}],
-    }
-    policy.write_text(json.dumps(document))
-    flags = (f"--audit-policy-file={policy}", f"--audit-log-path={log}")
-    options = ClusterOptions(nodes=1, gpus=0, api_flags=flags)
-    with Cluster(programs, folder / "cluster", options) as cluster:
-        cluster.apply(crds())
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-        cluster.kubectl("create", "namespace", "fairlead")
-        for row in _documents():
-            if row["kind"] != "DaemonSet":
-                row["metadata"].setdefault("namespace", "fairlead")
-                cluster.apply([row])
-        yield cluster, log
-
-
-def _documents() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((BASE / "traffic.yaml").read_text()))
+def audited(deployed: charts.Deployed) -> tuple[Cluster, charts.Audit]:
+    """A cluster with the agent's account, which writes down what it did."""
+    charts.install(deployed.cluster, controller_replicas=0, **VALUES)
+    return deployed.cluster, deployed.audit()
 
 
 @pytest.fixture
-def world(audited: tuple[Cluster, Path]) -> Iterator[TrafficWorld]:
+def world(audited: tuple[Cluster, charts.Audit]) -> Iterator[TrafficWorld]:
     cluster, _ = audited
     name = f"team-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", name)
+    # An agent that was killed has it for a minute.
+    lease = ("delete", "lease", "fairlead-traffic-haproxy", "--ignore-not-found")
+    cluster.kubectl("-n", "fairlead", *lease)
     made = TrafficWorld(cluster, name)
     yield made
     cluster.kubectl("-n", name, "delete", "routegroups,services", "--all")
@@ -93,10 +73,10 @@ def backends() -> Iterator[Backends]:
 
 @pytest.fixture
 def agent(
-    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld
+    audited: tuple[Cluster, charts.Audit], folder: Path, world: TrafficWorld
 ) -> Iterator[KubeTrafficProcess]:
     cluster, _ = audited
-    account = cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    account = cluster.kubeconfig_for(*ACCOUNT)
     made = KubeTrafficProcess(folder, account, "127.0.0.1")
     yield made
     made.close()
@@ -231,7 +211,7 @@ def test_an_agent_that_is_killed_goes_on_and_every_act_has_its_decision(
 
 
 def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
-    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld, backends: Backends
+    audited: tuple[Cluster, charts.Audit], folder: Path, world: TrafficWorld, backends: Backends
 ) -> None:
     """With the groups that it had: its heartbeat keeps the table in force."""
     cluster, _ = audited
@@ -239,7 +219,7 @@ def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
     port, group = free_port(), f"{world.namespace}.web"
     world.apply(service(world.namespace), route_group(world.namespace, port=port))
     world.endpoints([a])
-    account = cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    account = cluster.kubeconfig_for(*ACCOUNT)
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(account.read_text())
     agent = KubeTrafficProcess(folder, kubeconfig, "127.0.0.1")
@@ -256,28 +236,99 @@ def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
         agent.close()
 
 
-def granted() -> set[Right]:
+def test_each_agent_writes_its_own_entry_and_one_the_conditions(
+    audited: tuple[Cluster, charts.Audit], folder: Path, world: TrafficWorld, backends: Backends
+) -> None:
+    """Two nodes; the entry of one that is gone is taken away."""
+    cluster, _ = audited
+    a = backends.start("a")
+    port, account = free_port(), cluster.kubeconfig_for(*ACCOUNT)
+    names = [f"{world.namespace}-{number}" for number in (1, 2)]
+    world.apply(*(node(name) for name in names))
+    world.apply(service(world.namespace), route_group(world.namespace, port=port))
+    world.endpoints([a])
+    agents = []
+    for name, listen in zip(names, ("127.0.0.1", "127.0.0.2"), strict=True):
+        (folder / name).mkdir()
+        agents.append(KubeTrafficProcess(folder / name, account, listen, node_name=name))
+    first, second = agents
+    try:
+        done = lambda: world.condition("Programmed").get("message")  # noqa: E731
+        first.until("both", lambda: done() == "on 2 of 2 nodes")
+        entries = {entry["node"]: entry for entry in world.status()["nodes"]}
+        assert entries.keys() == set(names)
+        assert {entry["slots"][f"{a.host}:{a.port}"] for entry in entries.values()} == {256}
+        for listen in ("127.0.0.1", "127.0.0.2"):
+            assert request(listen, port) == "a"
+        second.stop()  # it resigns, if it was the writer
+        cluster.kubectl("delete", "node", names[1])
+        first.stop()
+        first.start()
+        first.until("forgotten", lambda: [e["node"] for e in world.status()["nodes"]] == names[:1])
+        first.until("one", lambda: done() == "on 1 of 1 nodes")
+    finally:
+        for agent in agents:
+            agent.close()
+        cluster.kubectl("delete", "node", *names, "--ignore-not-found")
+
+
+def test_endpoints_that_kubernetes_writes_are_followed(
+    agent: KubeTrafficProcess, world: TrafficWorld
+) -> None:
+    """Slices of a Service with a selector: pods become backends, drain while Terminating, leave."""
+    own, port, group = world.namespace, free_port(), f"{world.namespace}.web"
+    pods = [pod(own, name) for name in ("p1", "p2")]
+    ports = [{"name": "http", "port": 80, "targetPort": "web"}]
+    world.apply(*pods, service(own, selector={"app": "web"}, ports=ports))
+    world.apply(route_group(own, port=port))
+    agent.until("backends", lambda: len(agent.slots(group)) == 2)
+    ip = world.client.get(f"/api/v1/namespaces/{own}/pods/p2")["status"]["podIP"]  # type: ignore[index]
+    assert f"{ip}:8080" in agent.slots(group)
+    world.cluster.kubectl("-n", own, "delete", "pod", "p2", "--wait=false")
+    agent.until("drains", lambda: agent.slots(group).get(f"{ip}:8080") == 0)
+    patch = '{"metadata":{"annotations":{"sim.fairlead.dev/stop-after":"1ms"}}}'
+    world.cluster.kubectl("-n", own, "patch", "pod", "p2", "-p", patch)
+    agent.until("left", lambda: f"{ip}:8080" not in agent.slots(group))
+
+
+def pod(namespace: str, name: str) -> dict[str, Any]:
+    container = {"name": "main", "image": "web", "ports": [{"name": "web", "containerPort": 8080}]}
     return {
-        (group, resource, verb)
-        for row in _documents()
-        if row["kind"] in ("ClusterRole", "Role")
-        for rule in row["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"app": "web"},
+            "annotations": {"sim.fairlead.dev/stop-after": "600s"},
+        },
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 600},
     }
 
 
+def test_the_shipped_daemon_set_is_one_that_the_api_server_takes(
+    audited: tuple[Cluster, charts.Audit],
+) -> None:
+    """It is not started, there is no image: but its command line is one of ours."""
+    cluster, _ = audited
+    shown = cluster.kubectl("-n", "fairlead", "get", "daemonset", "fairlead-traffic", "-o", "json")
+    (container,) = json.loads(shown)["spec"]["template"]["spec"]["containers"]
+    command, *flags = container["args"][1:]
+    assert command == "run"
+    with pytest.raises(SystemExit):  # click parses them, and then prints its help
+        main.main([*("traffic", command), *flags, "--help"])
+
+
 def test_time_to_failure_is_an_event_and_the_shipped_role_is_what_the_agent_needs(
-    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld, backends: Backends
+    audited: tuple[Cluster, charts.Audit], folder: Path, world: TrafficWorld, backends: Backends
 ) -> None:
     """A machine whose memory runs out; each right of the account is used, and none is missing."""
-    cluster, log = audited
+    cluster, audit = audited
     a = backends.start("a")
     port, group = free_port(), f"{world.namespace}.web"
     world.apply(service(world.namespace), route_group(world.namespace, port=port))
     world.endpoints([a])
-    account = cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    account = cluster.kubeconfig_for(*ACCOUNT)
     with serving(Page(memory(8e9))) as page:
         url = f"http://127.0.0.1:{page.port}/metrics"
         nodes = [{"name": "n7", "url": url, "every_ms": 200}]
@@ -297,15 +348,15 @@ def test_time_to_failure_is_an_event_and_the_shipped_role_is_what_the_agent_need
             agent.start()  # takes its own Lease again
             agent.until("goes on", lambda: agent.slots(group))
             agent.until(
-                "renewed", lambda: ("coordination.k8s.io", "leases", "update") in used(log)[0]
+                "renewed", lambda: ("coordination.k8s.io", "leases", "update") in audit.of(AGENT)[0]
             )
         finally:
             agent.close()
-    rights, refused = used(log)
+    rights, refused = audit.of(AGENT)
     assert refused == []
-    assert rights - granted() == set(), "allowed by something else than the shipped role"
-    assert granted() - rights == set(), "never used"
-    assert "*" not in (BASE / "traffic.yaml").read_text()
+    allowed = charts.granted(cluster.programs, AGENT, **VALUES)
+    assert rights - allowed == set(), "allowed by something else than the shipped role"
+    assert allowed - rights == set(), "never used"
 
 
 def memory(available: float) -> str:

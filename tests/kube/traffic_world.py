@@ -68,6 +68,7 @@ class TrafficWorld:
             conditions = {"ready": True, "serving": True, "terminating": False}
             endpoint = {
                 "addresses": [backend.host],
+                "nodeName": "n7",
                 "conditions": {**conditions, **states.get(backend.id, {})},
             }
             wanted[f"{service}-{backend.id}"] = {
@@ -124,12 +125,13 @@ class KubeTrafficProcess:
         listen: str,
         *,
         namespace: str = "fairlead",
+        node_name: str = "here",
         **settings: Any,
     ) -> None:
         self.state, self.file = folder / "state", folder / "traffic.yaml"
         self.log_path = folder / "agent.log"
         plane = settings.pop("plane", "haproxy")
-        kube = {"kubeconfig": str(kubeconfig), "namespace": namespace, "node": "here"}
+        kube = {"kubeconfig": str(kubeconfig), "namespace": namespace, "node": node_name}
         kube["ports"] = "1024-65535"  # a free port is wherever the kernel has one
         if plane in ("haproxy", "envoy"):
             kube["listen"] = listen

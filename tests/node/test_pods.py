@@ -123,16 +123,30 @@ def _v1(folder: Path) -> None:
         (folder / name / "cgroup.procs").write_text("1\n")
 
 
-@pytest.mark.parametrize(("make", "version"), [(_v2, 2), (_v1, 1)])
+def _v1_together(folder: Path) -> None:
+    (folder / "cpu,cpuacct").mkdir()
+    (folder / "cpu,cpuacct" / "cgroup.procs").write_text("1\n")
+    for name in ("cpu", "cpuacct"):
+        (folder / name).symlink_to("cpu,cpuacct")
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (_v2, (2, ".", None)),
+        (_v1, (1, "cpu", "cpuacct")),
+        (_v1_together, (1, "cpu,cpuacct", "cpu,cpuacct")),
+    ],
+)
 def test_the_hosts_cgroups_are_found_where_they_are_mounted(
-    make: Callable[[Path], None], version: int, tmp_path: Path
+    make: Callable[[Path], None], expected: tuple[int, str, str | None], tmp_path: Path
 ) -> None:
     """For an agent in a container, whose own mounts show another part of the tree."""
     make(tmp_path)
+    version, cpu, usage = expected
     host = host_at(tmp_path)
-    assert host.version == version
-    assert host.cpu_mount == (tmp_path if version == 2 else tmp_path / "cpu")
-    assert host.cpuacct_mount == (None if version == 2 else tmp_path / "cpuacct")
+    assert (host.version, host.cpu_mount) == (version, tmp_path / cpu)
+    assert host.cpuacct_mount == (usage and tmp_path / usage)
 
 
 def test_a_folder_without_cgroups_is_refused(tmp_path: Path) -> None:

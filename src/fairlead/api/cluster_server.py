@@ -59,7 +59,7 @@ class Caller(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ControllerState:
     """The controller as its server shows it."""
 
     service: Service | None
@@ -95,7 +95,7 @@ class ClusterServer:
     def __init__(
         self,
         listen: ClusterListen,
-        state: Callable[[], State],
+        state: Callable[[], ControllerState],
         authenticate: Callable[[str], Caller | None],
         on_bug: Callable[[BaseException], None],
     ) -> None:
@@ -222,7 +222,7 @@ class ClusterServer:
 class ControllerCollector:
     """The controller's own numbers; those of budgets are the leader's alone."""
 
-    state: State
+    state: ControllerState
 
     def collect(self) -> Iterator[Metric]:
         leads = GaugeMetricFamily("fairlead_kube_leader", "1 on the controller that leads, else 0")

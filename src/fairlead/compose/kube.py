@@ -8,17 +8,17 @@ from pathlib import Path
 from uuid import uuid4
 
 from fairlead.api.access import Access
-from fairlead.api.cluster_server import ClusterListen, ClusterServer, State
+from fairlead.api.cluster_server import ClusterListen, ClusterServer, ControllerState
 from fairlead.api.queries import Ask, Asker, answer
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, Config, ControlPlane
 from fairlead.host.clock import now_ms
 from fairlead.kube.client import KubeClient, RateLimit, connection
-from fairlead.kube.controller import ClusterController, Part
+from fairlead.kube.controller import ClusterController, ControllerPart
 from fairlead.kube.cpu.resizer import Resizer
 from fairlead.kube.election import Election, Terms
 from fairlead.kube.gpu.front import ADMIN, RUNS_MAX
-from fairlead.kube.queries import Answer, Queries, Question
+from fairlead.kube.queries import Queries, QueryAnswer, Question
 from fairlead.kube.reviews import Reviews
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
@@ -79,7 +79,7 @@ def controller(
             served.service = Service(plane, ledger, access, lambda *_: [], now_ms)
             return plane
 
-        def queries(client: KubeClient, wake: Callable[[], None]) -> Part:
+        def queries(client: KubeClient, wake: Callable[[], None]) -> ControllerPart:
             served.queries = Queries(
                 client,
                 wake,
@@ -89,7 +89,7 @@ def controller(
             )
             return served.queries
 
-        def resizer(client: KubeClient, wake: Callable[[], None]) -> Part:
+        def resizer(client: KubeClient, wake: Callable[[], None]) -> ControllerPart:
             return Resizer(client, wake, say)
 
         made = ClusterController(
@@ -111,7 +111,7 @@ def controller(
             bugs.append(error)
             made.stop()
 
-        def state() -> State:
+        def state() -> ControllerState:
             counters = {
                 "fairlead_kube_turns_total": made.turns,
                 "fairlead_kube_turn_failures_total": made.failures,
@@ -122,7 +122,7 @@ def controller(
                 else 0,
             }
             service = served.service if election.leads else None
-            return State(service, election.holder, made.synced, counters)
+            return ControllerState(service, election.holder, made.synced, counters)
 
         # A client of its own: who does not lead may not write, and a review is a POST.
         reviews = Reviews(KubeClient(to))
@@ -148,7 +148,7 @@ class Served:
     def answered(self) -> int:
         return 0 if self.queries is None else self.queries.answered
 
-    def answer(self, asked: Question) -> Answer:
+    def answer(self, asked: Question) -> QueryAnswer:
         if self.service is None:
             raise TemporaryFault("this controller does not lead yet")
         asker = Asker(ADMIN)
@@ -157,4 +157,4 @@ class Served:
             asker = Asker(author, asked.namespace)
         ask = Ask(asked.method, asked.path, asked.query, asked.body)
         result = answer(self.service, asker, ask)
-        return Answer(result.code, result.body.decode(), result.headers)
+        return QueryAnswer(result.code, result.body.decode(), result.headers)

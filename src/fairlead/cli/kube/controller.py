@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="As kubectl's.")
 @click.option("--context", help="Of the kubeconfig; default: its current one.")
 @click.option("-n", "--namespace", help="Where the election's Lease is; default: the context's.")
-@click.option("--ledger", help="Address of a PostgreSQL database, for several replicas.")
+@click.option(
+    "--ledger",
+    envvar="FAIRLEAD_LEDGER",
+    show_envvar=True,
+    help="Address of a PostgreSQL database, for several replicas.",
+)
 @click.option("--admin-namespace", help="Namespace whose Queries are an admin's; default: none.")
 @click.option(
     "--api-listen",

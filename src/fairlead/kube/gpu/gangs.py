@@ -102,7 +102,7 @@ class GangWriter:
         if before.job == job and not before.released:
             return True
         if before.ended and not before.leaving:
-            self._client.delete(path_of(document))
+            self._client.delete(path_of(document), only(document))
         return False
 
     def _create_pod(self, namespace: str, document: Document) -> Document:
@@ -150,7 +150,7 @@ class GangWriter:
     def remove(self, job: Job) -> None:
         for found in self.of_run(job.run):
             if found.job == job.id:
-                self._client.delete(path_of(found.document))
+                self._client.delete(path_of(found.document), only(found.document))
 
     # -- ends -------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class GangWriter:
     def evict(self, document: Document, grace_ms: int | None, decision: str) -> None:
         """Ask a pod to end; no proof, no kill: the request names the recorded decision."""
         meta = document["metadata"]
-        options: Document = {"preconditions": {"uid": meta["uid"]}}
+        options = only(document)
         if not self._node_is_there(document):
             options["gracePeriodSeconds"] = 0  # its kubelet is gone with the node
             self._delete(document, options, decision)
@@ -209,6 +209,11 @@ class GangWriter:
     def _node_is_there(self, document: Document) -> bool:
         node = document["spec"].get("nodeName")
         return node is None or self._nodes.get(Key("", node)) is not None
+
+
+def only(document: Document) -> Document:
+    """Options of a delete that comes late: it must not hit the next pod of the same name."""
+    return {"preconditions": {"uid": document["metadata"]["uid"]}}
 
 
 def path_of(document: Document) -> str:

@@ -72,7 +72,7 @@ class StatusWriter:
         self._round: TickRound | None = None
         self._written: dict[Key, _Written] = {}
         self._hinted: dict[tuple[Key, TrafficReason], float] = {}
-        self._nodes_s = 0.0
+        self._nodes_s = -NODES_EVERY_S
         self._faults: set[str] = set()
         self._bug: BaseException | None = None
         self._stop = threading.Event()
