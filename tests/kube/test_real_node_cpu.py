@@ -19,11 +19,12 @@ from typing import Any
 
 import pytest
 
+from fairlead.cli.kube.commands import node_agent_command
 from fairlead.kube.cpu.pods import container_ids, millicores
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
-from fairlead.kube.dev.real_node import CGROUP, NAME
+from fairlead.kube.dev.real_node import NAME
 from fairlead.kube.kinds import crds
 from tests.kube.real_nodes import busybox_image, cgroups, found, phase, pod
 from tests.kube.world import World, until
@@ -105,10 +106,8 @@ class Node:
 
     @contextmanager
     def governed(self) -> Iterator["subprocess.Popen[bytes]"]:
-        command = [sys.executable, "-m", "fairlead", "node", "run", "--kube", "--node-name", NAME]
-        command += ["--root", CGROUP, "--kubeconfig", str(self.cluster.kubeconfig)]
-        command += ["--state-dir", str(self.state), "--config", str(self.config)]
-        command += ["--metrics-port", str(self.port)]
+        command = node_agent_command(self.state, self.cluster.kubeconfig)
+        command += ["--config", str(self.config), "--metrics-port", str(self.port)]
         with (self.state.parent / "agent.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         try:

@@ -14,7 +14,7 @@ from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, Config, ControlPlane
 from fairlead.host.clock import now_ms
 from fairlead.kube.client import KubeClient, RateLimit, connection
-from fairlead.kube.controller import ClusterController, Part
+from fairlead.kube.controller import ClusterController, ControllerPart
 from fairlead.kube.cpu.resizer import Resizer
 from fairlead.kube.election import Election, Terms
 from fairlead.kube.gpu.front import ADMIN, RUNS_MAX
@@ -79,7 +79,7 @@ def controller(
             served.service = Service(plane, ledger, access, lambda *_: [], now_ms)
             return plane
 
-        def queries(client: KubeClient, wake: Callable[[], None]) -> Part:
+        def queries(client: KubeClient, wake: Callable[[], None]) -> ControllerPart:
             served.queries = Queries(
                 client,
                 wake,
@@ -89,7 +89,7 @@ def controller(
             )
             return served.queries
 
-        def resizer(client: KubeClient, wake: Callable[[], None]) -> Part:
+        def resizer(client: KubeClient, wake: Callable[[], None]) -> ControllerPart:
             return Resizer(client, wake, say)
 
         made = ClusterController(
