@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.kinds import KINDS
 from tests.kube import charts
 from tests.kube.world import Document, World, made, node, run, team, until
 
@@ -356,16 +358,15 @@ def test_a_node_agent_writes_about_its_own_node(guarded: World, tmp_path: Path) 
 def test_a_traffic_agent_writes_the_status_of_route_groups_only(
     guarded: World, tmp_path: Path
 ) -> None:
-    cluster, space = guarded.cluster, charts.NAMESPACE
-    agent = Kubectl(
-        cluster, charts.account(cluster, space, "fairlead-traffic", tmp_path), "default"
-    )
+    cluster = guarded.cluster
+    config = charts.account(cluster, charts.NAMESPACE, "fairlead-traffic", tmp_path)
     admin = Kubectl(cluster, cluster.kubeconfig, "default")
-    group = made("RouteGroup", "web", {"service": {"name": "web", "port": 80}, "dataplane": "ebpf"})
-    assert admin.create(group) is None
+    spec = {"service": {"name": "web", "port": 80}, "dataplane": "ebpf"}
+    assert admin.create(made("RouteGroup", "web", spec)) is None
     status = {"status": {"agents": {}}}
-    assert agent.patch("routegroup/web", status, "--subresource=status") is None
-    said = admin.patch("routegroup/web", status, "--subresource=status")
+    path = KINDS["RouteGroup"].path("default", "web", "status")
+    assert KubeClient(connection(config)).patch(path, status)["status"] == status["status"]
+    said = admin.patch("routegroup/web", {"status": {"x": "y"}}, "--subresource=status")
     assert "the controller writes this" in str(said)
     assert admin("delete", "routegroup", "web") is None
 
