@@ -426,6 +426,16 @@ def decide_queue(document: Any) -> dict[str, Any]:
     return STYLE.from_core(gpu.queue(STYLE.to_core(gpu.Waiting, document)))
 
 
+def decide_activate(document: Any) -> dict[str, Any]:
+    """Order the reservations that are due, and say which may preempt."""
+    return STYLE.from_core(gpu.activate(STYLE.to_core(gpu.ActivateRequest, document)))
+
+
+def decide_grow(document: Any) -> dict[str, Any]:
+    """Order the runs that lack groups which an outcome took."""
+    return STYLE.from_core(gpu.grow(STYLE.to_core(gpu.ShrunkRuns, document)))
+
+
 @dataclass(frozen=True, slots=True)
 class DeficitInput:
     """Input of `gpu.deficit`."""

@@ -64,6 +64,10 @@ _DEFICIT = STYLE.document(gpu.DeficitInput)
 _SHORT = STYLE.document(core.Deficit, "DeficitResult")
 _WAITING = STYLE.document(core.Waiting)
 _QUEUED = STYLE.document(core.Queue, "QueueResult")
+_RESERVATIONS = STYLE.document(core.ActivateRequest)
+_ACTIVATED = STYLE.document(core.Activations, "ActivateResult")
+_SHRUNK = STYLE.document(core.ShrunkRuns)
+_GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
 _KINDS = (
     Kind("cpu.clear", cpu.ClearDocument, cpu.ClearResult, cpu.decide_clear),
     Kind("cpu.allocate", cpu.AllocateDocument, cpu.AllocateResult, cpu.decide_allocate),
@@ -94,6 +98,8 @@ _KINDS = (
         lambda result: result["shortfall_gpus"] > 0,
     ),
     Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
+    Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
+    Kind("gpu.grow", _SHRUNK, _GROWS, gpu.decide_grow),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),
     Kind(
         "traffic.configure",

@@ -45,10 +45,8 @@ class RunAdmission:
         The order is recorded with the first start that it decides: one run starts, others wait
         behind it, and the order that was last recorded does not say so already.
         """
-        projection, resolver = self._projection, self._projection.resolver
-        opened = (resolver.outcomes[seq] for _, seq in sorted(resolver.open_seqs.items()))
-        holds = tuple(hold_of(outcome, self._hold_ms) for outcome in opened)
-        waiting = gpu.Waiting(now_ms, self._waiting_runs(), holds)
+        projection = self._projection
+        waiting = gpu.Waiting(now_ms, self._waiting_runs(), self._holds())
         queue = gpu.queue(waiting)
         order = [row.run for row in queue.order]
 
@@ -57,25 +55,48 @@ class RunAdmission:
             if not projection.is_pending(run) or self._is_held(run, now_ms):
                 return []
             made = admission(projection, run, now_ms)
-            if opens_leases(made) and not _is_recorded(projection.queue_order, order, run):
-                output = msgspec.convert(STYLE.from_core(queue), entries.QueueOrder)
-                body, document = entries.QueueDecision(output), STYLE.from_core(waiting)
-                made.insert(0, NewEntry(body, now_ms, input=document))
+            if opens_leases(made) and not is_recorded(
+                projection, entries.QueueDecision, order, run
+            ):
+                made.insert(0, order_decision(entries.QueueDecision, queue, waiting, now_ms))
             return made
 
         self._decide_all(order, decide)
 
     def grow_all(self, now_ms: int) -> None:
-        """What outcomes took comes back where no run that waits could use it."""
-        live = self._projection.live
+        """What outcomes took comes back where no run that waits could use it.
+
+        The order is recorded as that of the queue is, with the first growth that it decides.
+        """
+        projection, live = self._projection, self._projection.live
+        shrunk = tuple(
+            gpu.ShrunkRun(
+                run, projection.run_spec(run).flavor, state.width, state.grows_to, may_grow(state)
+            )
+            for run, state in sorted(live.items())
+            if state.grows_to > 0
+        )
+        if not shrunk:
+            return
+        asked = gpu.ShrunkRuns(now_ms, shrunk, self._holds())
+        found = gpu.grow(asked)
+        order = [row.run for row in found.order]
 
         def decide(run: str) -> list[NewEntry]:
             state = live.get(run)
             if state is None or not may_grow(state) or self._is_held(run, now_ms):
                 return []
-            return growth(self._projection, run, now_ms)
+            made = growth(projection, run, now_ms)
+            if made and not is_recorded(projection, entries.GrowDecision, order, run):
+                made.insert(0, order_decision(entries.GrowDecision, found, asked, now_ms))
+            return made
 
-        self._decide_all(sorted(run for run in live if may_grow(live[run])), decide)
+        self._decide_all(order, decide)
+
+    def _holds(self) -> tuple[gpu.FlavorHold, ...]:
+        resolver = self._projection.resolver
+        opened = (resolver.outcomes[seq] for _, seq in sorted(resolver.open_seqs.items()))
+        return tuple(hold_of(outcome, self._hold_ms) for outcome in opened)
 
     def _waiting_runs(self) -> tuple[gpu.WaitingRun, ...]:
         """Every run that waits, by name. Most are the same from turn to turn, and are kept."""
@@ -137,15 +158,25 @@ def _waiting_run(projection: Projection, run: str) -> gpu.WaitingRun:
     )
 
 
-def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> bool:
-    """Whether no run waits behind this one, or a recorded order has the same ones before it."""
-    if order[-1] == run:
+def is_recorded(
+    projection: Projection, kind: type[entries.OrderDecision], order: Sequence[str], name: str
+) -> bool:
+    """Whether none comes behind this one, or the recorded order has the same ones before it."""
+    recorded = projection.orders.get(kind.ENTRY, ())
+    if order[-1] == name:
         return True
-    if run not in recorded:
+    if name not in recorded:
         return False
     waiting = set(order)
-    before = [name for name in recorded[: recorded.index(run)] if name in waiting]
-    return before == list(order[: order.index(run)])
+    before = [other for other in recorded[: recorded.index(name)] if other in waiting]
+    return before == list(order[: order.index(name)])
+
+
+def order_decision(
+    kind: type[entries.OrderDecision], found: object, asked: object, now_ms: int
+) -> NewEntry:
+    """An order as it is recorded, with its whole input."""
+    return NewEntry(kind(STYLE.from_core(found)), now_ms, input=STYLE.from_core(asked))
 
 
 # -- one decision ---------------------------------------------------------------------------------

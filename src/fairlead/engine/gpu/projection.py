@@ -56,8 +56,8 @@ class Projection:
         """budget_lending_denied_total by (budget, envelope)."""
         self.posted: dict[tuple[str, str], int] = {}
         """All GPU-milliseconds ever posted, by payer."""
-        self.queue_order: tuple[str, ...] = ()
-        """Waiting runs in the order that was last recorded."""
+        self.orders: dict[str, tuple[str, ...]] = {}
+        """The order that `gpu.queue`, `gpu.activate` and `gpu.grow` last recorded, each."""
         self.resolver = state.ResolverState()
         self.reserved: dict[str, str] = {}
         """Runs that have a reservation, and which."""
