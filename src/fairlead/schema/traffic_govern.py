@@ -6,8 +6,9 @@ follow from the entry before them. The output is that of `traffic.tick` with the
 dataplane, the backends to drain, and a digest of the memory and of the snapshot that the plan was
 made from.
 
-Version 1 recorded the verdicts of health checks, not their results, and left out sensors that had
-been silent for too long. Its records still replay.
+Version 2 left out what brought an early tick forward, and what each of a backend's servers may
+hold. Version 1 also recorded the verdicts of health checks, not their results, and left out sensors
+that had been silent for too long. Records of both still replay.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from fairlead.core.units import OutOfRange
 from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.traffic import from_plan, plain
 
-KIND, VERSION = "traffic.govern", 2
+KIND, VERSION = "traffic.govern", 3
 _DIGEST_BYTES = 16
 _encoder = msgspec.json.Encoder()
 
@@ -87,12 +88,18 @@ def output_of(
     memory: GroupMemory, decision: GroupDecision, *, version: int = VERSION
 ) -> dict[str, Any]:
     """The output document of a decision; `memory` is what it left behind."""
-    return {
+    document = {
         **from_plan(decision.plan),
         "digest": _digest(memory, decision.snapshot, version),
         "drains": list(decision.drains),
         "limits": plain(decision.limits),
+        "urgent": list(decision.urgent),
     }
+    if version < 3:
+        del document["urgent"]
+        if document["limits"]["concurrency"] is not None:
+            del document["limits"]["concurrency"]["by_server"]
+    return document
 
 
 def _digest(memory: GroupMemory, snapshot: Snapshot, version: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
-from fairlead.core.traffic.limits import liveness
+from fairlead.core.traffic.limits import Concurrency, liveness
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.envoy import admin, deadman, documents
@@ -58,7 +58,7 @@ class EnvoyDataplane(proxy.ProxyDataplane):
         tables.check_flip(table, now.table.epoch if now else 0, self._liveness())
         self._flip(group, Active(table, decision, now.side if now else SIDES[1]))
 
-    def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
+    def limit(self, group: str, bound: Concurrency, *, decision: int | None) -> None:
         """Envoy weighs the requests in each backend on every choice."""
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from fairlead.core.canonical import canonical
 from fairlead.core.gpu import Lease
-from fairlead.core.gpu.usage import Part
+from fairlead.core.gpu.usage import ChargePart
 from fairlead.core.lottery import Commitment, Reveal
 from fairlead.ports.ledger import Draft, Entry
 
@@ -270,7 +270,7 @@ class ChargePost(ChargeBody, frozen=True):
     borrowed: bool
     used_ms: int
     overdraft_ms: int
-    parts: tuple[Part, ...]
+    parts: tuple[ChargePart, ...]
     payer: str = ""
 
 

@@ -138,7 +138,7 @@ class TrafficAgent:
         while not self._stop.is_set() and (ticks_max is None or self.ticks < ticks_max):
             due = began + number * period_s + self.jitter_s(number)
             if self._urgent.wait(max(0.0, due - time.monotonic())) and not self._stop.is_set():
-                self.tick()  # between two; the next comes when it was due
+                self.tick(early=True)  # between two; the next comes when it was due
                 self.early_ticks += 1
                 if self.ticks == ticks_max:
                     break
@@ -155,11 +155,11 @@ class TrafficAgent:
                 self.missed_ticks += behind
                 number += behind
 
-    def tick(self) -> TickRound:
+    def tick(self, *, early: bool = False) -> TickRound:
         began = time.monotonic()
         self.sensors.check()
         self._follow_services()
-        round = self.loop.tick(now_ms())
+        round = self.loop.tick(now_ms(), early=early)
         self.last_round = round
         self.ticks += 1
         self.flips += sum(group.flipped for group in round.groups.values())
