@@ -1,6 +1,6 @@
 """The port between a fast governor and its flight recorder: record, then apply, then mark.
 
-    seq = recorder.append("cpu.govern", version=1, time_ms=now_ms, input=document, output=plan)
+    seq = recorder.append("cpu.govern", version=2, time_ms=now_ms, input=document, output=plan)
     ...                                               # apply the plan
     recorder.mark(seq, "applied", time_ms=now_ms)
 
