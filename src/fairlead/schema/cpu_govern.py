@@ -222,10 +222,8 @@ def _carried_out(before: CpuLife, written: tuple[WrittenLimit, ...]) -> CpuMemor
             if (row.uid, row.container) != (write.uid, write.container):
                 raise BadInput(f"written[{index}]", "is not the limit that the plan has there")
             if (row.result if row.result in LEFT_OUT else None) != reason:
-                expected = (
-                    "was to be written" if reason is None else f"had to be left out: {reason}"
-                )
-                raise BadInput(f"written[{index}]", expected)
+                was = "written" if reason is None else f"left out: {reason}"
+                raise BadInput(f"written[{index}]", f"was to be {was}")
             failed |= write.phase is WritePhase.DECREASE and row.result is WriteResult.FAILED
         memory = cpu.applied(memory, before.now_ms, row)
     return memory
