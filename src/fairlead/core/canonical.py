@@ -20,6 +20,12 @@ class NotCanonical(ValueError):
     """A value that canonical JSON cannot carry exactly."""
 
 
+class Rendered(str):
+    """Canonical text that stands for the value that it was made of."""
+
+    __slots__ = ()
+
+
 def canonical(value: object) -> bytes:
     """The one UTF-8 byte string for `value`: sorted keys, no white space, shortest numbers."""
     return encoded(text(value))
@@ -122,6 +128,7 @@ def number(value: float) -> str:
 _BASES = (str, dict, list, tuple)
 _WRITERS: dict[type, Callable[[Any], str]] = {
     str: encode_basestring,
+    Rendered: str,
     int: _integer,
     float: number,
     bool: {True: "true", False: "false"}.__getitem__,

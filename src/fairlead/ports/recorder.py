@@ -88,3 +88,6 @@ class FlightRecorder(Recorder, Protocol):
     def tail(self, kind: str) -> list[RecordEntry]:
         """All entries of a kind in the newest segment that has one: from the entry that holds
         everything to the newest, so that a new process can go on from there."""
+
+    def was_applied(self, seq: int) -> bool:
+        """Whether an entry is marked as applied; not one that is voided, or has no mark."""

@@ -50,6 +50,7 @@ class PodRow(NamedTuple):
     opted_out: bool
     started_ms: int | None
     identity: str
+    originals: Mapping[str, int | None] = {}
 
 
 Roster = tuple[PodRow, ...]

@@ -98,10 +98,20 @@ class PodSighting(NamedTuple):
     opted_out: bool = False
     started_ms: int | None = None
     identity: str = ""
+    originals: Mapping[str, int | None] = {}
+    """The user's own limits of containers, where they are known from before: at first sight a pod
+    that was governed once has limits of ours in force."""
 
     @property
     def limit_millicores(self) -> int | None:
         return _together([container.limit_millicores for container in self.containers])
+
+    @property
+    def original_limit_millicores(self) -> int | None:
+        return _together([self.original_of(container) for container in self.containers])
+
+    def original_of(self, container: ContainerSighting) -> int | None:
+        return self.originals.get(container.name, container.limit_millicores)
 
     @property
     def reserved_millicores(self) -> int:
@@ -178,7 +188,7 @@ class PodMemory:
     @classmethod
     def at_first_sight(cls, sighting: PodSighting, now_ms: int, config: CpuConfig) -> "PodMemory":
         """Freeze the user's bounds: the current limit as ceiling would make every cut permanent."""
-        limit = sighting.limit_millicores
+        limit = sighting.original_limit_millicores
         low, high = pod_bounds(
             sighting.request_millicores, limit, capacity_millicores=config.capacity_millicores
         )
@@ -190,7 +200,7 @@ class PodMemory:
             original_limit_millicores=limit,
             started_ms=now_ms if sighting.started_ms is None else sighting.started_ms,
             identity=sighting.identity,
-            current_millicores=limit,
+            current_millicores=sighting.limit_millicores,
         )
 
     def not_after(self, now_ms: int) -> "PodMemory":
@@ -291,7 +301,10 @@ def _fold(
             if known is None:
                 continue  # as a pod at first sight
             limit = known.current_millicores
-        original, want = (limit, _UNKNOWN) if known is None else (known[0], known.want)
+        if known is None:
+            original, want = sighting.original_of(container), _UNKNOWN
+        else:
+            original, want = known[0], known.want
         # After a reset the new counters are the base of the next difference; after a failed
         # reading the old ones are, so that one lost sample costs one sample.
         if base := seen or before:

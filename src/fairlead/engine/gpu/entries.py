@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from fairlead.core.canonical import canonical
+from fairlead.core.canonical import Rendered, encoded, text
 from fairlead.core.gpu import Lease
 from fairlead.core.gpu.usage import ChargePart
 from fairlead.core.lottery import Commitment, Reveal
@@ -564,12 +564,13 @@ def encode(entry: NewEntry) -> Draft:
     body = entry.body.document()
     digest, blobs = entry.input_digest, entry.blobs
     if entry.input is not None:
-        data = canonical(entry.input)
+        rendered = text(entry.input)
+        data = encoded(rendered)
         digest = sha256(data).hexdigest()
         if len(data) > INPUT_BYTES_MAX:
             blobs = (*blobs, data)
         else:
-            body["input"] = entry.input
+            body["input"] = Rendered(rendered)
     return Draft(
         kind=entry.body.ENTRY,
         time_ms=entry.time_ms,

@@ -5,8 +5,8 @@ other governors are passed over; they only move `seq`, the size of the ledger th
 """
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
 from fairlead.core.gpu.accounts import Accounts
@@ -26,6 +26,7 @@ from fairlead.schema.objects import (
 from fairlead.schema.times import parse_time
 
 CLOSED_KEPT = 10_000  # closed leases shown by name; their charges are kept for good
+T = TypeVar("T")
 DayKey = tuple[int, str, str, str, str, bool]
 """(UTC day, owner, payer, budget, envelope, borrowed)."""
 
@@ -65,6 +66,8 @@ class Projection:
         """Of the objects of each kind."""
         self._book: Book | None = None
         self._devices: FreeDevices | None = None
+        self._kept_seq = 0
+        self._kept: dict[str, Any] = {}
 
     def apply(self, entry: Entry) -> None:
         """Fold one entry; one that was folded before is passed over."""
@@ -109,6 +112,15 @@ class Projection:
 
     def devices_moved(self) -> None:
         self._devices = None
+
+    def kept(self, key: str, make: Callable[[], T]) -> T:
+        """What `make` computes from this state alone; computed once until the next entry."""
+        if self._kept_seq != self.seq:
+            self._kept_seq, self._kept = self.seq, {}
+        if key not in self._kept:
+            self._kept[key] = make()
+        value: T = self._kept[key]
+        return value
 
     def is_pending(self, run: str) -> bool:
         """Whether a run is there, and waits to be started as soon as it fits."""

@@ -230,8 +230,7 @@ class TrafficAgent:
                 governor.restore(stored["groups"][name])
             tail = recorder.tail(KIND)
             if tail and may_resume(now_ms() - tail[-1].input["sighting"]["now_ms"]):
-                applied = all(entry.kind != KIND for entry in recorder.unapplied())
-                governor.resume(tail, applied=applied)
+                governor.resume(tail, applied=recorder.was_applied(tail[-1].seq))
         except (BadTrafficState, TypeError, PermanentFault) as error:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)
