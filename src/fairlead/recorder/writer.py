@@ -143,9 +143,8 @@ class FileRecorder:
         return []
 
     def was_applied(self, seq: int) -> bool:
-        """A mark stands in the segment of its entry."""
-        parts = [part for part in self._parts if part.first_seq <= seq][-1:]
-        marks = (link for link in self._links(parts) if isinstance(link, Mark))
+        later = sum(part.first_seq > seq for part in self._parts)
+        marks = (link for link in self._links(self._parts[-later - 1 :]) if isinstance(link, Mark))
         return any((mark.entry_seq, mark.status) == (seq, "applied") for mark in marks)
 
     def _entries(self, parts: list[_Part]) -> list[RecordEntry]:
