@@ -155,9 +155,9 @@ class CitedExecutor(FakeExecutor):
         self._check("stop", decision)
         super().stop(run, grace_ms, decision=decision)
 
-    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
+    def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         self._check("resize", decision)
-        super().resize(run, devices, decision=decision)
+        super().resize(run, devices, grace_ms=grace_ms, decision=decision)
 
     def pause(self, run: str, *, decision: str) -> None:
         self._check("pause", decision)

@@ -145,9 +145,12 @@ class SimExecutor:
             if process.since_ms is None:
                 self._machine.proceed(process)
 
-    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
+    def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         for process in self._of(run):
             process.kept = devices
+
+    def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
+        return None
 
     def poll(self) -> list[Exit]:
         """Exits not acknowledged yet, by time and then run."""

@@ -218,7 +218,7 @@ def test_a_job_is_told_its_width_by_file_and_signal(shared: Path) -> None:
     job = shell("p1", script, run="lab/a", devices=("n#0", "n#1"), user=USER)
     executor.start(job)
     until(lambda: "ready" in output_of(executor), "the command listens")
-    executor.resize("lab/a", ("n#0",), decision="p9")
+    executor.resize("lab/a", ("n#0",), grace_ms=0, decision="p9")
     until(executor.poll, "it ended")
     (ended,) = executor.poll()
     assert ended.code == 7
@@ -235,10 +235,10 @@ def test_who_does_not_know_the_signal_goes_on(shared: Path) -> None:
     wait = f"echo ready; while [ ! -e {shared}/go ]; do sleep 0.05; done; echo done"
     executor.start(shell("p1", wait, run="lab/a", devices=("n#0", "n#1")))
     until(lambda: "ready" in output_of(executor), "it runs")
-    executor.resize("lab/a", ("n#0",), decision="p9")
+    executor.resize("lab/a", ("n#0",), grace_ms=0, decision="p9")
     executor = LocalExecutor(shared / "executor")
-    executor.resize("lab/a", ("n#0",), decision="p9")
-    executor.resize("lab/nobody", (), decision="p9")
+    executor.resize("lab/a", ("n#0",), grace_ms=0, decision="p9")
+    executor.resize("lab/nobody", (), grace_ms=0, decision="p9")
     (shared / "go").touch()
     until(executor.poll, "it ended")
     assert executor.poll()[0].code == 0

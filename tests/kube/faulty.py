@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from fairlead.kube.client import Connection
 
@@ -39,6 +39,15 @@ class Faults:
             return self._random.choice(options)
 
 
+class Write(NamedTuple):
+    """A request that changes something, as it came."""
+
+    time_s: float
+    method: str
+    path: str
+    body: bytes
+
+
 class _Swapper:
     """Writes lines; one that is held comes after the next one, or a while later."""
 
@@ -62,8 +71,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: "_Server"
 
     def do(self) -> None:
+        began = time.monotonic()
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         faults, watch = self.server.faults, "watch=1" in self.path
+        if self.command != "GET":
+            self.server.writes.append(Write(began, self.command, self.path, body))
         fault = faults.choose(*self._possible(watch)) if faults.happens() else ""
         if fault == "cut":
             self._cut()
@@ -144,6 +156,7 @@ class _Server(socketserver.ThreadingTCPServer):
     def __init__(self, to: Connection, faults: Faults) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self._to, self.faults = to, faults
+        self.writes: list[Write] = []
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPSConnection(
@@ -155,11 +168,11 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 @contextlib.contextmanager
-def faulty(to: Connection, faults: Faults) -> Iterator[Connection]:
-    """The same server, through the proxy."""
+def faulty(to: Connection, faults: Faults) -> Iterator[tuple[Connection, list[Write]]]:
+    """The same server, through the proxy; and what was written through it."""
     with _Server(to, faults) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         port = server.server_address[1]
-        yield Connection("127.0.0.1", port, None, to.token, to.namespace)
+        yield Connection("127.0.0.1", port, None, to.token, to.namespace), server.writes
         server.shutdown()

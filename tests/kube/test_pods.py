@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from fairlead.kube.client import Document
-from fairlead.kube.gpu.pods import JOB, RANK, RANKS, RUN, PodExecutor, RunObject, grace_s, read_pod
+from fairlead.kube.gpu.build import RunObject
+from fairlead.kube.gpu.pods import PodExecutor
+from fairlead.kube.gpu.ranks import JOB, RANK, RANKS, RUN, grace_s, read_pod
 from fairlead.ports.executor import Job
 from tests.engine.gpu.worlds import START
 from tests.kube.small import Small, put, refusing, shown
@@ -111,7 +113,7 @@ def test_a_gang_that_lost_a_rank_while_nobody_looked_has_failed(
     put(small.sources.pods, there)
     executor = PodExecutor(small.client, small.sources, lambda _: plain, lambda: START)
     executor.start(job)
-    until(lambda: not executor._starting, "the start is done")
+    until(lambda: not executor._making, "the start is done")
     assert executor.poll() == []
     sent = [(method, path.rpartition("/")[2]) for method, path, _ in small.client.sent]
     assert (("POST", "eviction") in sent) == apart

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.kube.gpu.build import RunObject, pod
 from fairlead.kube.gpu.front import refuse_name
-from fairlead.kube.gpu.pods import JOB, RANK, RANKS, RUN, Rank, RunObject, pod, read_pod
+from fairlead.kube.gpu.ranks import JOB, RANK, RANKS, RUN, Rank, read_pod
 from fairlead.kube.gpu.template import BYTES_MAX, DEPTH_MAX, read_template
 from fairlead.ports.executor import Job
 from fairlead.schema.border import BadInput
@@ -91,6 +92,18 @@ def test_a_template_may_be_nested_as_pods_are() -> None:
             {"spec": {**PLAIN["spec"], "initContainers": [{"name": "i", "env": [ALL]}]}},
             "spec.template.spec.initContainers[0].env",
         ),
+        (
+            contained(envFrom=[{"prefix": "APP_"}, {"configMapRef": {"name": "a"}}]),
+            "spec.template.spec.containers[0].envFrom[1].prefix",
+        ),
+        (
+            contained(envFrom=[{"prefix": "NVIDIA_", "configMapRef": {"name": "a"}}]),
+            "spec.template.spec.containers[0].envFrom[0].prefix",
+        ),
+        (
+            {"spec": {**PLAIN["spec"], "volumes": [{"name": "fairlead-run"}]}},
+            "spec.template.spec.volumes[0].name",
+        ),
         (contained(args=["a" * BYTES_MAX]), "spec.template"),
         ({"x": nested(DEPTH_MAX), **PLAIN}, "spec.template"),
     ],
@@ -107,7 +120,7 @@ def test_the_lease_adds_devices_node_and_rank() -> None:
     """And wins over what the template says of them."""
     template = read_template(contained(image="x", env=[{"name": "MASTER_ADDR", "value": "me"}]))
     job = Job("team.a.0123abcd.1", "team.a", "team", ("x",), ("n1#0", "n1#1", "n2#0"), ("l0",))
-    ranks = [Rank(0, "n1", 2), Rank(1, "n2", 1)]
+    ranks = [Rank(0, "n1", ("n1#0", "n1#1")), Rank(1, "n2", ("n2#0",))]
     made = pod(job, RunObject("uid", template.document), ranks[1], ranks)
     container = made["spec"]["containers"][0]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "1"}
@@ -126,7 +139,7 @@ def test_a_container_without_devices_sees_none() -> None:
         {"spec": {"containers": containers, "initContainers": [{"name": "first", "image": "x"}]}}
     )
     job = Job("team.a.0123abcd.1", "team.a", "team", ("x",), ("n1#0",))
-    rank = Rank(0, "n1", 1)
+    rank = Rank(0, "n1", ("n1#0",))
     spec = pod(job, RunObject("uid", template.document), rank, [rank])["spec"]
     seen = {
         container["name"]: [row["value"] for row in container["env"] if row["name"] == ALL["name"]]
@@ -138,7 +151,10 @@ def test_a_container_without_devices_sees_none() -> None:
 
 @pytest.mark.parametrize(
     ("name", "gpus", "fits"),
-    [("train", 8, True), ("train.v2", 8, False), ("a" * 61, 10, True), ("a" * 61, 11, False)],
+    [
+        *[("train", 8, True), ("train.v2", 8, False), ("a" * 61, 10, True), ("a" * 61, 11, False)],
+        *[("1st", 1, True), ("1st", 2, False)],
+    ],
 )
 def test_a_runs_name_is_part_of_a_host_name(name: str, gpus: int, fits: bool) -> None:
     if fits:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fairlead.api.cluster_server import ClusterListen
 from fairlead.compose.kube import KubeConfig, controller
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.kube.client import KubeClient, connection
@@ -95,6 +96,8 @@ class World:
         name: str = "a",
         kubeconfig: Path | None = None,
         namespace: str | None = None,
+        admin_namespace: str | None = None,
+        listen: ClusterListen | None = None,
         **engine: Any,
     ) -> Iterator[ClusterController]:
         """With a controller in a thread of this process."""
@@ -103,6 +106,8 @@ class World:
             self._folder / name,
             kubeconfig or self.kubeconfig,
             namespace=namespace,
+            admin_namespace=admin_namespace,
+            listen=listen,
             image="busybox",
             qps=None,
             engine=settings,
@@ -136,7 +141,8 @@ class World:
                 patch = '{"metadata":{"finalizers":null}}'
                 args = [*where, "patch", kind, meta["name"], "--type=merge", "-p", patch]
                 self.kubectl(*args, check=False)
-        self.kubectl("delete", "reservations,runs,gpuleases,pods", "-A", "--all", "--force")
+        kinds = "reservations,runs,gpuleases,podallocations,pods"
+        self.kubectl("delete", kinds, "-A", "--all", "--force")
         self.kubectl("delete", "budgets,ownerbindings,resolveroutcomes", "--all", "--force")
         self.kubectl("delete", "nodes", "-l", OURS)
         spaces = [name for name in self.names("namespaces") if name.startswith("team-")]

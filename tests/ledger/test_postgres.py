@@ -294,10 +294,9 @@ def test_answers_are_forgotten_after_a_while(postgres_world: PostgresWorld) -> N
         assert count == 1
 
 
-def alone(world: PostgresWorld) -> PostgresLedger:
-    return PostgresLedger.open(
-        world.address, KeyDirectory(world.directory / "keys"), schema=world.schema, alone=True
-    )
+def alone(world: PostgresWorld, *, take_over: bool = False) -> PostgresLedger:
+    keys, how = KeyDirectory(world.directory / "keys"), {"alone": True, "take_over": take_over}
+    return PostgresLedger.open(world.address, keys, schema=world.schema, **how)
 
 
 def test_of_those_who_want_to_be_alone_one_is(
@@ -332,6 +331,23 @@ def test_who_lost_its_seat_neither_writes_nor_reads(
                 ledger.entries(0)
             assert other.append([draft(4)])[0].seq == 4
         assert ledger.entries(3)[0].body["number"] == 4, "its turn again"
+
+
+def test_a_leader_takes_the_seat_of_one_that_is_halted(postgres_world: PostgresWorld) -> None:
+    """Which would keep it for as long as its machine answers, and neither writes nor reads now.
+    Those of another ledger in the same database keep theirs."""
+    beside = PostgresWorld(postgres_world.address, postgres_world.directory / "beside")
+    with alone(beside) as untouched, alone(postgres_world) as halted:
+        halted.append([draft(1)])
+        with alone(postgres_world, take_over=True) as leader:
+            assert leader.append([draft(2)])[0].seq == 3
+            for act in (lambda: halted.append([draft(3)]), lambda: halted.entries(0)):
+                with pytest.raises(TemporaryFault, match="another control plane"):
+                    act()
+            assert leader.append([draft(4)])[0].seq == 4
+        before = untouched._session._connection.info.backend_pid  # type: ignore[attr-defined]
+        untouched.append([draft(1)])
+        assert untouched._session._connection.info.backend_pid == before  # type: ignore[attr-defined]
 
 
 def _cut(world: PostgresWorld, ledger: StoreWriter) -> None:

@@ -12,7 +12,7 @@ first line) all come from the same `Endpoint`, so none can be forgotten for one 
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -117,18 +117,19 @@ async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> C
     author = author or ANONYMOUS
     if endpoint.needs == "admin" and not author.admin:
         raise Forbidden(f"{author.user} is not an admin")
-    query = None if endpoint.query is None else _query(request, endpoint.query)
-    if endpoint.query is None and request.query_params:
-        raise BadInput(f"query.{next(iter(request.query_params))}", "is not a known parameter")
+    query = read_query(request.query_params.multi_items(), endpoint.query)
     body = None
     if endpoint.body is not None:
-        body = _body(await _read(request), endpoint.body)
+        body = read_body(await _read(request), endpoint.body)
     path = dict(request.path_params)
     return Call(author, path, query, body, request, lambda: gate.author(request) or ANONYMOUS)
 
 
-def _query(request: Request, shape: type[T]) -> T:
-    pairs = request.query_params.multi_items()
+def read_query(pairs: Sequence[tuple[str, str]], shape: type[T] | None) -> T | None:
+    if shape is None:
+        if pairs:
+            raise BadInput(f"query.{pairs[0][0]}", "is not a known parameter")
+        return None
     values = dict(pairs)
     if len(values) != len(pairs):
         raise BadInput("query", "names a parameter twice")
@@ -153,7 +154,7 @@ async def _read(request: Request) -> bytes:
     return bytes(data)
 
 
-def _body(data: bytes, shape: Any) -> Any:
+def read_body(data: bytes, shape: Any) -> Any:
     try:
         value = parse_json(data)
     except BadInput as error:

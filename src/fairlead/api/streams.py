@@ -36,7 +36,7 @@ async def events(service: Service, call: Call) -> Response:
     query = call.query
     if query.wait_s:
         await service.signal.above(query.after, query.wait_s)
-    items = await run_in_threadpool(_read, service, call.author, query.after, query.limit)
+    items = await run_in_threadpool(read_events, service, call.author, query.after, query.limit)
     following = items[-1]["seq"] if items else query.after
     body = msgspec.json.encode({"items": items, "next": following})
     return Response(body, media_type="application/json")
@@ -64,7 +64,7 @@ def _resumed(last: str | None, otherwise: int) -> int:
     return int(last)
 
 
-def _read(service: Service, author: Author, after: int, limit: int) -> list[dict[str, Any]]:
+def read_events(service: Service, author: Author, after: int, limit: int) -> list[dict[str, Any]]:
     """Events without token digests, and without details that only their owner may see."""
     events = service.plane.events.read(after, limit)
     for event in events:
@@ -82,7 +82,7 @@ async def _lines(
     left = limit
     yield b": fairlead\n\n" if sse else b""
     while not service.signal.closed:
-        batch = await run_in_threadpool(_read, service, author, after, BATCH)
+        batch = await run_in_threadpool(read_events, service, author, after, BATCH)
         for event in batch[:left]:
             after = event["seq"]
             text = msgspec.json.encode(event)

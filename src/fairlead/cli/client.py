@@ -9,11 +9,11 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from email.message import Message
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 import click
@@ -56,11 +56,54 @@ class ServerError(click.ClickException):
         click.echo(f"{words[self.exit_code]}: {self.message}", err=True)
 
 
+class Reply(Protocol):
+    """A reply whose body is still to come: whole, or in chunks."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Message: ...
+
+    def read(self) -> bytes: ...
+
+    def chunks(self) -> Iterator[bytes]: ...
+
+
+class Transport(Protocol):
+    """How requests reach a control plane: over HTTP, or through Kubernetes."""
+
+    @property
+    def where(self) -> str:
+        """The server, as errors and kept checkpoints name it."""
+
+    def proves(self, method: str, path: str) -> bool:
+        """Whether the reply carries the ledger's checkpoint."""
+
+    def open(
+        self, method: str, path: str, query: dict[str, str], body: Any, *, timeout_s: float
+    ) -> AbstractContextManager[Reply]: ...
+
+
+TRANSPORT = "fairlead.transport"
+"""In the context of a command: makes its transport; else it is HTTP to --server."""
+
+
 class Client:
     """Talks to one server. `hasty`, for completions: it waits less, and checks no checkpoint."""
 
-    def __init__(self, where: str | None, *, hasty: bool = False, dry_run: bool = False) -> None:
-        self.where, self._dry_run, self._token = where or _default(), dry_run, _token()
+    def __init__(
+        self,
+        where: str | None = None,
+        *,
+        hasty: bool = False,
+        dry_run: bool = False,
+        ctx: click.Context | None = None,
+    ) -> None:
+        ctx = ctx or click.get_current_context(silent=True)
+        make = None if ctx is None else ctx.meta.get(TRANSPORT)
+        self._transport: Transport = HttpTransport(where) if make is None else make(ctx)
+        self.where, self._dry_run = self._transport.where, dry_run
         self._hasty, self._timeout_s = hasty, HASTY_S if hasty else TIMEOUT_S
 
     def get(self, path: str, **query: Any) -> Any:
@@ -168,23 +211,41 @@ class Client:
         body: Any = None,
         *,
         checked: bool = True,
-    ) -> Iterator[HttpStream]:
+    ) -> Iterator[Reply]:
         values = {key: _text(value) for key, value in query.items() if value is not None}
-        target = path + ("?" + urlencode(values) if values else "")
+        sending = self._transport.open(method, path, values, body, timeout_s=self._timeout_s)
+        with sending as reply:
+            if checked and self._transport.proves(method, path):
+                self._check(reply.status, reply.headers)
+            if reply.status >= 400:
+                raise ServerError(reply.status, _error(reply.read()))
+            yield reply
+
+
+class HttpTransport:
+    """Requests to `fairlead up`: over its socket, or over TCP with a token."""
+
+    def __init__(self, where: str | None) -> None:
+        self.where, self._token = where or _default(), _token()
+
+    def proves(self, method: str, path: str) -> bool:
+        return True
+
+    @contextmanager
+    def open(
+        self, method: str, path: str, query: dict[str, str], body: Any, *, timeout_s: float
+    ) -> Iterator[HttpStream]:
+        target = path + ("?" + urlencode(query) if query else "")
         headers = {"Accept": "*/*"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = "application/json"
-        endpoint, timeout_s, reply = self._endpoint(), self._timeout_s, None
+        endpoint, reply = self._endpoint(), None
         sending = stream(endpoint, method, target, body=data, headers=headers, timeout_s=timeout_s)
         try:
             with sending as reply:
-                if checked:
-                    self._check(reply.status, reply.headers)
-                if reply.status >= 400:
-                    raise ServerError(reply.status, _error(reply.read()))
                 yield reply
         except NoReply as error:
             closed = f"{self.where}: the server closed the connection"
@@ -248,7 +309,9 @@ def reads_api(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command that asks the server: it is called with the client and its output."""
 
     @functools.wraps(function)
-    def command(*, server: str | None, output: str, dry_run: bool = False, **values: Any) -> Any:
+    def command(
+        *, server: str | None = None, output: str, dry_run: bool = False, **values: Any
+    ) -> Any:
         client, out = Client(server, dry_run=dry_run), Output(output, dry_run=dry_run)
         return function(client, out, **values)
 

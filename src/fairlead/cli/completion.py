@@ -20,7 +20,7 @@ _WORDS = {word: kind for kind in OBJECT_KINDS for word in (kind.lower(), f"{kind
 def query(ctx: click.Context, path: str) -> list[dict[str, Any]]:
     """Rows for a completion; none where anything fails."""
     try:
-        reply = Client(ctx.params.get("server"), hasty=True).get(path)
+        reply = Client(ctx.params.get("server"), hasty=True, ctx=ctx).get(path)
         return list(reply["items"] if isinstance(reply, dict) else reply)
     except Exception:  # noqa: BLE001 - a shell that completes shows no errors
         return []

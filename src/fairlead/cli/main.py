@@ -46,7 +46,7 @@ class LazyGroup(click.Group):
         return command if isinstance(command, click.Command) else None
 
 
-class _Main(LazyGroup):
+class Main(LazyGroup):
     """All commands, with one line of help each: listing them imports none."""
 
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
@@ -134,10 +134,10 @@ def silence(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
-@click.command(cls=_Main, context_settings=_SETTINGS)
+@click.command(cls=Main, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="fairlead")
 def main() -> None:
     """Fairlead shares scarce compute: GPU budgets, node CPU and service traffic.
@@ -148,15 +148,16 @@ def main() -> None:
 
 
 def run() -> None:
-    sys.exit(_run())
+    sys.exit(run_command(main, "fairlead"))
 
 
-def _run() -> int:
+def run_command(command: click.Command, program: str) -> int:
+    """Run a program; returns its exit code."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
     try:
-        code = main.main(prog_name="fairlead", standalone_mode=False)
+        code = command.main(prog_name=program, standalone_mode=False)
     except click.exceptions.Abort:
         return EXIT_INTERRUPTED
     except click.ClickException as error:

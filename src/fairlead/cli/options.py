@@ -9,7 +9,7 @@ import click
 from fairlead.ledger.place import default_ledger
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-FORMATS = ("table", "wide", "json", "yaml")
+FORMATS = ("table", "wide", "json", "yaml", "name")
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 NEW_FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)

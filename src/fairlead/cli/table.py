@@ -66,6 +66,10 @@ class Output:
 
     def rows(self, rows: Sequence[Any], shown: Sequence[Column], *, empty: str = "") -> None:
         """A list; `empty` is noted on stderr where a table would have no row."""
+        if self.format == "name":
+            for row in rows:
+                click.echo(_name(row) or cell(shown[0].read(row)))
+            return
         if not self.is_table:
             show(rows, self.format)
             return
@@ -102,8 +106,22 @@ class Output:
 def show(value: Any, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    elif output == "name":
+        for item in value if isinstance(value, list) else [value]:
+            name = _name(item)
+            if name is None:
+                raise click.UsageError("-o name: what is shown has no name")
+            click.echo(name)
     else:
         click.echo(to_yaml(value), nl=False)
+
+
+def _name(value: Any) -> str | None:
+    """`run/train-7`, of an object or of what became of one."""
+    document = value.get("object", value) if isinstance(value, dict) else None
+    if not isinstance(document, dict) or "metadata" not in document or "kind" not in document:
+        return None
+    return f"{document['kind'].lower()}/{cell(document['metadata']['name'])}"
 
 
 def show_canonical(document: dict[str, Any], output: str = "json") -> None:

@@ -9,6 +9,10 @@ from fairlead.host.paths import state_directory
 from fairlead.node.agent import Agent
 from fairlead.node.cgroup_mounts import CgroupHost, read_cgroup_host
 from fairlead.node.cgroups import CgroupFiles, open_files
+from fairlead.node.limits import CgroupActuator, Originals
+from fairlead.node.sensor import CgroupSensor
+from fairlead.node.state import StateDirectory
+from fairlead.ports.cpu import CpuActuator
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.border import BadInput
@@ -25,13 +29,22 @@ def node_agent(
 ) -> Agent:
     online_millicores = (os.cpu_count() or 1) * 1000
     capacity = document.capacity_millicores or online_millicores
+    cpu, files = cpu_config(document, capacity, document.policy), node_files(document)
+    sensor = CgroupSensor(files, document.pattern, document.pods, discover_ms=cpu.clear_ms // 2)
+
+    def actuator(directory: StateDirectory) -> CpuActuator:
+        originals = Originals(directory)
+        sensor.first = lambda pods: originals.freeze(pods, files)
+        return CgroupActuator(files, burst=document.burst)
+
     return Agent(
         document,
-        cpu=cpu_config(document, capacity, document.policy),
-        files=node_files(document),
+        cpu=cpu,
+        sensor=sensor,
+        make_actuator=actuator,
         directory=node_directory(document),
         dry_run=dry_run,
-        open_recorder=_open_recorder,
+        open_recorder=open_recorder,
         report=report,
         fault=fault,
     )
@@ -62,7 +75,7 @@ def node_directory(document: NodeAgentDocument) -> Path:
     return Path(document.state_dir) if document.state_dir else state_directory() / "node"
 
 
-def _open_recorder(path: Path) -> Recorder:
+def open_recorder(path: Path) -> Recorder:
     from fairlead.recorder import FileRecorder  # noqa: PLC0415 - a dry run needs none
 
     return FileRecorder(path)

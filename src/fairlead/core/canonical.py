@@ -6,7 +6,7 @@ Integers beyond 2^53 - 1 are refused rather than rounded: another reader would s
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from json.encoder import encode_basestring
 from math import isfinite
@@ -18,12 +18,6 @@ from fairlead.core.units import INTEGER_MAX
 
 class NotCanonical(ValueError):
     """A value that canonical JSON cannot carry exactly."""
-
-
-class Rendered(str):
-    """Canonical text that stands for the value that it was made of."""
-
-    __slots__ = ()
 
 
 def canonical(value: object) -> bytes:
@@ -76,17 +70,35 @@ def text(value: Any) -> str:
     return write(value)
 
 
+class Rendered(str):
+    """Canonical text of a value that is a part of another one: it is not written twice."""
+
+    __slots__ = ()
+
+
 def _object(value: dict[str, Any]) -> str:
-    try:
-        plain = "".join(value).isascii()
-    except TypeError:
-        raise NotCanonical("object keys must be strings") from None
+    # Most objects are rows of a few shapes: their keys are sorted once.
+    found = _members if len(value) <= _SHAPE_MAX else _members.__wrapped__
     members = []
-    for key in sorted(value) if plain else sorted(value, key=utf16):
+    for key, written in found(tuple(value)):
         member = value[key]
         write = _WRITERS.get(type(member), text)
-        members.append(f"{encode_basestring(key)}:{write(member)}")
+        members.append(written + write(member))
     return "{" + ",".join(members) + "}"
+
+
+_SHAPE_MAX = 40
+
+
+@lru_cache(maxsize=2048)
+def _members(keys: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The keys of an object in order, and each as it is written."""
+    try:
+        plain = "".join(keys).isascii()
+    except TypeError:
+        raise NotCanonical("object keys must be strings") from None
+    order = sorted(keys) if plain else sorted(keys, key=utf16)
+    return [(key, f"{encode_basestring(key)}:") for key in order]
 
 
 def _list(value: Iterable[Any]) -> str:

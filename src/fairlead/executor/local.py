@@ -159,13 +159,16 @@ class LocalExecutor:
                 (folder.path / shim.PAUSED).unlink(missing_ok=True)
                 folder.wake()
 
-    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
+    def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         with self._mutex, faults(f"resize {run}"):
             for folder in self._of(run):
                 self._write_width(folder, devices)
                 announced = files.read_json(folder.path / shim.WIDTH) or {"number": 0}
                 request = {"number": announced["number"] + 1, "decision": decision}
                 folder.ask(shim.WIDTH, request)
+
+    def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
+        return None
 
     def _write_width(self, folder: JobFolder, devices: tuple[str, ...]) -> None:
         place = self._widths / folder.path.name

@@ -9,28 +9,24 @@ Documents are plain dictionaries: the API server has checked them, and what we r
 typed where it enters the engine. docs/decisions/0042 tells why this is no third-party client.
 """
 
-import base64
 import contextlib
 import http.client
 import json
-import os
 import re
 import socket
-import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
-from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
+from fairlead.kube.kubeconfig import Connection, connection
+from fairlead.ports.faults import Fault, TemporaryFault
 
+__all__ = ["ApiError", "Connection", "KubeClient", "RateLimit", "connection"]
 Document = dict[str, Any]
 PatchType = Literal["merge", "strategic-merge", "json"]
 
@@ -48,7 +44,6 @@ T = TypeVar("T", bound=Any)
 MISREAD = (LookupError, TypeError, ValueError, AttributeError)
 """What an object raises that is not as we expect."""
 DEPTH_MAX = 200
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class ApiError(Fault):
@@ -58,6 +53,8 @@ class ApiError(Fault):
         super().__init__(message)
         self.status, self.reason, self.message = status, reason, message
         self.retry_after_s = retry_after_s
+        self.causes: tuple[tuple[str, str], ...] = ()
+        """Of an invalid object: each field with what is wrong with it."""
 
     @property
     def passes(self) -> bool:
@@ -67,101 +64,6 @@ class ApiError(Fault):
 
 def gone(error: ApiError) -> bool:
     return error.status == 404
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """Where the API server is and who we are."""
-
-    host: str
-    port: int
-    tls: ssl.SSLContext | None
-    token: Callable[[], str | None]
-    namespace: str = "default"
-
-
-def connection(kubeconfig: Path | None = None, *, context: str | None = None) -> Connection:
-    """As kubectl finds it: the given file, KUBECONFIG, ~/.kube/config; inside a pod, its account.
-
-    Raises `PermanentFault` with what is missing. Exec plugins and auth providers are not supported.
-    """
-    if kubeconfig is None and (ACCOUNT / "token").exists() and not os.environ.get("KUBECONFIG"):
-        return _in_cluster()
-    named = kubeconfig or Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
-    import yaml  # noqa: PLC0415 - a pod needs none
-
-    try:
-        config = yaml.safe_load(named.read_text())
-        if not isinstance(config, dict):
-            raise ValueError("is not a kubeconfig")
-        return _from_kubeconfig(config, context, named.parent)
-    except OSError as error:
-        raise PermanentFault(f"cannot read kubeconfig {named}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-        raise PermanentFault(f"kubeconfig {named}: {error}") from error
-
-
-def _in_cluster() -> Connection:
-    tls = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-    return Connection(
-        os.environ["KUBERNETES_SERVICE_HOST"],
-        int(os.environ.get("KUBERNETES_SERVICE_PORT", "443")),
-        tls,
-        lambda: (ACCOUNT / "token").read_text().strip(),  # the kubelet renews it
-        (ACCOUNT / "namespace").read_text().strip(),
-    )
-
-
-def _from_kubeconfig(config: Document, context: str | None, folder: Path) -> Connection:
-    named = context or config.get("current-context")
-    chosen = _named(config, "contexts", "context", named)
-    cluster = _named(config, "clusters", "cluster", chosen.get("cluster"))
-    user = _named(config, "users", "user", chosen.get("user"))
-    for key in ("exec", "auth-provider"):
-        if key in user:
-            raise ValueError(f"user {chosen['user']!r} signs in by {key}, which is not supported")
-    parts = urlsplit(cluster["server"])
-    if not parts.hostname:
-        raise ValueError(f"cluster {chosen['cluster']!r} names no host")
-    tls = None
-    if parts.scheme == "https":
-        ca = _data(cluster, "certificate-authority", folder)
-        tls = ssl.create_default_context(cadata=None if ca is None else ca.decode())
-        if cluster.get("insecure-skip-tls-verify"):
-            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        _client_certificate(tls, user, folder)
-    token, file = user.get("token"), user.get("tokenFile")
-    return Connection(
-        parts.hostname,
-        parts.port or (443 if tls else 80),
-        tls,
-        (lambda: Path(folder, file).read_text().strip()) if file else lambda: token,
-        chosen.get("namespace", "default"),
-    )
-
-
-def _named(config: Document, many: str, one: str, name: str | None) -> Document:
-    for row in config.get(many) or ():
-        if row.get("name") == name:
-            return dict(row[one])
-    raise ValueError(f"has no {one} {name!r}")
-
-
-def _data(holder: Document, key: str, folder: Path) -> bytes | None:
-    if f"{key}-data" in holder:
-        return base64.b64decode(holder[f"{key}-data"])
-    return Path(folder, holder[key]).read_bytes() if key in holder else None
-
-
-def _client_certificate(tls: ssl.SSLContext, user: Document, folder: Path) -> None:
-    """The ssl module loads certificates from files only; ours is gone again when it has."""
-    certificate, key = (_data(user, name, folder) for name in ("client-certificate", "client-key"))
-    if certificate is None or key is None:
-        return
-    with tempfile.NamedTemporaryFile(prefix="fairlead-") as file:  # mode 0600
-        file.write(certificate + b"\n" + key)
-        file.flush()
-        tls.load_cert_chain(file.name)
 
 
 class RateLimit:
@@ -190,8 +92,16 @@ class KubeClient:
     `TemporaryFault` where there was no answer.
     """
 
-    def __init__(self, to: Connection, limit: RateLimit | None = None) -> None:
-        self._to, self._limit = to, limit
+    def __init__(
+        self,
+        to: Connection,
+        limit: RateLimit | None = None,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`may_write` is asked before every request that changes something: a leader that was
+        replaced, and does not know it yet, is refused here by its own clock."""
+        self._to, self._limit, self._may_write = to, limit, may_write
+        self._closed = False
         self._kept = threading.local()
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube")
         self.namespace = to.namespace
@@ -199,8 +109,10 @@ class KubeClient:
         """How many were sent: what a controller costs its API server."""
 
     def close(self) -> None:
-        """What is not begun is dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """What is not begun is dropped; what is under way is waited for, so that nothing is
+        written after it returns."""
+        self._closed = True
+        self._pool.shutdown(cancel_futures=True)
 
     def later(self, write: Callable[..., object], *given: object) -> None:
         """Beside the caller; faults are the callee's to handle."""
@@ -253,6 +165,12 @@ class KubeClient:
     def patch(self, path: str, patch: Any, kind: PatchType = "merge") -> Document:
         return self.request("PATCH", path, patch, f"application/{kind}-patch+json")
 
+    def apply(self, path: str, document: Document, *, manager: str) -> Document:
+        """Server-side apply: the fields of this document are the manager's, what it applied before
+        and leaves out now goes."""
+        query = urlencode({"fieldManager": manager, "force": "true"})
+        return self.request("PATCH", f"{path}?{query}", document, "application/apply-patch+yaml")
+
     def delete(self, path: str, options: Document | None = None) -> bool:
         """Whether there was something to delete."""
         try:
@@ -278,6 +196,8 @@ class KubeClient:
             last = attempt == retries
             if self._limit is not None:
                 self._limit.wait()
+            if method != "GET" and (self._closed or not self._may_write()):
+                raise TemporaryFault("this controller does not lead: nothing is written")
             try:
                 return self._exchange(method, path, sent, content)
             except ApiError as error:
@@ -320,6 +240,21 @@ class KubeClient:
                     yield event
         except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
             raise TemporaryFault(f"the watch was cut off: {error}") from error
+
+    def stream(self, path: str, **query: str) -> Iterator[bytes]:
+        """The bytes of a reply as they come; silence is allowed."""
+        try:
+            with contextlib.closing(self._connect(timeout_s=TIMEOUT_S)) as made:
+                made.request("GET", f"{path}?{urlencode(query)}", headers=self._headers())
+                self.requests += 1
+                connected, response = made.sock, made.getresponse()
+                if response.status != 200:
+                    raise _error(response.status, response.read(), response)
+                connected.settimeout(None)
+                while data := response.read1(65_536):
+                    yield data
+        except (OSError, http.client.HTTPException) as error:
+            raise TemporaryFault(f"no answer of the API server: {error}") from error
 
     def _exchange(self, method: str, path: str, body: bytes | None, content: str) -> Document:
         made = getattr(self._kept, "connection", None)
@@ -388,9 +323,14 @@ def _cut(data: bytes) -> bytes:
 
 def _error(status: int, data: bytes, response: http.client.HTTPResponse) -> ApiError:
     after = response.headers.get("Retry-After", "")
+    causes: list[tuple[str, str]] = []
     try:
         answer = json.loads(data)
         reason, message = answer.get("reason") or "", answer.get("message") or ""
+        for row in (answer.get("details") or {}).get("causes") or ():
+            causes.append((str(row.get("field") or ""), str(row.get("message") or "")))
     except (ValueError, AttributeError):
         reason, message = "", data[:200].decode(errors="replace")
-    return ApiError(status, reason, message, int(after) if after.isdigit() else 0)
+    error = ApiError(status, reason, message, int(after) if after.isdigit() else 0)
+    error.causes = tuple(causes)
+    return error

@@ -8,22 +8,25 @@ from typing import Protocol
 from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import KubeClient
 from fairlead.kube.election import Election
-from fairlead.kube.gpu.front import FrontEnd
+from fairlead.kube.gpu.audit import Auditor
+from fairlead.kube.gpu.build import RunObject
+from fairlead.kube.gpu.front import RUNS_MAX, FrontEnd
 from fairlead.kube.gpu.mirror import Mirror
-from fairlead.kube.gpu.pods import PODS, RUN, PodExecutor, RunObject
+from fairlead.kube.gpu.pods import PODS, PodExecutor
+from fairlead.kube.gpu.ranks import RUN
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored, Sources
 from fairlead.ports.executor import Executor
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 WATCHED = ("OwnerBinding", "Budget", "Run", "Reservation", "GPULease")
-TURN_S = 1.0
+TURN_S, RENEW_S = 1.0, 0.5
 SYNC_S = 60.0
 
 OpenPlane = Callable[[Executor], ControlPlane]
 
 
-class Part(Protocol):
+class ControllerPart(Protocol):
     """What the leader does in each turn besides runs, from copies of its own."""
 
     def sources(self) -> Sequence[Mirrored]: ...
@@ -31,7 +34,7 @@ class Part(Protocol):
     def turn(self) -> None: ...
 
 
-MakePart = Callable[[KubeClient, Callable[[], None]], Part]
+MakePart = Callable[[KubeClient, Callable[[], None]], ControllerPart]
 """Given the client, and what wakes the controller."""
 
 
@@ -47,11 +50,13 @@ class ClusterController:
         now_ms: Callable[[], int],
         *,
         image: str | None = None,
+        runs_max: int = RUNS_MAX,
         parts: Sequence[MakePart] = (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._client, self._election, self._say = client, election, say
-        self._open_plane, self._now_ms, self._image = open_plane, now_ms, image
+        self._open_plane, self._now_ms = open_plane, now_ms
+        self._image, self._runs_max = image, runs_max
         self._woken, self._stop = threading.Event(), threading.Event()
         wake = self._woken.set
         made = {kind: Mirrored(client, KINDS[kind].path(), wake) for kind in WATCHED}
@@ -68,8 +73,10 @@ class ClusterController:
         self._parts = [make(client, wake) for make in parts]
         self._front: FrontEnd | None = None
         self._mirror: Mirror | None = None
+        self.auditor: Auditor | None = None
         self.plane: ControlPlane | None = None
-        self.turns = 0
+        self.turns, self.failures = 0, 0
+        self.synced = False
 
     def run(self) -> None:
         """Until `stop`, or until another one leads: then this process has to begin anew.
@@ -77,18 +84,30 @@ class ClusterController:
         Raises `PermanentFault` where the cluster lacks our kinds or our rights.
         """
         self.sync()
+        renewing = threading.Thread(target=self._renew, name="election", daemon=True)
+        renewing.start()
         try:
             while not self._stop.is_set():
-                if self._election.turn():
+                if self._election.leads:
                     self.turn()
                 elif self.plane is not None:
-                    raise TemporaryFault(f"{self._election.holder} leads by now")
+                    raise TemporaryFault(f"{self._election.holder or 'another one'} leads by now")
                 self._woken.wait(TURN_S)
                 self._woken.clear()
         finally:
             self.stop()
-            self._election.resign()
+            renewing.join()
+            # Nothing of ours is under way when another one may lead.
             self._client.close()
+            self._election.resign()
+
+    def _renew(self) -> None:
+        """Beside the turns: one of them may last longer than the lease."""
+        while not self._stop.is_set():
+            before = self._election.leads
+            if self._election.turn() != before:
+                self._woken.set()
+            self._stop.wait(RENEW_S)
 
     def sync(self) -> None:
         """Read the cluster, and follow it from then on."""
@@ -98,11 +117,16 @@ class ClusterController:
         for source in sources:
             if not source.wait(SYNC_S):
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
+        self.synced = True
         self._say("the cluster is read")
+
+    def wake(self) -> None:
+        """Take the next turn at once."""
+        self._woken.set()
 
     def stop(self) -> None:
         self._stop.set()
-        self._woken.set()
+        self.wake()
         for source in self._all_sources():
             source.stop()
 
@@ -117,12 +141,14 @@ class ClusterController:
                 self._say("leads")
         except Fault as fault:
             self._say(f"is retried: {fault}")
-        plane, front, mirror = self.plane, self._front, self._mirror
-        if plane is None or front is None or mirror is None:
+        plane, front = self.plane, self._front
+        auditor, mirror = self.auditor, self._mirror
+        if plane is None or front is None or auditor is None or mirror is None:
             return
         # Each has its turn, whatever became of the one before: what cannot be read or shown must
         # not keep runs from ending.
-        turns = [front.turn, plane.reconcile, mirror.turn, *(part.turn for part in self._parts)]
+        turns = [front.turn, plane.reconcile, auditor.turn, mirror.turn]
+        turns += [part.turn for part in self._parts]
         done = [self._try(turn) for turn in turns]
         self.turns += all(done)
 
@@ -130,18 +156,35 @@ class ClusterController:
         try:
             turn()
         except Fault as fault:
+            self.failures += 1
             self._say(f"is retried: {fault}")
             return False
         return True
 
     def _begin(self) -> None:
+        self.sources.pods.refresh()  # all that our predecessor made, before anything is decided
         executor = PodExecutor(
             self._client, self.sources, self._find, self._now_ms, self._woken.set
         )
         plane = self._open_plane(executor)
-        self._front = FrontEnd(self._client, plane, self.sources, image=self._image, say=self._say)
-        self._mirror = Mirror(self._client, plane, self.sources, self._front, self._say)
+        self._front = FrontEnd(
+            self._client,
+            plane,
+            self.sources,
+            image=self._image,
+            runs_max=self._runs_max,
+            say=self._say,
+        )
+        self.auditor = Auditor(self._client, plane, self.sources, executor, self._say)
+        self._mirror = Mirror(
+            self._client, plane, self.sources, self._front, auditor=self.auditor, say=self._say
+        )
         self.plane = plane
+
+    def owner_of(self, namespace: str) -> str | None:
+        """Whose a namespace is, as the bindings that hold say."""
+        binding = None if self._front is None else self._front.bound.get(namespace)
+        return None if binding is None else str(binding["spec"]["owner"])
 
     def _find(self, run: str) -> RunObject | None:
         return None if self._front is None else self._front.find_run(run)

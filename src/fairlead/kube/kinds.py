@@ -6,11 +6,12 @@ run) the controller says in the condition `Accepted`.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import field
+from msgspec import Meta, field
 
+from fairlead.core.units import SIZE_MAX
 from fairlead.schema.objects import (
     API_VERSION,
     RUN_MUTABLE,
@@ -21,10 +22,16 @@ from fairlead.schema.objects import (
     RunSpec,
     Time,
 )
+from fairlead.schema.route_group import EVERY_MS_MIN, RouteGroupSpec
+from fairlead.schema.traffic import AgentConfigDocument
 
 GROUP, VERSION = API_VERSION.split("/")
 _ITEMS_MAX, _TEXT_MAX = 1000, 4096
 """Bounds for what a manifest leaves open: the API server prices rules by the largest object."""
+
+PodName = Annotated[str, Meta(min_length=1, max_length=253)]
+QUERY_BYTES_MAX = 400_000
+"""Of a Query's body, and of what is answered: an object of etcd is at most 1.5 MiB."""
 
 Document = dict[str, Any]
 Column = tuple[str, str, str]
@@ -70,6 +77,40 @@ class ResolverOutcomeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=Tru
     deficit_gpus: int = field(name="deficitGPUs", default=0)
 
 
+class ContainerLimit(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """The CPU limit of one container."""
+
+    name: Name
+    limit_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)]
+
+
+class PodAllocationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """The CPU limits of one pod, as the node agent's recorded decision says."""
+
+    pod: PodName
+    uid: Annotated[str, Meta(min_length=1, max_length=63)]
+    node: PodName
+    decision: Annotated[int, Meta(ge=0, description="the entry of the node agent's record")]
+    capacity_millicores: Annotated[
+        int, Meta(ge=0, le=SIZE_MAX, description="what the decision divided among the node's pods")
+    ]
+    containers: Annotated[list[ContainerLimit], Meta(min_length=1, max_length=64)]
+
+
+class QuerySpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One request of the HTTP API, asked through Kubernetes for the owner of the namespace.
+
+    The controller answers in the status, and deletes it after a minute. Who may create a Query acts
+    for the namespace's owner.
+    """
+
+    method: Literal["GET", "POST", "PUT"]
+    path: Annotated[str, Meta(min_length=1, max_length=1024, pattern="^/")]
+    query: dict[str, str] = field(default_factory=dict)
+    body: Annotated[str, Meta(max_length=QUERY_BYTES_MAX)] = ""
+    """JSON; empty: none."""
+
+
 @dataclass(frozen=True, slots=True)
 class KubeKind:
     """One kind: where it lives, what it says, how `kubectl get` shows it."""
@@ -82,6 +123,8 @@ class KubeKind:
     namespaced: bool = True
     written: bool = True
     """Whether users write it; else it is the controller's."""
+    status: tuple[tuple[str, Document], ...] = ()
+    """Parts of the status that have a shape of their own."""
 
     def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
         """The address of the kind, of a namespace's objects, of one object, or a part of it."""
@@ -137,9 +180,13 @@ class KubeKind:
                 "kind": {"type": "string"},
                 "metadata": {"type": "object"},
                 "spec": spec,
-                "status": STATUS,
+                "status": {**STATUS, "properties": {**STATUS["properties"], **dict(self.status)}},
             },
         }
+        if self.kind == "PodAllocation":
+            rule = "self.metadata.name == self.spec.uid"
+            message = "metadata.name must be spec.uid"
+            schema["x-kubernetes-validations"] = [{"rule": rule, "message": message}]
         if self.written:
             schema["x-kubernetes-validations"] = [
                 {
@@ -172,6 +219,26 @@ STATUS: Document = {
     "description": "What the controller says; the ledger is the truth.",
     "x-kubernetes-preserve-unknown-fields": True,
     "properties": {"conditions": CONDITIONS},
+}
+AGENTS: Document = {
+    "type": "array",
+    "description": "What the traffic agent of each node says; each writes its own.",
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["node", "dataplane"],
+    "items": {
+        "type": "object",
+        "required": ["node", "dataplane"],
+        "x-kubernetes-preserve-unknown-fields": True,
+        "properties": {
+            "node": {"type": "string"},
+            "dataplane": {"type": "string"},
+            "programmed": {"type": "boolean"},
+            "message": {"type": "string"},
+            "admission": {"type": "string"},
+            "observedGeneration": {"type": "integer", "format": "int64"},
+            "backends": {"type": "integer", "format": "int64"},
+        },
+    },
 }
 
 _PHASE = ("Phase", "string", ".status.phase")
@@ -258,6 +325,47 @@ KINDS = {
             namespaced=False,
             written=False,
         ),
+        KubeKind(
+            "RouteGroup",
+            "routegroups",
+            ("rg",),
+            RouteGroupSpec,
+            (
+                ("Service", "string", ".spec.service.name"),
+                ("Dataplane", "string", ".spec.dataplane"),
+                ("Address", "string", ".status.address"),
+                ("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].reason'),
+                ("Programmed", "string", '.status.conditions[?(@.type=="Programmed")].status'),
+                ("Backends", "integer", ".status.backends"),
+            ),
+            status=(("nodes", AGENTS),),
+        ),
+        KubeKind(
+            "PodAllocation",
+            "podallocations",
+            ("pa",),
+            PodAllocationSpec,
+            (
+                ("Pod", "string", ".spec.pod"),
+                ("Node", "string", ".spec.node"),
+                ("Limit", "string", ".spec.containers[*].limitMillicores"),
+                ("In force", "integer", ".status.limitMillicores"),
+                ("Applied", "string", '.status.conditions[?(@.type=="Applied")].status'),
+                ("Reason", "string", '.status.conditions[?(@.type=="Applied")].reason'),
+            ),
+            written=False,
+        ),
+        KubeKind(
+            "Query",
+            "queries",
+            (),
+            QuerySpec,
+            (
+                ("Method", "string", ".spec.method"),
+                ("Path", "string", ".spec.path"),
+                ("Code", "integer", ".status.code"),
+            ),
+        ),
     )
 }
 
@@ -271,7 +379,10 @@ def crds() -> list[Document]:
 
 def structural(struct: type[msgspec.Struct]) -> Document:
     """The schema of a type as Kubernetes wants it: no references, no unions with null, RE2."""
-    (top,), components = msgspec.json.schema_components([struct])
+    (top, config), components = msgspec.json.schema_components([struct, AgentConfigDocument])
+    if struct is RouteGroupSpec:
+        # A file's parameters are checked by name when it is read; here the API server does it.
+        components["RouteGroupSpec"]["properties"]["config"] = config
     spec = _inline(top, components)
     if struct is RunSpec:
         # The owner follows from the namespace; one that is written must be the same.
@@ -307,7 +418,7 @@ def _inline(schema: Any, components: Document) -> Document:
         kept.setdefault("maxItems", _ITEMS_MAX)
         kept["items"] = _inline(schema["items"], components)
     elif "enum" in schema:
-        kept["type"] = "string"
+        kept |= {"type": "string", "enum": list(schema["enum"])}  # a copy: YAML would refer to it
     elif schema.get("type") == "string":
         kept.setdefault("maxLength", _TEXT_MAX)
         if "pattern" in kept:
@@ -322,6 +433,14 @@ def _rules(kind: str, spec: Document) -> list[Document]:
     """What fields say of each other, and what may not be changed."""
     if kind == "Budget":
         return [_fixed("owner", required=True)]
+    if kind == "RouteGroup":
+        return _ROUTE_GROUP_RULES
+    if kind == "PodAllocation":
+        once = "self.containers.all(c, self.containers.exists_one(d, d.name == c.name))"
+        return [
+            *(_fixed(name, required=True) for name in ("pod", "uid", "node")),
+            {"rule": once, "message": "containers must have names of their own"},
+        ]
     if kind != "Run":
         return [{"rule": "self == oldSelf", "message": "spec is immutable"}]
     required = set(spec["required"])
@@ -338,6 +457,30 @@ def _rules(kind: str, spec: Document) -> list[Document]:
         },
         *(_fixed(name, required=name in required) for name in fixed),
     ]
+
+
+_ROUTE_GROUP_RULES: list[Document] = [
+    {
+        "rule": "(self.dataplane == 'ebpf') != has(self.port)",
+        "message": "port is required on a proxy, and must be left out on ebpf",
+    },
+    {
+        "rule": "self.dataplane == 'ebpf' || !has(self.proto) || self.proto == 'tcp'",
+        "message": "proto must be tcp on a proxy",
+    },
+    *(
+        {
+            "rule": f"!has(self.{part}) || !has(self.{part}.{name})"
+            f" || self.{part}.{name} >= {EVERY_MS_MIN}",
+            "message": f"{part}.{name} must be at least {EVERY_MS_MIN}",
+        }
+        for part, name in (
+            ("scrape", "every_ms"),
+            ("check", "every_ms"),
+            ("isolation", "probe_every_ms"),
+        )
+    ),
+]
 
 
 def _fixed(name: str, *, required: bool) -> Document:

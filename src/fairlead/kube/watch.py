@@ -31,15 +31,24 @@ class Mirrored:
     """Lists and watches one path in a thread of its own; `wake` is called after each change."""
 
     def __init__(
-        self, client: KubeClient, path: str, wake: Callable[[], None], *, selector: str = ""
+        self,
+        client: KubeClient,
+        path: str,
+        wake: Callable[[], None],
+        *,
+        selector: str = "",
+        fields: str = "",
     ) -> None:
         self._client, self.path, self._wake = client, path, wake
-        self._query = {"labelSelector": selector} if selector else {}
+        chosen = {"labelSelector": selector, "fieldSelector": fields}
+        self._query = {name: value for name, value in chosen.items() if value}
         self._lock = threading.Lock()
         self._objects: dict[Key, Document] = {}
         self._changed: set[Key] = set()
         self._seen = 0
         """The newest version that the server told us of."""
+        self._listed = 0
+        """The version of the last list: events up to it are in it."""
         self._deleted: dict[Key, int] = {}
         """Versions at which objects went since the last list; what is older of them is no news."""
         self._last: dict[Key, Document] = {}
@@ -81,6 +90,10 @@ class Mirrored:
             last, self._last = self._last, {}
             return last
 
+    def refresh(self) -> None:
+        """Know everything that the server knew when this was called, wherever the watch is."""
+        self._list()
+
     def put(self, document: Document) -> None:
         """What the server answered to a write of ours: known before the watch tells it."""
         with self._lock:
@@ -113,6 +126,7 @@ class Mirrored:
         found = {key_of(item): item for item in items}
         with self._lock:
             self.lists, self._seen = self.lists + 1, max(self._seen, int(version))
+            self._listed = max(self._listed, int(version))
             self._deleted.clear()
             for key in self._objects.keys() - found.keys():
                 self._drop(key)
@@ -130,6 +144,8 @@ class Mirrored:
                 continue
             with self._lock:
                 key, self._seen = key_of(item), max(self._seen, int(version))
+                if int(version) <= self._listed:
+                    continue  # it came late, or we listed meanwhile
                 if event["type"] == "DELETED":
                     self._end(key, item)
                 else:

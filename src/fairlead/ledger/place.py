@@ -34,9 +34,10 @@ def file_of(place: str) -> Path:
     return Path(place)
 
 
-def open_up(data: Path, address: str | None) -> "StoreWriter[Any]":
+def open_up(data: Path, address: str | None, *, take_over: bool = False) -> "StoreWriter[Any]":
     """The ledger of the control plane of a directory; in PostgreSQL where there is an address.
 
+    `take_over`: the caller leads by an election; one in PostgreSQL is taken from its last leader.
     A directory stays with its ledger: runs that another one knows nothing of would be ended.
     """
     file, mark = data / FILE, data / ELSEWHERE
@@ -49,7 +50,9 @@ def open_up(data: Path, address: str | None) -> "StoreWriter[Any]":
     from fairlead.ledger.keys import KeyDirectory  # noqa: PLC0415 - as above
     from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
 
-    ledger = PostgresLedger.open(address, KeyDirectory(data / KEYS), alone=True)
+    ledger = PostgresLedger.open(
+        address, KeyDirectory(data / KEYS), alone=True, take_over=take_over
+    )
     try:
         files.replace(mark, b"")  # durable: a directory that forgot it would begin another ledger
     except OSError as error:

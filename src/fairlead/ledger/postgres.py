@@ -224,18 +224,27 @@ class PostgresLedger(StoreWriter[Connection]):
 
     @classmethod
     def open(
-        cls, dsn: str, signers: KeyDirectory, *, schema: str = SCHEMA, alone: bool = False
+        cls,
+        dsn: str,
+        signers: KeyDirectory,
+        *,
+        schema: str = SCHEMA,
+        alone: bool = False,
+        take_over: bool = False,
     ) -> Self:
         """Open a ledger for writing, or begin one.
 
         Every replica needs the key in force: any of them may be the one that numbers and signs.
         `alone`: a `TemporaryFault` while another writer is open that wants to be alone, too.
+        `take_over`: that one's connection is ended, and it learns and writes nothing any more.
         """
         with ExitStack() as resources:
             session = source = resources.enter_context(closing(Session(dsn, schema)))
             session.run("open the ledger", session.migrate)
             begin(session, signers)
             if alone:
+                if take_over:
+                    session.run("take the ledger over", _end_holder)
                 session.run("open the ledger", partial(_take_seat, wait=True))
                 session.claim = _take_seat
             else:  # a lone writer reads on the same connection: without its seat it learns nothing
@@ -315,6 +324,16 @@ def _take_seat(connection: Connection, *, wait: bool = False) -> None:
         taken = True
     if taken:
         raise TemporaryFault("another control plane runs on this ledger")
+
+
+def _end_holder(connection: Connection) -> None:
+    """A process that is halted, or behind a cut network, would hold its seat for hours."""
+    connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+        "AND classid = %s::int::oid AND objid = 'snapshots'::regclass::oid",
+        (LOCK_SPACE,),
+    )
 
 
 def _withdraw(execute: Execute, waiting: _Waiting) -> bool:

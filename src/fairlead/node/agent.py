@@ -10,19 +10,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from fairlead.core.cpu import CpuConfig
 from fairlead.core.cpu.allocate import GovernedPod
 from fairlead.engine.cpu import BadState, CpuGovernor, CpuLoop, CpuTurn
 from fairlead.host.clock import steady_now_ms
-from fairlead.node.cgroups import CgroupFiles
-from fairlead.node.limits import CgroupActuator, Originals
-from fairlead.node.sensor import CgroupSensor
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory, fields
+from fairlead.ports.cpu import CpuActuator, CpuSensor
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.node import NodeAgentDocument
+
+
+class AgentSensor(CpuSensor, Protocol):
+    """A sensor that is given back when the agent ends."""
+
+    def close(self) -> None: ...
+
+
+MakeActuator = Callable[[StateDirectory], CpuActuator]
+"""Given the agent's directory, once it is locked."""
 
 
 class Agent:
@@ -33,7 +41,8 @@ class Agent:
         document: NodeAgentDocument,
         *,
         cpu: CpuConfig,
-        files: CgroupFiles,
+        sensor: AgentSensor,
+        make_actuator: MakeActuator,
         directory: Path,
         dry_run: bool,
         open_recorder: Callable[[Path], Recorder],
@@ -41,16 +50,14 @@ class Agent:
         fault: Callable[[TemporaryFault], None] = lambda _: None,
     ) -> None:
         self.cpu, self.dry_run = cpu, dry_run
-        self._burst, self._observe_only = document.burst, document.observe_only
+        self._observe_only = document.observe_only
         self.last_turn: CpuTurn | None = None
         self.clears = self.writes = self.write_failures = 0
         self.missed_samples = self.faults = 0
-        self._files, self._report, self._report_fault = files, report, fault
+        self._report, self._report_fault = report, fault
         self._stop = threading.Event()
         self.directory = StateDirectory(directory)
-        self._sensor = CgroupSensor(
-            files, document.pattern, document.pods, discover_ms=cpu.clear_ms // 2
-        )
+        self._sensor, self._make_actuator = sensor, make_actuator
         self._open_recorder = open_recorder
         self._recorder: Recorder | None = None
         self.loop: CpuLoop
@@ -68,12 +75,10 @@ class Agent:
         self.directory.create()
         self.directory.lock()
         self._recorder = self._open_recorder(self.directory.path / RECORD)
-        originals = Originals(self.directory)
-        self._sensor.first = lambda pods: originals.freeze(pods, self._files)
         self.loop = CpuLoop(
             self._restore(),
             sensor=self._sensor,
-            actuator=CgroupActuator(self._files, burst=self._burst),
+            actuator=self._make_actuator(self.directory),
             recorder=self._recorder,
             keep=lambda state: self.directory.replace(STATE, state),
             paused=lambda: self._observe_only or self.directory.observe_only,

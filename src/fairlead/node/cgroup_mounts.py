@@ -240,6 +240,27 @@ def read_cgroup_host(root: Path = Path("/")) -> CgroupHost:
     )
 
 
+def host_at(folder: Path) -> CgroupHost:
+    """A host's hierarchies that are mounted below `folder`, whatever this process's own mounts are:
+    for an agent in a container, which sees only its own part under the usual path.
+    """
+    if "cpu" in _text_or_empty(folder / "cgroup.controllers").split():
+        return CgroupHost(2, folder, None, folder)
+    cpu, usage = (_hierarchy(folder, name) for name in ("cpu", "cpuacct"))
+    if cpu is None:
+        cure = "mount the host's /sys/fs/cgroup there"
+        raise NoCpuController(f"{folder} has no cgroups with the cpu controller", cure)
+    return CgroupHost(1, cpu, usage, None)
+
+
+def _hierarchy(folder: Path, controller: str) -> Path | None:
+    """Where `cpu` and `cpuacct` are one hierarchy their names are links to it."""
+    for name in (controller, "cpu,cpuacct"):
+        if (folder / name / "cgroup.procs").exists():
+            return (folder / name).resolve()
+    return None
+
+
 def below(root: Path, point: str) -> Path:
     """The path to open for an absolute path of the machine whose files lie below `root`."""
     return root / point.lstrip("/")

@@ -1,7 +1,8 @@
 """Prometheus metrics of the node agent, computed when they are scraped.
 
 The `apex_*` names and units are those of the allocator specification Fairlead implements; ours
-start with `fairlead_cpu_`. On plain cgroups `pod` is the path below the root, `namespace` is empty.
+start with `fairlead_cpu_`. On plain cgroups `pod` is the path below the root, `namespace` is empty;
+on Kubernetes they are the pod's.
 """
 
 import os
@@ -21,9 +22,9 @@ from fairlead.ports.faults import faults
 class NodeCollector(Collector):
     """Turns the agent's last turn into metric families."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._node = os.uname().nodename
+    def __init__(self, agent: Agent, *, node: str | None = None, kube: bool = False) -> None:
+        self._agent, self._kube = agent, kube
+        self._node = node or os.environ.get("NODE_NAME") or os.uname().nodename
 
     def collect(self) -> Iterator[Metric]:
         """All families; the per-pod ones are empty until the first clearing."""
@@ -82,8 +83,12 @@ class NodeCollector(Collector):
         ):
             family = GaugeMetricFamily(name, text, labels=labels)
             for uid, value in values.items():
-                family.add_metric([uid, ""], value)
+                family.add_metric(self._labels(uid), value)
             yield family
+
+    def _labels(self, uid: str) -> tuple[str, str]:
+        namespace, slash, name = uid.partition("/")
+        return (name, namespace) if self._kube and slash else (uid, "")
 
 
 def serve_metrics(collector: Collector, address: str, port: int) -> int:

@@ -1,6 +1,7 @@
 """What the CPU governor needs of a node: something that sees pods, something that limits them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from fairlead.core.cpu import PodSighting
@@ -24,3 +25,34 @@ class CpuActuator(Protocol):
         """Limit one container as recorded decision `decision` says; returns the limit in force.
         Raises `Gone` when the container is no longer there, another fault when it may not be
         touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownContainer:
+    """A container as an orchestrator describes it. `cgroup` is its id, None while it does not run;
+    `limit_millicores` what its spec says; `original_millicores` the user's own limit, where the
+    orchestrator remembers it."""
+
+    name: str
+    cgroup: str | None
+    limit_millicores: int | None
+    original_millicores: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPod:
+    """A pod of this node as an orchestrator describes it; `name` is unique at any one time."""
+
+    name: str
+    uid: str
+    request_millicores: int
+    containers: tuple[KnownContainer, ...]
+    priority: int = 0
+    opted_out: bool = False
+    started_ms: int | None = None
+
+
+class PodRoster(Protocol):
+    """Knows the pods of this node."""
+
+    def pods(self) -> Sequence[KnownPod]: ...

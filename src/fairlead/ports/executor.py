@@ -19,6 +19,15 @@ RESERVED_ENV = ("FAIRLEAD_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True, slots=True)
+class Widths:
+    """What the width of a malleable run may become: it loses and regains whole groups."""
+
+    group_gpus: int
+    min_gpus: int
+    max_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One start of a run's command on its leased devices; another id for the same run is a new
     start after the old one ended."""
@@ -35,6 +44,9 @@ class Job:
     """Files whose contents become variables at start; they never pass through the control plane."""
     user: str | None = None
     working_directory: str | None = None
+    widths: Widths | None = None
+    """None: its width never changes. Else `devices` are whole groups, one behind the other; only
+    the last may be smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +83,15 @@ class Executor(Protocol):
     def resume(self, run: str, *, decision: str) -> None:
         """Let them go on; idempotent."""
 
-    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
-        """Tell a run's job which devices it keeps, or has by now; idempotent, and it runs on. By
-        the file that FAIRLEAD_WIDTH_FILE names, `{"devices", "visible", "width"}` from its start
-        on, and by SIGWINCH, because a command that does not know that signal ignores it."""
+    def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
+        """Tell a run's job which devices it keeps, or has by now; idempotent, and it runs on. What
+        it gives up it may use for the grace. It is told by the file that FAIRLEAD_WIDTH_FILE names,
+        with `devices` and `width` from its start on; a process also by SIGWINCH, because a command
+        that does not know that signal ignores it."""
+
+    def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
+        """Whether a run's job still uses any of these devices, which a resize took from it. None:
+        that cannot be told of a process, and the end of its grace decides."""
 
     def poll(self) -> list[Exit]:
         """Exits not acknowledged yet, by time and then run: a control plane that dies between

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from fairlead.core import gpu as core
-from fairlead.schema import cpu, gpu, traffic
+from fairlead.schema import cpu, funding, gpu, traffic
 from fairlead.schema.border import read_document
-from fairlead.schema.gpu import FUND, STYLE
+from fairlead.schema.funding import FUND
+from fairlead.schema.gpu import STYLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,13 @@ def _unless(name: str) -> Callable[[dict[str, Any]], bool]:
     return lambda result: not result[name]
 
 
-_COVER = gpu.COVER.document(gpu.CoverInput, "CoverDocument")
-_FUND = FUND.document(gpu.FundInput, "FundDocument")
+_COVER = funding.COVER.document(funding.CoverInput, "CoverDocument")
+_FUND = FUND.document(funding.FundInput, "FundDocument")
 _START = FUND.document(gpu.StartInput, "StartDocument")
 _PLACED = STYLE.document(core.Placement, "PlaceResult")
 _RESIZED = STYLE.document(core.Resize, "ResizeResult")
+_FAILED = STYLE.document(core.RunFailure)
+_RESTARTED = STYLE.document(core.Restart, "RestartResult")
 _REFUND = FUND.document(core.RefundRequest)
 _REFUNDED = STYLE.document(core.Refund, "RefundResult")
 _RESOLVED = STYLE.document(gpu.ResolveResult, "ResolveResult")
@@ -71,8 +74,8 @@ _GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
 _KINDS = (
     Kind("cpu.clear", cpu.ClearDocument, cpu.ClearResult, cpu.decide_clear),
     Kind("cpu.allocate", cpu.AllocateDocument, cpu.AllocateResult, cpu.decide_allocate),
-    Kind("gpu.cover", _COVER, gpu.CoverResult, gpu.decide_cover, _unless("funded")),
-    Kind("gpu.fund", _FUND, gpu.CoverResult, gpu.decide_fund, _unless("funded")),
+    Kind("gpu.cover", _COVER, funding.CoverResult, funding.decide_cover, _unless("funded")),
+    Kind("gpu.fund", _FUND, funding.CoverResult, funding.decide_fund, _unless("funded")),
     Kind("gpu.place", gpu.PlaceDocument, _PLACED, gpu.decide_place, _unless("placed")),
     Kind(
         "gpu.start",
@@ -87,6 +90,13 @@ _KINDS = (
         _RESIZED,
         gpu.decide_resize,
         lambda result: result["reason"] != "Resized",
+    ),
+    Kind(
+        "gpu.restart",
+        _FAILED,
+        _RESTARTED,
+        gpu.decide_restart,
+        lambda result: result["reason"] != "Restarts",
     ),
     Kind("gpu.refund", _REFUND, _REFUNDED, gpu.decide_refund),
     Kind("gpu.resolve", gpu.ResolveDocument, _RESOLVED, gpu.decide_resolve, _unless("resolved")),

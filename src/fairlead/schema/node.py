@@ -44,6 +44,11 @@ class NodeAgentDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
     metrics_address: str = "127.0.0.1"
     burst: bool = True
     observe_only: bool = False
+    kube: bool = False
+    node_name: str | None = None
+    kubeconfig: str | None = None
+    context: str | None = None
+    cgroups: str | None = None
 
 
 def read_node_document(data: bytes, overrides: dict[str, Any]) -> NodeAgentDocument:

@@ -62,6 +62,8 @@ class FakeExecutor:
         self.exits: list[Exit] = []
         self.ended: set[str] = set()
         self.fail: Exception | None = None
+        self.holding: bool | None = None
+        """Whether devices that were given up are still used."""
 
     def start(self, job: Job) -> None:
         if self.fail is not None:
@@ -82,9 +84,12 @@ class FakeExecutor:
         self.decisions.append(decision)
         self.calls.append(("resume", run))
 
-    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
+    def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         self.decisions.append(decision)
         self.calls.append(("resize", run, devices))
+
+    def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
+        return self.holding
 
     def end(self, run: str, time_ms: int, **how: Any) -> None:
         job = next(j for j in reversed(self.jobs.values()) if j.run == run)

@@ -141,7 +141,7 @@ def day(text: str) -> str:
 @option("--until=DAY", day, "Last day, UTC [default: now].")
 @output_format("table", "csv", "json", "yaml", text="Output format [default: csv in a pipe].")
 @server_option
-def report(*, output: str | None, server: str | None, **query: str | None) -> None:
+def report(*, output: str | None, server: str | None = None, **query: str | None) -> None:
     """Report GPU-hours for chargeback, and idle devices.
 
     `owner` used the GPU-hours and `payer` paid for them; `borrowed` ones were lent. Overdraft was

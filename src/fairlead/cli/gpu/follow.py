@@ -76,7 +76,7 @@ def watch(
                 continue
             if which not in (None, (about["kind"], about["name"])):
                 continue
-            _print(event, out.format)
+            print_event(event, out.format)
             left = None if left is None else left - 1
             if left == 0:
                 return
@@ -90,7 +90,7 @@ def _events(client: Client, after: int | None) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _print(event: dict[str, Any], output: str) -> None:
+def print_event(event: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
     elif output == "yaml":
@@ -99,7 +99,7 @@ def _print(event: dict[str, Any], output: str) -> None:
     else:
         about = event["object"]
         parts = (
-            str(event["seq"]).rjust(6),
+            "" if event["seq"] is None else str(event["seq"]).rjust(6),
             moment(event["time"]),
             event["kind"].ljust(16),
             f"{about['kind'].lower()}/{about['name']}" if about else "-",

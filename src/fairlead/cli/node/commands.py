@@ -28,11 +28,15 @@ seconds the agent clears the CPU market (computes every pod's allocation) and wr
 limits that it first finds stay the ceiling; `fairlead node restore` writes them back. Ctrl-C,
 SIGTERM and kill -9 leave the last safe limits in place.
 
+With --kube it governs the pods of a Kubernetes node: limits become PodAllocations, which the
+controller applies by resizing pods; ROOT is where the kubelet's cgroups are.
+
 Settings come from flags, then FAIRLEAD_NODE_* variables, then the file, then the defaults.
 
 \b
   fairlead node run --root machine.slice --dry-run      # only explain, write nothing
   fairlead node run --root machine.slice --policy nash --metrics-port 8471
+  fairlead node run --kube --node-name "$(hostname)"
 """
 
 
@@ -61,17 +65,25 @@ _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 @_setting("--sample-ms", int, "Time between samples [default: 1000].")
 @_setting("--clear-ms", int, "Time between clearings [default: 5000].")
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
+@_setting("--metrics-address", str, "Serve /metrics there instead of loopback.")
 @_setting(
     "--observe-only", bool, "Decide and record, but write no limit.", is_flag=True, default=None
 )
+@_setting("--kube", bool, "Govern this node's pods by PodAllocations.", is_flag=True, default=None)
+@_setting("--node-name", str, "Name of this node, with --kube [default: NODE_NAME].")
+@_setting("--kubeconfig", str, "With --kube, as kubectl's.")
+@_setting("--context", str, "Of the kubeconfig; default: its current one.")
+@_setting("--cgroups", str, "Where the host's cgroups are mounted [default: found].")
 @flag("--dry-run", "Explain only; write no limit, state or record.")
 @option("--clears", click.IntRange(1), "Stop after this many clearings.")
 def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
-    from fairlead.compose.node import node_agent
-
     end_with_supervisor()
     document = node_document(config_file, flags)
     log = NodeLog(dry_run=dry_run)
+    if document.kube:
+        from fairlead.compose.kube_node import kube_node_agent as node_agent
+    else:
+        from fairlead.compose.node import node_agent
     with bad_usage(config_file):
         agent = node_agent(document, dry_run=dry_run, report=log.turn, fault=log.fault)
     try:
@@ -81,7 +93,7 @@ def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags:
         if document.metrics_port is not None and not dry_run:
             from fairlead.node.metrics import NodeCollector, serve_metrics
 
-            collector = NodeCollector(agent)
+            collector = NodeCollector(agent, node=document.node_name, kube=document.kube)
             port = serve_metrics(collector, document.metrics_address, document.metrics_port)
         log.started(agent, document, port)
         agent.run(clears_max=clears)

@@ -37,5 +37,11 @@ from fairlead.core.cpu.observe import limits_millicores as limits_millicores
 from fairlead.core.cpu.observe import node_snapshot as node_snapshot
 from fairlead.core.cpu.observe import observe as observe
 from fairlead.core.cpu.observe import settle as settle
+from fairlead.core.cpu.resize import ResizePlan as ResizePlan
+from fairlead.core.cpu.resize import ResizePod as ResizePod
+from fairlead.core.cpu.resize import ResizeState as ResizeState
+from fairlead.core.cpu.resize import ResizeWait as ResizeWait
+from fairlead.core.cpu.resize import held_limits as held_limits
+from fairlead.core.cpu.resize import next_resizes as next_resizes
 from fairlead.core.cpu.signal import Counters as Counters
 from fairlead.core.cpu.signal import Smoothing as Smoothing

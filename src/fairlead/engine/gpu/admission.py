@@ -19,16 +19,24 @@ from fairlead.engine.gpu.leases import open_lease
 from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
-from fairlead.schema.gpu import (
-    STYLE,
-    PlaceInput,
-    from_plan,
-    from_start,
-    fund_document,
-    no_room,
-    start_document,
-)
+from fairlead.schema.funding import from_plan, fund_document
+from fairlead.schema.gpu import STYLE, PlaceInput, from_start, no_room, start_document
 from fairlead.schema.objects import RunSpec
+
+
+class _Row(NamedTuple):
+    """A run that waits, as it was when something of it last changed."""
+
+    key: object
+    waiting: gpu.WaitingRun
+    request: gpu.Request
+    alike: str
+    """The same for all runs that ask for the same."""
+
+
+Covers = dict[str, gpu.Refusal | None]
+"""What cover says to runs that are alike, as long as nothing changes: thousands wait, and most of
+them ask for what another one asks for."""
 
 
 class RunAdmission:
@@ -37,7 +45,10 @@ class RunAdmission:
     def __init__(self, committer: Committer) -> None:
         self._committer, self._hold_ms = committer, committer.config.hold_ms
         self._projection = committer.projection
-        self._rows: dict[str, tuple[object, gpu.WaitingRun]] = {}
+        self._rows: dict[str, _Row] = {}
+        self._alike: dict[str, tuple[str, gpu.Request]] = {}
+        """Requests by their text: one of each is kept."""
+        self._covers: Covers = {}
 
     def admit_all(self, now_ms: int) -> None:
         """Every run that waits, in the order of the queue.
@@ -49,15 +60,16 @@ class RunAdmission:
         waiting = gpu.Waiting(now_ms, self._waiting_runs(), self._holds())
         queue = gpu.queue(waiting)
         order = [row.run for row in queue.order]
+        recorded = RecordedOrder(entries.QueueDecision, order)
 
         def decide(run: str) -> list[NewEntry]:
             # Another replica may have started or removed it since the list was made.
             if not projection.is_pending(run) or self._is_held(run, now_ms):
                 return []
-            made = admission(projection, run, now_ms)
-            if opens_leases(made) and not is_recorded(
-                projection, entries.QueueDecision, order, run
-            ):
+            if self._still_refused(run, now_ms):
+                return []
+            made = attempt(projection, run, now_ms)
+            if opens_leases(made) and not recorded.says(run, projection):
                 made.insert(0, order_decision(entries.QueueDecision, queue, waiting, now_ms))
             return made
 
@@ -81,13 +93,14 @@ class RunAdmission:
         asked = gpu.ShrunkRuns(now_ms, shrunk, self._holds())
         found = gpu.grow(asked)
         order = [row.run for row in found.order]
+        recorded = RecordedOrder(entries.GrowDecision, order)
 
         def decide(run: str) -> list[NewEntry]:
             state = live.get(run)
             if state is None or not may_grow(state) or self._is_held(run, now_ms):
                 return []
             made = growth(projection, run, now_ms)
-            if made and not is_recorded(projection, entries.GrowDecision, order, run):
+            if made and not recorded.says(run, projection):
                 made.insert(0, order_decision(entries.GrowDecision, found, asked, now_ms))
             return made
 
@@ -108,10 +121,28 @@ class RunAdmission:
             slot = reserved and projection.objects["Reservation", reserved].version
             key = (state.submitted_seq, state.since_ms, slot, projection.waits_for_time(run))
             row = before.get(run)
-            if row is None or row[0] != key:
-                row = (key, _waiting_run(projection, run))
+            if row is None or row.key != key:
+                waiting, request = _waiting_run(projection, run)
+                text = repr(request)
+                alike, request = self._alike.setdefault(text, (text, request))
+                row = _Row(key, waiting, request, alike)
             self._rows[run] = row
-        return tuple(row for _, row in self._rows.values())
+        if not self._rows:
+            self._alike.clear()
+        return tuple(row.waiting for row in self._rows.values())
+
+    def _still_refused(self, run: str, now_ms: int) -> bool:
+        """Whether the answer is the recorded one: the search for a remedy costs ten times the
+        cover. Code, shortfall and caps count; use goes up every millisecond, that alone is not
+        news."""
+        recorded, row = self._projection.runs[run].refusal, self._rows[run]
+        if recorded is None:
+            return False
+        if row.alike not in self._covers:
+            book = self._projection.book(now_ms)
+            self._covers[row.alike] = gpu.cover(book, row.request, now_ms).refusal
+        refusal = self._covers[row.alike]
+        return refusal is not None and _is_same(refusal, recorded)
 
     def _is_held(self, run: str, now_ms: int) -> bool:
         return self._projection.is_held(run, now_ms, hold_ms=self._hold_ms)
@@ -123,6 +154,7 @@ class RunAdmission:
         def batch() -> list[NewEntry]:
             nonlocal decided
             made: list[NewEntry] = []
+            self._covers.clear()
             for number, run in enumerate(queue, start=1):
                 decided, found = number, decide(run)
                 made += found
@@ -140,12 +172,12 @@ def opens_leases(made: list[NewEntry]) -> bool:
     return any(isinstance(entry.body, entries.LeaseOpen) for entry in made)
 
 
-def _waiting_run(projection: Projection, run: str) -> gpu.WaitingRun:
+def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.Request]:
     state, request, start = projection.runs[run], objects.to_request(projection.run_spec(run)), None
     if projection.waits_for_time(run):
         reservation = projection.objects["Reservation", projection.reserved[run]]
         start = gpu.ReservedStart(reservation.name, starts_ms(reservation))
-    return gpu.WaitingRun(
+    waiting = gpu.WaitingRun(
         id=run,
         owner=request.owner,
         flavor=request.flavor,
@@ -156,20 +188,31 @@ def _waiting_run(projection: Projection, run: str) -> gpu.WaitingRun:
         duration_ms=request.duration_ms,
         reservation=start,
     )
+    return waiting, request
 
 
-def is_recorded(
-    projection: Projection, kind: type[entries.OrderDecision], order: Sequence[str], name: str
-) -> bool:
-    """Whether none comes behind this one, or the recorded order has the same ones before it."""
-    recorded = projection.orders.get(kind.ENTRY, ())
-    if order[-1] == name:
-        return True
-    if name not in recorded:
-        return False
-    waiting = set(order)
-    before = [other for other in recorded[: recorded.index(name)] if other in waiting]
-    return before == list(order[: order.index(name)])
+class RecordedOrder:
+    """How far the order of one turn is the order that was last recorded."""
+
+    def __init__(self, kind: type[entries.OrderDecision], order: Sequence[str]) -> None:
+        self._kind = kind
+        self._order, self._places = order, {run: place for place, run in enumerate(order)}
+        self._recorded: Sequence[str] | None = None
+        self._same = 0
+        """So many runs at the beginning are the same ones, those that wait no more left out."""
+
+    def says(self, run: str, projection: Projection) -> bool:
+        """Whether none comes behind this one, or the recorded order has the same ones before
+        it."""
+        recorded = projection.orders.get(self._kind.ENTRY, ())
+        if recorded is not self._recorded:
+            self._recorded, self._same = recorded, 0
+            left = (name for name in recorded if name in self._places)
+            for mine, other in zip(self._order, left, strict=False):
+                if mine != other:
+                    break
+                self._same += 1
+        return self._order[-1] == run or self._places[run] < self._same
 
 
 def order_decision(
@@ -206,9 +249,18 @@ def funding(found: gpu.Start) -> Funding:
 
 def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     """The entries of one attempt to start a run; none when nothing new is to be said."""
-    spec, state, at = projection.run_spec(run), projection.runs[run], Context(projection, now_ms)
-    if state.refusal is not None and _still_refused(projection, spec, state.refusal, now_ms):
-        return []
+    recorded = projection.runs[run].refusal
+    if recorded is not None:
+        request = objects.to_request(projection.run_spec(run))
+        refusal = gpu.cover(projection.book(now_ms), request, now_ms).refusal
+        if refusal is not None and _is_same(refusal, recorded):
+            return []
+    return attempt(projection, run, now_ms)
+
+
+def attempt(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
+    """The same where the answer is known to be news."""
+    spec, at = projection.run_spec(run), Context(projection, now_ms)
     answer = ask(projection, spec, now_ms)
     found, job = answer.found, projection.next_job(run)
     if not found.plan.funded:
@@ -226,16 +278,7 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     return made
 
 
-def _still_refused(
-    projection: Projection, spec: RunSpec, recorded: FundRefusal, now_ms: int
-) -> bool:
-    """Whether the answer is the recorded one: the search for a remedy costs ten times the cover.
-
-    Code, shortfall and caps count; use goes up every millisecond, that alone is not news.
-    """
-    refusal = gpu.cover(projection.book(now_ms), objects.to_request(spec), now_ms).refusal
-    if refusal is None:
-        return False
+def _is_same(refusal: gpu.Refusal, recorded: FundRefusal) -> bool:
     caps = [
         (cap.kind, cap.budget, cap.name, cap.limit / gpu.HOUR_MS)
         if cap.hours and cap.limit is not None

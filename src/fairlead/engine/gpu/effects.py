@@ -9,8 +9,9 @@ from functools import partial
 
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.state import LeaseFact, Reclaim, RunState
-from fairlead.ports.executor import Executor, Exit, Job
+from fairlead.ports.executor import Executor, Exit, Job, Widths
 from fairlead.ports.faults import Fault, PermanentFault
+from fairlead.schema.objects import RunSpec
 
 
 class Effects:
@@ -42,6 +43,17 @@ class Effects:
     def was_notified(self, run: str, reclaim: Reclaim) -> bool:
         """Whether this process told a run which devices it keeps."""
         return self._notified.get(run) == reclaim.since_ms
+
+    def has_released(self, run: str, reclaim: Reclaim, slots: tuple[str, ...], now_ms: int) -> bool:
+        """Whether devices that a run gives up are free: when its job does not use them any more,
+        or, where that cannot be told, when it was notified and its grace is over."""
+        if not self.was_notified(run, reclaim) or self._executor is None:
+            return False
+        held: list[bool | None] = []
+        executor = self._executor
+        if not self._try(run, lambda: held.append(executor.held(run, slots))):
+            return False
+        return now_ms >= reclaim.due_ms if held[0] is None else not held[0]
 
     def poll(self) -> list[Exit]:
         exits: list[Exit] = []
@@ -119,7 +131,12 @@ class Effects:
         if reclaim is None and self._devices.get(job) == devices:
             return
         decision = _decision(state, state.width_seq)
-        if self._try(name, lambda: executor.resize(name, devices, decision=decision)):
+        grace_ms = 0 if reclaim is None else max(0, reclaim.due_ms - self._committer.now())
+
+        def resize() -> None:
+            executor.resize(name, devices, grace_ms=grace_ms, decision=decision)
+
+        if self._try(name, resize):
             self._devices[job] = devices
             if reclaim is not None:
                 self._notified[name] = reclaim.since_ms
@@ -155,13 +172,20 @@ class Effects:
             run=name,
             owner=spec.owner,
             command=tuple(spec.command),
-            devices=tuple(slot for lease in leases if lease.is_active for slot in lease.slots),
+            devices=_kept_devices(state),
             leases=tuple(lease.id for lease in leases),
             env=dict(spec.env),
             secret_env={key: secret.file for key, secret in spec.secret_env.items()},
             user=stored.user,
             working_directory=spec.working_directory,
+            widths=_widths(spec),
         )
+
+
+def _widths(spec: RunSpec) -> Widths | None:
+    if spec.malleable is None or spec.group_gpus is None:
+        return None
+    return Widths(spec.group_gpus, spec.malleable.min_gpus, spec.gpus)
 
 
 def _decision(state: RunState, entry: int | None) -> str:

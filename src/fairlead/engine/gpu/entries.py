@@ -132,6 +132,8 @@ class RunPhase(Body, frozen=True):
     exit_reason: str | UnsetType | None = UNSET
     outcome: int | UnsetType | None = UNSET
     """The resolve that preempted it."""
+    restarts: int | UnsetType = UNSET
+    """It starts again on the devices that it has, and how often it has done so."""
 
 
 class RunGrown(Body, frozen=True):
@@ -141,6 +143,18 @@ class RunGrown(Body, frozen=True):
     run: str
     width: int
     message: str
+
+
+class PodMismatch(Body, frozen=True):
+    """A pod of a run is not as it is leased: on another node, or with more devices. What is done
+    about it names this entry."""
+
+    ENTRY = "pod.mismatch"
+    run: str
+    reason: str
+    message: str
+    pod: str
+    node: str
 
 
 class RunNominated(Body, frozen=True):
@@ -338,6 +352,12 @@ class ResizeDecision(RunDecision, frozen=True):
     """Which leases a run ends and begins: it shrinks, or a node is lost."""
 
     ENTRY = "gpu.resize"
+
+
+class RestartDecision(RunDecision, frozen=True):
+    """Whether a run whose command failed starts again."""
+
+    ENTRY = "gpu.restart"
 
 
 class StartDecision(RunDecision, frozen=True):
@@ -564,13 +584,13 @@ def encode(entry: NewEntry) -> Draft:
     body = entry.body.document()
     digest, blobs = entry.input_digest, entry.blobs
     if entry.input is not None:
-        rendered = text(entry.input)
-        data = encoded(rendered)
+        written = text(entry.input)
+        data = encoded(written)
         digest = sha256(data).hexdigest()
         if len(data) > INPUT_BYTES_MAX:
             blobs = (*blobs, data)
         else:
-            body["input"] = Rendered(rendered)
+            body["input"] = Rendered(written)
     return Draft(
         kind=entry.body.ENTRY,
         time_ms=entry.time_ms,

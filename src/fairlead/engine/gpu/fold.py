@@ -37,9 +37,10 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
         kind, name, body.uid, body.generation, at.seq, created_ms, body.labels, body.spec, user
     )
     known.put(stored)
-    known.devices_moved()
     spec = stored.spec
-    if isinstance(spec, BudgetSpec):
+    if kind == "Node":
+        known.devices_moved([name])
+    elif isinstance(spec, BudgetSpec):
         known.set_budget(name, to_budget(name, spec))
         known.accounts.define(known.budgets[name], at.time_ms)
     elif isinstance(spec, RunSpec) and before is None:
@@ -54,8 +55,9 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
 def _object_deleted(known: "Projection", at: Stamp, body: entries.ObjectDeleted) -> None:
     kind, name = body.kind, body.name
     known.drop(kind, name)
-    known.devices_moved()
-    if kind == "Budget":
+    if kind == "Node":
+        known.devices_moved([name])
+    elif kind == "Budget":
         known.set_budget(name, None)
         for key in [key for key in known.conditions if key[0] == name]:
             del known.conditions[key]
@@ -94,8 +96,12 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is state.Phase.RUNNING and body.job:
         run.job, run.started_ms = body.job, at.time_ms
         run.attempt += 1
-        run.refusal, run.shrunk, run.pause_seq, run.width_seq = None, False, None, None
-        run.numbered, run.grows_to, run.grown = len(run.leases), 0, False
+        run.refusal, run.pause_seq, run.width_seq = None, None, None
+        run.numbered, run.grown = len(run.leases), False
+        if body.restarts is UNSET:
+            run.shrunk, run.grows_to = False, 0
+        else:
+            run.restarts = body.restarts
     if phase is not state.Phase.RUNNING:
         run.job, run.shrunk, run.grows_to, run.grown = None, False, 0, False
     if phase.ended:
@@ -140,7 +146,7 @@ def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None
 
 def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> None:
     lease = known.leases.pop(body.lease)
-    known.devices_moved()
+    known.devices_moved(lease.nodes)
     run = known.runs[lease.run]
     if body.reason == "Shrink":
         run.shrunk = True

@@ -25,7 +25,8 @@ from fairlead.engine.gpu.status import as_document, lease_document, object_docum
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
-from fairlead.schema.gpu import STYLE, from_plan
+from fairlead.schema.funding import from_plan
+from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import (
     RUN_MUTABLE,
     BudgetManifest,
@@ -379,8 +380,9 @@ def _check(
     elif isinstance(manifest, RunManifest) and before is None:
         _check_variables(manifest)
     elif isinstance(manifest, RunManifest) and before is not None:
-        for key, value in spec_document(manifest.spec).items():
-            if key not in RUN_MUTABLE and before.document[key] != value:
+        after = spec_document(manifest.spec)
+        for key in sorted(after.keys() | before.document.keys()):
+            if key not in RUN_MUTABLE and before.document.get(key) != after.get(key):
                 raise BadInput(f"spec.{key}", "cannot be changed; delete the run and submit anew")
     elif isinstance(manifest, ReservationManifest):
         _check_reservation(projection, manifest, before)

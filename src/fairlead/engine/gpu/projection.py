@@ -5,11 +5,12 @@ other governors are passed over; they only move `seq`, the size of the ledger th
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
 from fairlead.core.gpu.accounts import Accounts
+from fairlead.core.gpu.place import Node
 from fairlead.core.invariant import of_kind, require
 from fairlead.engine.gpu import state
 from fairlead.engine.gpu.entries import Body, Stamp, decode
@@ -66,6 +67,8 @@ class Projection:
         """Of the objects of each kind."""
         self._book: Book | None = None
         self._devices: FreeDevices | None = None
+        self._free: dict[str, Node] = {}
+        """Nodes with their free devices, as far as they are known: one start moves a few."""
         self._kept_seq = 0
         self._kept: dict[str, Any] = {}
 
@@ -102,16 +105,18 @@ class Projection:
     def devices(self) -> FreeDevices:
         """Nodes with their free devices; kept until one of either changes."""
         if self._devices is None:
-            nodes = []
-            for stored in self.of_kind("Node"):
-                spec, taken = node_spec(stored), self.taken.get(stored.name, {})
+            for name in self._names.get("Node", set()) - self._free.keys():
+                spec, taken = node_spec(self.objects["Node", name]), self.taken.get(name, {})
                 free = tuple(i for i in range(spec.devices) if i not in taken)
-                nodes.append(to_node(stored.name, spec, free))
-            self._devices = FreeDevices(nodes)
+                self._free[name] = to_node(name, spec, free)
+            self._devices = FreeDevices(node for _, node in sorted(self._free.items()))
         return self._devices
 
-    def devices_moved(self) -> None:
+    def devices_moved(self, nodes: Iterable[str]) -> None:
+        """Devices of these nodes were taken or are free again, or the nodes are others."""
         self._devices = None
+        for name in nodes:
+            self._free.pop(name, None)
 
     def kept(self, key: str, make: Callable[[], T]) -> T:
         """What `make` computes from this state alone; computed once until the next entry."""
@@ -195,7 +200,7 @@ class Projection:
 
     def adopt(self, fact: state.LeaseFact) -> None:
         """Index an open lease of a run by its id and its devices."""
-        self.devices_moved()
+        self.devices_moved(fact.nodes)
         self.leases[fact.id] = fact
         for slot in fact.slots:
             node, ordinal = state.parse_slot(slot)

@@ -26,9 +26,9 @@ from fairlead.core.gpu import (
 from fairlead.core.invariant import known
 from fairlead.core.reasons import ActivationReason
 from fairlead.engine.gpu.admission import (
+    RecordedOrder,
     StartAnswer,
     admission,
-    is_recorded,
     opens_leases,
     order_decision,
     start_decision,
@@ -48,6 +48,13 @@ class _Turn(NamedTuple):
 
     asked: ActivateRequest
     found: Activations
+    recorded: RecordedOrder
+
+    @classmethod
+    def of(cls, asked: ActivateRequest) -> "_Turn":
+        found = activate(asked)
+        order = [row.reservation for row in found.order]
+        return cls(asked, found, RecordedOrder(ActivateDecision, order))
 
     def decision(self) -> NewEntry:
         return order_decision(ActivateDecision, self.found, self.asked, self.asked.now_ms)
@@ -60,7 +67,7 @@ class Reservations:
         self._committer, self._config = committer, committer.config
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
-        self._turn = _Turn(ActivateRequest(0, ()), Activations((), ()))
+        self._turn = _Turn.of(ActivateRequest(0, ()))
         self._repeats: dict[str, tuple[int, GangDemand]] = {}
         """Reservations whose recorded answer was found again, and for which state and demand.
         The same search has the same answer: idle turns leave it out."""
@@ -73,7 +80,7 @@ class Reservations:
         """
         self._committer.commit(lambda: self._released(now_ms))
         asked = ActivateRequest(now_ms, tuple(self._waiting()))
-        self._turn = _Turn(asked, activate(asked))
+        self._turn = _Turn.of(asked)
         known = self._projection.resolver.reservations
         self._repeats = {name: at for name, at in self._repeats.items() if name in known}
         for row in self._turn.found.order:
@@ -98,10 +105,8 @@ class Reservations:
 
     def _order(self, name: str) -> list[NewEntry]:
         """The order of this turn, where it decides about a reservation and is not recorded."""
-        order = [row.reservation for row in self._turn.found.order]
-        if is_recorded(self._projection, ActivateDecision, order, name):
-            return []
-        return [self._turn.decision()]
+        said = self._turn.recorded.says(name, self._projection)
+        return [] if said else [self._turn.decision()]
 
     def _released(self, now_ms: int) -> Sequence[NewEntry]:
         """Reservations that are over with their run, or because it was preempted."""

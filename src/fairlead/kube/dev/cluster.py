@@ -98,13 +98,15 @@ class Cluster:
         self._prepare()
         self._start_server()
         self._report(f"API server: ready after {time.monotonic() - began:.1f} s")
-        self.run("kube-controller-manager", components.controller_manager())
+        if self.options.controllers:
+            self.run("kube-controller-manager", components.controller_manager())
         if self.options.scheduler:
             self.run("kube-scheduler", components.scheduler())
         if self.options.nodes:
             self.run("kwok", components.kwok(self.options))
         account = "/api/v1/namespaces/default/serviceaccounts/default"
-        self.wait_for(lambda: self.get(account) is not None, "the first service account")
+        if self.options.controllers:
+            self.wait_for(lambda: self.get(account) is not None, "the first service account")
         self._add_nodes()
         if self.options.real_node:
             self._start_real_node()
@@ -148,6 +150,12 @@ class Cluster:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def restart(self, name: str) -> None:
+        """kill -9, and start it again as it was; ready when it returns."""
+        self.end(name, signal.SIGKILL)
+        self.run(name)
+        self.wait_for(self._server_ready, "ready API server")
 
     def pids(self) -> dict[str, int]:
         """The processes of the cluster."""

@@ -33,6 +33,8 @@ class ClusterOptions:
     nodes: int = 0
     gpus: int = 8
     scheduler: bool = True
+    controllers: bool = True
+    """Off: the API server and etcd alone, as Kubernetes' own test environments are."""
     fsync: bool = False
     """Off: the cluster survives kill -9 but not a power cut, and starts a second earlier."""
     api_flags: tuple[str, ...] = ()

@@ -9,26 +9,30 @@ from collections.abc import Callable
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import ApiError, Document, KubeClient
-from fairlead.kube.gpu.conditions import Conditions, now
+from fairlead.kube.conditions import Conditions, now
+from fairlead.kube.gpu.announce import announcements
+from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.ports.ledger import Archived
 from fairlead.schema.objects import API_VERSION
+from fairlead.schema.times import format_time
 
 _PUBLIC = Author("kubernetes-mirror")
 """All readers see outcomes: under pseudonyms."""
-TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost")
+TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost", "Restarted")
 """Changes of a run that are Events: what its status shows for good needs none."""
 SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
+RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
+"""Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
+AS_LEASED = "AsLeased"
 EVENTS = {
     "run.cut": ("Preempted", "Warning"),
+    "pod.mismatch": ("PodMismatch", "Warning"),
     "lease.unfunded": ("Unfunded", "Warning"),
     "lease.funded": ("Funded", "Normal"),
-    "gpu.resolve.commit": ("PreemptionAnnounced", "Warning"),
-    "gpu.resolve.draw": ("PreemptionDecided", "Warning"),
-    "gpu.resolve.applied": ("PreemptionApplied", "Normal"),
     "reservation.state": ("ReservationChanged", "Normal"),
 }
 
@@ -42,11 +46,13 @@ class Mirror:
         plane: ControlPlane,
         sources: Sources,
         front: FrontEnd,
+        *,
+        auditor: Auditor,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._say = say
         self._client, self._plane, self._sources = client, plane, sources
-        self._front, self._leases = front, sources.leases
+        self._front, self._auditor, self._leases = front, auditor, sources.leases
         self._seq: int | None = None
         """The last entry that was looked at; None: nothing was compared yet."""
         self._objects: set[tuple[str, Key]] = set()
@@ -61,6 +67,9 @@ class Mirror:
         for pair, verdict in self._front.verdicts.items():
             if self._verdicts.get(pair) != verdict:
                 self._objects.add(pair)
+        for pair in self._verdicts.keys() - self._front.verdicts.keys():
+            del self._verdicts[pair]
+        self._take_audited()
         self._client.each(self._objects, lambda pair: self._show(*pair))
         found = {name: self._plane.objects.get("Lease", name) for name in self._lease_names}
         closed = {name for name, lease in found.items() if not _is_open(lease)}
@@ -73,6 +82,20 @@ class Mirror:
             self._lease_names = closed | opened
         self._client.each(self._outcomes, self._show_outcome)
 
+    def _take_audited(self) -> None:
+        changed, self._auditor.changed = self._auditor.changed, set()
+        for run in changed:
+            self._objects.add(("Run", Key(*kube_name(run))))
+            state = self._plane.committer.projection.live.get(run)
+            self._lease_names |= set() if state is None else state.leases.keys()
+
+    def _as_leased(self, made: Conditions, run: str) -> list[Document]:
+        """Told from the first finding on, and then that it is over."""
+        finding = self._auditor.findings.get(run)
+        if finding is not None:
+            return [made.row(AS_LEASED, finding.reason, finding.message, holds=False)]
+        return [made.row(AS_LEASED, AS_LEASED, "", holds=True)] if made.has(AS_LEASED) else []
+
     def _look(self) -> None:
         """What entries are about since the last turn; after a start, everything."""
         plane, last = self._plane, self._plane.seq
@@ -82,7 +105,7 @@ class Mirror:
             self._lease_names |= {row["metadata"]["name"] for row in plane.objects.list("Lease")}
             self._lease_names |= {key.name for key in self._leases.all()}
             self._outcomes |= set(sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:])
-            self._seq = last
+            self._seq = self._told_to(last)
         # One that was made although we were told otherwise is seen after its lease was closed.
         for key in self._leases.take_changed():
             if not _is_open(plane.objects.get("Lease", key.name)):
@@ -91,6 +114,12 @@ class Mirror:
             for event in page:
                 self._note(event)
                 self._seq = event["seq"]
+
+    def _told_to(self, last: int) -> int:
+        """Up to which entry Events are told for sure."""
+        since = format_time(self._plane.committer.now() - RECENT_MS)
+        recent = self._plane.events.read(max(0, last - RECENT_ENTRIES), RECENT_ENTRIES)
+        return next((event["seq"] - 1 for event in recent if event["time"] >= since), last)
 
     def _note(self, event: Document) -> None:
         about, kind, body = event["object"], event["kind"], event["body"]
@@ -103,6 +132,7 @@ class Mirror:
             seq = body.get("commit_seq", seq)
             if isinstance(seq, int):
                 self._outcomes.add(seq)
+            self._announce(event)
         if about is None or about["kind"] not in KINDS:
             return
         name = about["name"]
@@ -113,6 +143,17 @@ class Mirror:
             self._event(about["kind"], key, event["reason"] or reason, type, event)
         elif kind == "run.phase" and event["reason"] in TOLD:
             self._event("Run", key, event["reason"], "Warning", event)
+
+    def _announce(self, event: Document) -> None:
+        try:
+            found = announcements(self._plane, event)
+        except (Archived, Denied) as error:  # its entries can be read no more
+            self._say(f"entry {event['seq']} is not told: {error}")
+            return
+        for announcement in found:
+            told = {**event, "message": announcement.message}
+            key = Key(*kube_name(announcement.name))
+            self._event(announcement.kind, key, announcement.reason, "Warning", told)
 
     def _show(self, kind: str, key: Key) -> bool:
         """Whether the object shows its state now."""
@@ -131,7 +172,7 @@ class Mirror:
             status = dict(stored["status"])
             rows += status.get("conditions", ())
             if kind == "Run":
-                rows += made.of_run(status)
+                rows += [*made.of_run(status), *self._as_leased(made, name)]
             elif kind == "Reservation":
                 rows.append(made.of_reservation(status))
         elif not verdict.accepted:
@@ -177,8 +218,12 @@ class Mirror:
                 "spec": {field: value for field, value in spec.items() if value is not None},
             }
             shown = self._client.create(kind.path(namespace), document)
-        rows = [Conditions(shown).row("Open", lease["spec"]["reason"], "", holds=True)]
+        made, devices = Conditions(shown), self._auditor.devices.get(name, ())
+        rows = [made.row("Open", lease["spec"]["reason"], "", holds=True)]
+        rows += self._as_leased(made, lease["spec"]["run"])
         status, before = {**lease["status"], "conditions": rows}, shown.get("status", {})
+        if devices or "devices" in before:
+            status["devices"] = list(devices)
         if any(before.get(field) != value for field, value in status.items()):
             path = kind.path(namespace, name, "status")
             self._leases.put(self._client.patch(path, {"status": status}))

@@ -1,8 +1,9 @@
 """From a decision to closed leases: what a run gives back, and when its grace is over.
 
 run.cut        what an outcome reclaims from a run, in clear names; one entry per run
-lease.close    spares at once; groups of a shrunk run after it was notified and had its grace; all
-               of a preempted gang when its process is gone. Each cites the outcome
+lease.close    spares at once; groups of a shrunk run after it was notified and had its grace, or
+               when their pods are gone; all of a preempted gang when its process is gone. Each
+               cites the outcome
 """
 
 from collections.abc import Iterable, Iterator
@@ -101,7 +102,7 @@ def _cannot_shrink(run: str, width: int, why: str) -> Refused:
 
 
 def due_closures(projection: Projection, effects: Effects, now_ms: int) -> Iterator[NewEntry]:
-    """Leases whose time has come. A process is notified first, and has its grace."""
+    """Leases whose devices are free. A process is notified first, and has its grace."""
     at = Context(projection, now_ms)
     for run, state in sorted(projection.live.items()):
         reclaim = state.reclaim
@@ -112,8 +113,8 @@ def due_closures(projection: Projection, effects: Effects, now_ms: int) -> Itera
             if not process:
                 yield from end_preempted(at, run, end_ms=now_ms)
             continue
-        over = now_ms >= reclaim.due_ms and effects.was_notified(run, reclaim)
         for name, kind in sorted(reclaim.leases.items()):
-            if kind == DROP or over or not process:
-                lease, outcome = projection.leases[name], reclaim.outcome
+            lease, outcome = projection.leases[name], reclaim.outcome
+            free = kind == DROP or not process
+            if free or effects.has_released(run, reclaim, lease.slots, now_ms):
                 yield from close_lease(at, lease, kind, end_ms=now_ms, outcome=outcome)

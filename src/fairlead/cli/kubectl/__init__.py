@@ -1,0 +1,1 @@
+"""`kubectl runs` and `kubectl fairlead`: the commands of `fairlead` for a cluster."""

@@ -1,0 +1,214 @@
+"""What a Pod document says about CPU, in millicores by container. Reads documents; no requests."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fairlead.core.cpu import ResizeState
+from fairlead.kube.client import Document
+from fairlead.kube.kinds import GROUP
+
+PODS = "/api/v1/pods"
+SWITCH = f"{GROUP}/cpu"
+"""`off` leaves a pod alone."""
+ORIGINAL, RESIZE = f"{GROUP}/cpu-original", f"{GROUP}/cpu-resize"
+GOVERNED = f"{GROUP}/cpu-governed"
+"""A label of the pods that we resize; its annotation ORIGINAL is made with it."""
+NODE = f"{GROUP}/node"
+"""A label of PodAllocations."""
+MIRROR = "kubernetes.io/config.mirror"
+_ENDED = ("Succeeded", "Failed")
+_QUANTITY = re.compile(
+    r"([0-9]{0,18})(?:\.([0-9]{0,18}))?(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?", re.ASCII
+)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+def millicores(quantity: str) -> int:
+    """A quantity of CPU, rounded up as the API server does. Raises `ValueError`."""
+    found = _QUANTITY.fullmatch(quantity)
+    if found is None or not (found[1] or found[2]):
+        raise ValueError(f"{quantity!r} is no quantity of CPU")
+    whole, fraction, exponent, suffix = found.groups("")
+    tens = int(exponent or 0) + _DECIMAL.get(suffix, 0) + 3 - len(fraction)
+    binary = 1024 ** (_BINARY.index(suffix) + 1) if suffix in _BINARY else 1
+    digits = int(whole + fraction) * binary
+    return int(digits * 10**tens) if tens >= 0 else -(-digits // 10**-tens)
+
+
+def path_of(document: Document, sub: str = "") -> str:
+    meta = document["metadata"]
+    path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+    return f"{path}/{sub}" if sub else path
+
+
+def containers(pod: Document) -> Iterator[tuple[str, Document]]:
+    """Those that run as long as the pod does, each with its list in the spec."""
+    for container in pod["spec"]["containers"]:
+        yield "containers", container
+    for container in pod["spec"].get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            yield "initContainers", container
+
+
+def _quantities(pod: Document, kind: str, resource: str) -> dict[str, str | None]:
+    return {
+        container["name"]: ((container.get("resources") or {}).get(kind) or {}).get(resource)
+        for _, container in containers(pod)
+    }
+
+
+def amounts(pod: Document, kind: str) -> dict[str, int | None]:
+    """`limits` or `requests` of each container."""
+    rows = _quantities(pod, kind, "cpu").items()
+    return {name: None if given is None else millicores(given) for name, given in rows}
+
+
+def limits(pod: Document) -> dict[str, int]:
+    """What the spec asks for; of a pod that we may govern, so that each container has one."""
+    return {name: limit or 0 for name, limit in amounts(pod, "limits").items()}
+
+
+def requests(pod: Document) -> dict[str, int]:
+    return {name: request or 0 for name, request in amounts(pod, "requests").items()}
+
+
+def _statuses(pod: Document) -> Iterator[Document]:
+    status = pod.get("status", {})
+    for group in ("containerStatuses", "initContainerStatuses"):
+        yield from status.get(group) or ()
+
+
+def in_force(pod: Document) -> dict[str, int]:
+    """What the kubelet says that each container has; one that does not run has nothing."""
+    found = {}
+    for status in _statuses(pod):
+        quantity = ((status.get("resources") or {}).get("limits") or {}).get("cpu")
+        if quantity is not None:
+            found[status["name"]] = millicores(quantity)
+    return found
+
+
+def container_ids(pod: Document) -> dict[str, str]:
+    """The ids that the runtime gave those that run."""
+    rows = [status for status in _statuses(pod) if "running" in (status.get("state") or {})]
+    ids = {status["name"]: status.get("containerID", "").rpartition("//")[2] for status in rows}
+    return {name: found for name, found in ids.items() if found}
+
+
+def is_over(pod: Document) -> bool:
+    return pod.get("status", {}).get("phase") in _ENDED
+
+
+def is_seen(pod: Document) -> bool:
+    """Whether the kubelet has seen the spec as it is now."""
+    generation = pod["metadata"].get("generation", 0)
+    return bool(pod.get("status", {}).get("observedGeneration", generation) >= generation)
+
+
+def resize_state(pod: Document) -> ResizeState:
+    """From status alone: conditions, and the resources of every container."""
+    rows = pod.get("status", {}).get("conditions") or ()
+    held = {row["type"]: row.get("reason", "") for row in rows if row["status"] == "True"}
+    if not is_seen(pod):
+        return ResizeState.MOVING
+    if (why := held.get("PodResizePending")) is not None:
+        return ResizeState.INFEASIBLE if why == "Infeasible" else ResizeState.DEFERRED
+    if "PodResizeInProgress" in held:
+        return ResizeState.MOVING
+    spec, actual = limits(pod), in_force(pod)
+    same = all(actual.get(name) == limit for name, limit in spec.items())
+    return ResizeState.SETTLED if same else ResizeState.MOVING
+
+
+def left_alone(pod: Document) -> str | None:
+    """Why a pod's limits are not ours to set; None: they are."""
+    meta, spec = pod["metadata"], pod["spec"]
+    annotations = meta.get("annotations") or {}
+    policies = [row for _, c in containers(pod) for row in c.get("resizePolicy") or ()]
+    restarts = {row["restartPolicy"] for row in policies if row["resourceName"] == "cpu"}
+    reasons = {
+        "opted out": annotations.get(SWITCH) == "off",
+        "its QoS class is not Burstable": pod["status"].get("qosClass") != "Burstable",
+        "a static pod": MIRROR in annotations,
+        "it has CPU resources of the pod": "cpu" in _pod_resources(spec),
+        # Kubernetes takes a limit from no container that has one: it could not be put back.
+        "a container has no CPU limit": None in amounts(pod, "limits").values(),
+        "a container restarts when it is resized": restarts - {"NotRequired"} != set(),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _pod_resources(spec: Document) -> set[str]:
+    resources = spec.get("resources") or {}
+    return {name for kind in resources.values() if isinstance(kind, dict) for name in kind}
+
+
+def floors(pod: Document) -> dict[str, int]:
+    """The lowest limits that the API server takes: the requests, and a millicore more where limits
+    that are equal to them would make the pod one of the class Guaranteed."""
+    memory = [_quantities(pod, kind, "memory") for kind in ("limits", "requests")]
+    would = memory[0] == memory[1] and None not in memory[0].values()
+    return {name: request + would for name, request in requests(pod).items()}
+
+
+# -- what we write down with a pod ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PodResize:
+    """The annotation of a pod's last resize, made before it is sent."""
+
+    decision: str
+    """`NODE/NUMBER`: the entry of the node agent's record."""
+    unseen: dict[str, int]
+    """Limits that the kubelet may still put in force while it has not seen this one."""
+    first: bool
+    """No resize of this pod was in force before."""
+
+    def text(self) -> str:
+        row = {"decision": self.decision, "unseen": self.unseen, "first": self.first}
+        return json.dumps(row, separators=(",", ":"), sort_keys=True)
+
+
+def last_resize(pod: Document) -> PodResize | None:
+    """A text that is not ours counts as none: it is written anew with the next resize."""
+    text = (pod["metadata"].get("annotations") or {}).get(RESIZE, "")
+    try:
+        row = json.loads(text)
+        unseen = {str(name): int(limit) for name, limit in row["unseen"].items()}
+        return PodResize(str(row["decision"]), unseen, bool(row["first"]))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def original_text(pod: Document) -> str:
+    """The resources that the user gave each container, as they were."""
+    rows = {container["name"]: container.get("resources") or {} for _, container in containers(pod)}
+    return json.dumps(rows, separators=(",", ":"), sort_keys=True)
+
+
+def originals(pod: Document) -> dict[str, int] | None:
+    """The user's own limits; None where they were never frozen, or cannot be read any more."""
+    text = (pod["metadata"].get("annotations") or {}).get(ORIGINAL)
+    if text is None:
+        return None
+    try:
+        rows = json.loads(text)
+        return {
+            container["name"]: millicores(rows[container["name"]]["limits"]["cpu"])
+            for _, container in containers(pod)
+        }
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def resize_patch(pod: Document, wanted: dict[str, int]) -> Document:
+    """For `pods/resize`; refused where the pod has changed since we read it."""
+    rows: Document = {}
+    for group, container in containers(pod):
+        limit = {"limits": {"cpu": f"{wanted[container['name']]}m"}}
+        rows.setdefault(group, []).append({"name": container["name"], "resources": limit})
+    return {"metadata": {"resourceVersion": pod["metadata"]["resourceVersion"]}, "spec": rows}

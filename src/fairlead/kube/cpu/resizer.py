@@ -1,0 +1,363 @@
+"""The controller's part for CPU: PodAllocations become resizes, and limits in force conditions.
+
+What may be sent now is `core.cpu.next_resizes`' to say. Here pods are read, marked with their
+original resources and the decision before the first write, resized, and shown. Nothing is kept in
+memory that the next leader would miss: what is under way is in the pods' annotations and status.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fairlead.core.cpu import ResizePod, ResizeState, ResizeWait, held_limits, next_resizes
+from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient, gone
+from fairlead.kube.conditions import Conditions, now
+from fairlead.kube.cpu import pods as cpu_pods
+from fairlead.kube.cpu.pods import GOVERNED, ORIGINAL, RESIZE, PodResize
+from fairlead.kube.kinds import KINDS
+from fairlead.kube.watch import Key, Mirrored
+
+KIND = KINDS["PodAllocation"]
+FINAL = ("Infeasible", "Refused")
+"""What the kubelet or the API server refused is not sent again; another decision is."""
+Verdict = tuple[str, str]
+"""Reason and message of the condition `Applied`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A pod that is resized, or gets its own limits back (`allocation` None)."""
+
+    pod: Document
+    resize: ResizePod
+    allocation: Document | None
+    decision: str
+    held: bool
+    """Its decision asks for less than its requests."""
+
+    @property
+    def state(self) -> ResizeState:
+        return self.resize.state
+
+    @property
+    def moves(self) -> bool:
+        resize = self.resize
+        return resize.differs or resize.leaves or self.state is not ResizeState.SETTLED
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a pod and its PodAllocation come to, at these versions."""
+
+    versions: tuple[str, str]
+    case: _Case | None
+    verdict: Verdict
+    """Where there is no case, or none of an allocation."""
+
+
+class Resizer:
+    """A `Part` of the controller. With `restore_only` it puts limits back and sets none."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        wake: Callable[[], None],
+        say: Callable[[str], None],
+        *,
+        restore_only: bool = False,
+    ) -> None:
+        self._client, self._say, self._restore_only = client, say, restore_only
+        self._allocations = Mirrored(client, KIND.path(), wake)
+        self._pods = Mirrored(client, cpu_pods.PODS, wake, selector=GOVERNED)
+        self._told: dict[str, str] = {}
+        """The decision that an Event was made for, by pod."""
+        self._known: dict[str, _Read] = {}
+        """What was made of each pod in the last turn; nothing where that failed."""
+        self._busy: set[str] = {""}
+        """Nodes where something is under way; at first we do not know."""
+        self._begun = False
+
+    def sources(self) -> Sequence[Mirrored]:
+        return (self._allocations, self._pods)
+
+    def turn(self) -> None:
+        if not self._begun:  # all that our predecessor sent, before anything is counted
+            for source in self.sources():
+                source.refresh()
+            self._begun = True
+        changed = [bool(source.take_changed()) for source in self.sources()]
+        for source in self.sources():
+            source.take_gone()
+        if self._busy or any(changed):
+            self.resize()
+
+    def resize(self) -> None:
+        """Send what may be sent now, on nodes where something changed or is under way."""
+        allocations = self._allocations.all()
+        read, fresh = self._read(allocations)
+        nodes: dict[str, list[_Case]] = {}
+        for row in read.values():
+            if row.case is not None:
+                nodes.setdefault(row.case.pod["spec"]["nodeName"], []).append(row.case)
+        verdicts = {uid: read[uid].verdict for uid in fresh}
+        due, cases, capacities = set[str](), dict[str, _Case](), _capacities(allocations)
+        for node, on_it in nodes.items():
+            if node not in self._busy and not any(case.resize.uid in fresh for case in on_it):
+                continue
+            plan = next_resizes(capacities.get(node, 0), [case.resize for case in on_it])
+            due |= set(plan.send)
+            for case in on_it:
+                cases[case.resize.uid] = case
+                if case.allocation is not None:
+                    wait = plan.wait.get(case.resize.uid)
+                    verdicts[case.resize.uid] = _verdict(case, case.allocation, wait)
+        self._known, self._busy = {}, set(nodes) | {""}  # until all of this is done
+        try:
+            self._client.each(due, lambda uid: self._resize(cases[uid], verdicts))
+            self._release(cases)
+        finally:
+            self._show_all(allocations, cases, verdicts)
+        self._known = read
+        self._busy = {node for node, on_it in nodes.items() if any(case.moves for case in on_it)}
+        self._told = {uid: told for uid, told in self._told.items() if uid in read}
+
+    # -- reading
+
+    def _read(self, allocations: dict[Key, Document]) -> tuple[dict[str, _Read], set[str]]:
+        """Every pod that is ours to look at, and those that changed since the last turn."""
+        read: dict[str, _Read] = {}
+        fresh: set[str] = set()
+        governed = {pod["metadata"]["uid"]: pod for pod in self._pods.all().values()}
+        by_uid = {document["spec"]["uid"]: document for document in allocations.values()}
+        for uid in sorted(governed.keys() | by_uid.keys()):
+            versions = _version(governed.get(uid)), _version(by_uid.get(uid))
+            before = self._known.get(uid)
+            if before is not None and before.versions == versions and uid in governed:
+                read[uid] = before
+                continue
+            try:
+                pod = governed.get(uid) or self._find(by_uid[uid])
+                read[uid] = _Read(versions, *self._look(pod, by_uid.get(uid)))
+                fresh.add(uid)
+            except MISREAD as error:
+                self._say(f"CPU limits of pod {uid} are left as they are: {error!r}")
+        return read, fresh
+
+    def _look(
+        self, pod: Document | None, allocation: Document | None
+    ) -> tuple[_Case | None, Verdict]:
+        refused = "the pod is gone" if pod is None else _refuse(pod, allocation)
+        if refused is not None:
+            allocation = None
+        case = None
+        if pod is not None and pod["spec"].get("nodeName") and not cpu_pods.is_over(pod):
+            case = _case(pod, allocation)
+        if self._restore_only and case is not None and not case.resize.leaves:
+            case = None
+        return case, ("Ignored", refused or "the pod does not run")
+
+    def _find(self, allocation: Document) -> Document | None:
+        """A pod that has no label of ours yet."""
+        namespace, spec = allocation["metadata"]["namespace"], allocation["spec"]
+        pod = self._client.get(f"/api/v1/namespaces/{namespace}/pods/{spec['pod']}")
+        return pod if pod is not None and pod["metadata"]["uid"] == spec["uid"] else None
+
+    # -- writing
+
+    def _resize(self, case: _Case, verdicts: dict[str, Verdict]) -> bool:
+        """Mark the pod, then resize it. Both are refused if it changed since it was read: the next
+        turn looks again."""
+        wanted = dict(case.resize.wanted)
+        try:
+            pod = self._client.patch(cpu_pods.path_of(case.pod), _mark(case))
+            if wanted != case.resize.spec:
+                path, patch = cpu_pods.path_of(pod, "resize"), cpu_pods.resize_patch(pod, wanted)
+                pod = self._client.patch(path, patch, "strategic-merge")
+            self._pods.put(pod)
+        except ApiError as error:
+            if gone(error) or error.status == 409:
+                return True
+            if error.passes:
+                raise
+            verdicts[case.resize.uid] = ("Refused", error.message)
+        if case.held:
+            self._tell(case)
+        return True
+
+    def _release(self, cases: dict[str, _Case]) -> None:
+        """Take our marks from pods that have their own limits again."""
+        done = {
+            uid
+            for uid, case in cases.items()
+            if case.resize.leaves
+            and case.state is ResizeState.SETTLED
+            and case.resize.wanted == case.resize.spec
+        }
+        self._client.each(done, lambda uid: release(self._client, cases[uid].pod))
+
+    def _tell(self, case: _Case) -> None:
+        meta, uid = case.pod["metadata"], case.resize.uid
+        if self._told.get(uid) == case.decision:
+            return
+        self._told[uid] = case.decision
+        message = f"decision {case.decision} asks for less CPU than the pod requests"
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{meta['name'][:200]}.", "namespace": meta["namespace"]},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "uid": uid}
+            | {name: meta[name] for name in ("name", "namespace")},
+            "reason": "LimitHeldAtRequest",
+            "message": f"{message}: its limit stays at the request",
+            "type": "Warning",
+            "firstTimestamp": now(),
+            "lastTimestamp": now(),
+            "count": 1,
+            "source": {"component": "fairlead"},
+        }
+        self._client.create(f"/api/v1/namespaces/{meta['namespace']}/events", event)
+
+    # -- showing
+
+    def _show_all(
+        self,
+        allocations: dict[Key, Document],
+        cases: dict[str, _Case],
+        verdicts: dict[str, Verdict],
+    ) -> None:
+        changed = set()
+        status: dict[Key, Document] = {}
+        for key, document in allocations.items():
+            verdict, case = (
+                verdicts.get(document["spec"]["uid"]),
+                cases.get(document["spec"]["uid"]),
+            )
+            if verdict is None:
+                continue
+            reason, message = verdict
+            rows = Conditions(document)
+            row = rows.row("Applied", reason, message, holds=reason == "Applied")
+            total = sum(case.resize.actual.values()) if case else None
+            status[key] = {"conditions": [row], "limitMillicores": total}
+            before = document.get("status", {})
+            if any(before.get(name) != value for name, value in status[key].items()):
+                changed.add(key)
+        self._client.each(changed, lambda key: self._show(key, status[key]))
+
+    def _show(self, key: Key, status: Document) -> bool:
+        try:
+            self._allocations.put(self._client.patch(KIND.path(*key, "status"), {"status": status}))
+        except ApiError as error:
+            if not gone(error):
+                raise
+        return True
+
+
+def _version(document: Document | None) -> str:
+    return "" if document is None else str(document["metadata"]["resourceVersion"])
+
+
+def _refuse(pod: Document, allocation: Document | None) -> str | None:
+    """Why an allocation is not applied; a pod that was resized before gets its own limits back."""
+    if allocation is None:
+        return None
+    named, where = allocation["spec"], pod["spec"].get("nodeName")
+    if named["node"] != where:
+        return f"spec.node is {named['node']!r}, the pod is on {where!r}"
+    if (named["pod"], allocation["metadata"]["namespace"]) != tuple(
+        pod["metadata"][name] for name in ("name", "namespace")
+    ):
+        return f"spec.pod is {named['pod']!r}, the pod of that uid is {pod['metadata']['name']!r}"
+    return cpu_pods.left_alone(pod)
+
+
+def _case(pod: Document, allocation: Document | None) -> _Case | None:
+    """None: there is nothing to do with this pod."""
+    meta, spec, actual = pod["metadata"], cpu_pods.limits(pod), cpu_pods.in_force(pod)
+    own, last, state = (
+        cpu_pods.originals(pod),
+        cpu_pods.last_resize(pod),
+        cpu_pods.resize_state(pod),
+    )
+    adopted = GOVERNED in (meta.get("labels") or {}) and own is not None
+    if "deletionTimestamp" in meta or (allocation is None and not adopted):
+        wanted, leaves, held, decision = spec, False, False, ""
+        if not adopted:
+            return None
+    elif allocation is None:
+        wanted, leaves, held, decision = own or spec, True, False, "restore"
+    else:
+        decision = f"{allocation['spec']['node']}/{allocation['spec']['decision']}"
+        rows = {row["name"]: row["limitMillicores"] for row in allocation["spec"]["containers"]}
+        asked = {name: rows.get(name, limit) for name, limit in spec.items()}
+        floors = cpu_pods.floors(pod)
+        leaves, wanted = False, held_limits(asked, floors, own or spec)
+        held = sum(asked.values()) < sum(floors.values())
+        if state is ResizeState.INFEASIBLE or _is_final(allocation):
+            wanted = {name: actual.get(name, limit) for name, limit in spec.items()}
+    unseen = last.unseen if last and not cpu_pods.is_seen(pod) else {}
+    first = last is not None and last.first
+    resize = ResizePod(meta["uid"], wanted, spec, actual, state, adopted, first, unseen, leaves)
+    return _Case(pod, resize, allocation, decision, held)
+
+
+def _is_final(allocation: Document) -> bool:
+    """Whether this very decision was refused."""
+    for row in allocation.get("status", {}).get("conditions") or ():
+        if row["type"] == "Applied":
+            seen = row.get("observedGeneration") == allocation["metadata"]["generation"]
+            return seen and row["reason"] in FINAL
+    return False
+
+
+def _capacities(allocations: dict[Key, Document]) -> dict[str, int]:
+    """What the newest decision of each node divided."""
+    newest: dict[str, tuple[int, int]] = {}
+    for document in allocations.values():
+        spec = document["spec"]
+        row = (spec["decision"], spec["capacityMillicores"])
+        newest[spec["node"]] = max(row, newest.get(spec["node"], row))
+    return {node: capacity for node, (_, capacity) in newest.items()}
+
+
+def _verdict(case: _Case, allocation: Document, wait: ResizeWait | None) -> Verdict:
+    if case.state in (ResizeState.INFEASIBLE, ResizeState.DEFERRED):
+        return case.state.value.title(), _pending(case.pod)
+    if _is_final(allocation):
+        (row,) = allocation["status"]["conditions"]
+        return row["reason"], row["message"]
+    if wait is ResizeWait.ROOM:
+        return wait.value, "other pods of the node have not given up their part yet"
+    if case.state is ResizeState.SETTLED and not case.resize.differs:
+        return "Applied", "limits stay at the requests" if case.held else ""
+    return ResizeWait.IN_PROGRESS.value, ""
+
+
+def _pending(pod: Document) -> str:
+    rows = pod["status"].get("conditions") or ()
+    found = [row.get("message", "") for row in rows if row["type"] == "PodResizePending"]
+    return found[0] if found else ""
+
+
+def _mark(case: _Case) -> Document:
+    """Written before the resize: the user's own resources, once; the decision; what may still come
+    into force."""
+    meta, resize = case.pod["metadata"], case.resize
+    settled = resize.state is ResizeState.SETTLED
+    first = not resize.adopted or (resize.newcomer and not settled)
+    annotations = {RESIZE: PodResize(case.decision, resize.ceilings, first).text()}
+    if cpu_pods.originals(case.pod) is None:
+        annotations[ORIGINAL] = cpu_pods.original_text(case.pod)
+    named = {name: meta[name] for name in ("uid", "resourceVersion")}
+    return {"metadata": {**named, "labels": {GOVERNED: "true"}, "annotations": annotations}}
+
+
+def release(client: KubeClient, pod: Document) -> bool:
+    """Take our marks from a pod."""
+    named = {name: pod["metadata"][name] for name in ("uid", "resourceVersion")}
+    marks = {"labels": {GOVERNED: None}, "annotations": {ORIGINAL: None, RESIZE: None}}
+    try:
+        client.patch(cpu_pods.path_of(pod), {"metadata": {**named, **marks}})
+    except ApiError as error:
+        if not gone(error) and error.status != 409:
+            raise
+    return True
