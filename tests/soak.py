@@ -171,8 +171,10 @@ def kube_faults() -> dict[str, object]:
 
 
 def kube_crashes() -> dict[str, object]:
-    """A leader killed before and after each append of a resolve, and leaders that all die."""
-    _run_tests("tests/kube/test_crash_points.py", FAIRLEAD_KUBE_CRASHES=str(KUBE_CRASHES))
+    """A leader killed before and after each append of a resolve, leaders that all die, and leaders
+    that are halted in the middle of a request."""
+    for file in ("tests/kube/test_crash_points.py", "tests/kube/test_halted.py"):
+        _run_tests(file, FAIRLEAD_KUBE_CRASHES=str(KUBE_CRASHES))
     return {"appends": KUBE_CRASHES}
 
 

@@ -17,7 +17,7 @@ from fairlead.kube.dev.pins import AssetSet
 ROOT = Path(__file__).parents[2]
 CHART, BASE = ROOT / "deploy" / "chart" / "fairlead", ROOT / "deploy" / "kube" / "base"
 NAMESPACE, CONTROLLER = "fairlead", "fairlead-controller"
-USERS = f"system:serviceaccount:{NAMESPACE}:"
+USERS, GROUP = f"system:serviceaccount:{NAMESPACE}:", f"system:serviceaccounts:{NAMESPACE}"
 Right = tuple[str, str, str]
 """API group, resource and verb."""
 
@@ -59,8 +59,7 @@ class Audit:
 
 def start(programs: Programs, folder: Path) -> Iterator[Deployed]:
     log, policy = folder / "audit.log", folder / "policy.json"
-    group = f"system:serviceaccounts:{NAMESPACE}"
-    rule = {"level": "Metadata", "userGroups": [group], "omitStages": ["RequestReceived"]}
+    rule = {"level": "Metadata", "userGroups": [GROUP], "omitStages": ["RequestReceived"]}
     document = {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -103,6 +102,19 @@ def rendered(programs: Programs, **values: Any) -> list[dict[str, Any]]:
         programs, "helm", "template", "fairlead", str(CHART), "-n", NAMESPACE, *given(values)
     )
     return [row for row in yaml.safe_load_all(text) if row]
+
+
+def granted(programs: Programs, account: str, **values: Any) -> set[Right]:
+    """What the chart's roles of this name allow."""
+    return {
+        (group, resource, verb)
+        for row in rendered(programs, **values)
+        if row["kind"] in ("ClusterRole", "Role") and row["metadata"]["name"] == account
+        for rule in row["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
 
 
 def given(values: dict[str, Any]) -> list[str]:

@@ -3,12 +3,16 @@
 `kill_at`: it kills itself (SIGKILL) at that append to the ledger, from the first outcome's commit
 on, or with `from_start` from the first one of all; `when` before or after the append is durable.
 `skew_ms`: how far its clock is off. It says `append N` and the kinds for each that it counts.
+`halt_at`: it halts itself (SIGSTOP) once, when it is about to send the first request whose method
+and path match: it has made sure that it leads, and says `halts`.
 """
 
 import json
 import os
+import re
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from typing import Any
 from fairlead.compose import kube
 from fairlead.engine.gpu import Config
 from fairlead.host.clock import now_ms
+from fairlead.kube.client import KubeClient
 from fairlead.kube.election import Terms
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Draft, Entry
@@ -52,6 +57,18 @@ def watch_appends(
     return ledger
 
 
+def halt_once(pattern: str) -> None:
+    exchange, halted = KubeClient._exchange, threading.Lock()
+
+    def halting(self: KubeClient, method: str, path: str, *rest: Any) -> Any:
+        if re.search(pattern, f"{method} {path}") and halted.acquire(blocking=False):
+            say("halts")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return exchange(self, method, path, *rest)
+
+    KubeClient._exchange = halting  # type: ignore[method-assign]
+
+
 def main(given: dict[str, Any]) -> int:
     open_up, skew_ms = kube.open_up, given.get("skew_ms", 0)
     kube.now_ms = lambda: now_ms() + skew_ms  # type: ignore[assignment]
@@ -62,6 +79,8 @@ def main(given: dict[str, Any]) -> int:
         return watch_appends(ledger, **how)
 
     kube.open_up = opened  # type: ignore[assignment]
+    if "halt_at" in given:
+        halt_once(given["halt_at"])
     config = kube.KubeConfig(
         Path(given["data"]),
         Path(given["kubeconfig"]),

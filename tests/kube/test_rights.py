@@ -1,6 +1,7 @@
 """The accounts of the chart: no right is missing, and each is used."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ import yaml
 
 from fairlead.api.cluster_server import ClusterListen
 from fairlead.kube import queries
+from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.cpu.pods import SWITCH
 from fairlead.kube.kinds import crds
+from fairlead.kube.serving import ServingCertificate
 from tests.kube import charts
-from tests.kube.charts import BASE, CONTROLLER, NAMESPACE, Right
+from tests.kube.charts import BASE, CONTROLLER, NAMESPACE
 from tests.kube.cpu_world import SPACE, NodeAgent, Pods
 from tests.kube.test_api_server import get, port_of
 from tests.kube.world import World, made, node, run, team, until
@@ -28,25 +31,15 @@ def world(deployed: charts.Deployed, tmp_path: Path) -> Iterator[World]:
     made.clean()
 
 
-def granted(deployed: charts.Deployed, account: str) -> set[Right]:
-    """What the chart's roles of this name allow."""
-    return {
-        (group, resource, verb)
-        for row in charts.rendered(deployed.cluster.programs, cpu_enabled=True)
-        if row["kind"] in ("ClusterRole", "Role") and row["metadata"]["name"] == account
-        for rule in row["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
 def test_the_shipped_roles_are_what_controller_and_node_agent_need(
     deployed: charts.Deployed, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "KEEP_S", 1.0)
     account = charts.account(deployed.cluster, NAMESPACE, CONTROLLER, tmp_path)
     world.kubectl("-n", NAMESPACE, "delete", "leases", "--all")
+    for kind, end in (("secret", "tls"), ("configmap", "ca")):
+        name = f"{CONTROLLER}-{end}"
+        world.kubectl("-n", NAMESPACE, "delete", kind, name, "--ignore-not-found")
     audit = deployed.audit()
     world.apply(node("n1"), node("n2"), *team("team-a"), *team("team-b"))
     world.apply(run("gang", 16, groupGPUs=8))
@@ -73,12 +66,23 @@ def test_the_shipped_roles_are_what_controller_and_node_agent_need(
         world.kubectl("delete", "budget", "team-a")
         until(lambda: not world.names("queries"), "the Query is removed")
         _limit_a_pod(world, tmp_path)
+    _rotate(KubeClient(connection(account)), tmp_path)
     for name in (CONTROLLER, NODE_AGENT):
         rights, refused = audit.of(name)
-        allowed = granted(deployed, name)
+        allowed = charts.granted(deployed.cluster.programs, name, cpu_enabled=True)
         assert refused == []
         assert rights - allowed == set(), "allowed by something else than the shipped role"
         assert allowed - rights == set(), "never used"
+
+
+def _rotate(client: KubeClient, folder: Path) -> None:
+    """Issue the certificate, and two years later another one."""
+    for days in (0, 700):
+        now = datetime.now(UTC) + timedelta(days=days)
+        made = ServingCertificate(
+            client, NAMESPACE, CONTROLLER, folder / "tls", now=lambda now=now: now
+        )
+        made.turn()
 
 
 def _limit_a_pod(world: World, folder: Path) -> None:

