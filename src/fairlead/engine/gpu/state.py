@@ -81,7 +81,7 @@ class Reclaim(Struct):
     """
 
     outcome: int | None
-    """The resolve that decided it; None when its owner asked for it."""
+    """The resolve that decided it; None: its owner asked for it, or its node is out of service."""
     leases: dict[str, str]
     """Those that are still open, with the reason that they will end with."""
     preempts: bool
