@@ -26,6 +26,9 @@ from fairlead.kube.kinds import KINDS, crds
 Line = dict[str, Any]
 QPS, BURST = 50.0, 100
 GPUS = 8
+PREFIX = "fairlead-bench-"
+RAM = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where our ledger is: etcd, which is Kueue's memory, does not sync to disk here either."""
 SILENCE_S = 60.0
 """An arm that shows nothing new for so long is over: what is missing is in its figures."""
 HARNESS_QPS, HARNESS_BURST = 1000, 2000
@@ -36,7 +39,7 @@ WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/workloads"
 
 def fairlead(load: Load, *, limited: bool) -> Line:
     """Our controller; our harness creates the Runs."""
-    with started() as server, tempfile.TemporaryDirectory(prefix="fairlead-bench-") as data:
+    with started() as server, tempfile.TemporaryDirectory(prefix=PREFIX, dir=RAM) as data:
         client = server.client()
         _install(server, client, load)
         observer = Observer(connection(server.harness), KINDS["Run"].path(), CLASS, "Completed")
@@ -48,6 +51,7 @@ def fairlead(load: Load, *, limited: bool) -> Line:
             process = spawn(command, output=log, cwd=str(ROOT), ends_with_us=signal.SIGKILL)
             try:
                 _wait(lambda: b"leads" in (Path(data) / "log").read_bytes(), process)
+                _wait(lambda: _is_set_up(client, load), process)
                 server.watch_processes(controller=process.pid)
                 before = server.used()
                 threads = [
@@ -67,7 +71,7 @@ def fairlead(load: Load, *, limited: bool) -> Line:
 
 def kueue(load: Load, *, limited: bool) -> Line:
     """Kueue's minimal controller and its own harness, which creates and finishes the workloads."""
-    with started() as server, tempfile.TemporaryDirectory(prefix="fairlead-bench-") as out:
+    with started() as server, tempfile.TemporaryDirectory(prefix=PREFIX) as out:
         folder, programs = Path(out), server.cluster.programs
         bases = programs.data("kueue") / "config" / "components" / "crd" / "bases"
         server.cluster.kubectl("create", "-f", str(bases))
@@ -97,7 +101,7 @@ def kueue(load: Load, *, limited: bool) -> Line:
             try:
                 _follow(observer, load.workloads, controller)
                 figures = _figures(load, observer, server, before)
-                _wait(lambda: (folder / "summary.yaml").exists(), controller)
+                _wait((folder / "summary.yaml").exists, controller)
                 return figures | {"own_summary": _summary(folder / "summary.yaml")}
             finally:
                 observer.stop()
@@ -127,6 +131,14 @@ def _install(server: Server, client: KubeClient, load: Load) -> None:
     for number in range(load.quota * 5 // 4 // GPUS + 3):
         client.create("/api/v1/nodes", fake_node(number, GPUS))
     server.cluster.apply(load.for_fairlead())
+
+
+def _is_set_up(client: KubeClient, load: Load) -> bool:
+    """Whether every budget is accepted: until then there is nothing to admit with."""
+    found, _ = client.list(KINDS["Budget"].path())
+    held = [row for each in found for row in each.get("status", {}).get("conditions", ())]
+    accepted = [row for row in held if row["type"] == "Accepted" and row["status"] == "True"]
+    return len(accepted) == load.cohorts * load.queues
 
 
 def _create(server: Server, workloads: WorkloadSet) -> None:

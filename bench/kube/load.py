@@ -1,8 +1,8 @@
 """The load: Kueue's published baseline, or a smaller one of the same shape, for either side.
 
 5 cohorts of 6 queues with a quota of 20; each queue gets 350 small, 100 medium and 50 large
-workloads (1, 5, 20 GPUs; 200, 500, 1000 ms), one every 100, 500, 1200 ms. For Kueue a cohort may
-borrow; for Fairlead a queue is an owner with an envelope of 20 and a cohort is a family that shares.
+workloads (1, 5, 20 GPUs; 200, 500, 1000 ms), one every 100, 500, 1200 ms. In Kueue the queues of a
+cohort borrow; in Fairlead a queue is an owner with an envelope of 20, a cohort is a family.
 """
 
 from collections.abc import Iterator

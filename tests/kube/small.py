@@ -83,6 +83,7 @@ class Small:
         self.front.turn()
         self.plane.reconcile()
         self.mirror.turn()
+        self.mirror.wait()
 
     def node(self, name: str) -> Document:
         found = self.plane.objects.get("Node", name)

@@ -186,6 +186,6 @@ def test_an_outcome_that_cannot_be_read_is_left_out(
         raise error
 
     monkeypatch.setattr(small.plane.outcome_reports, "get", get)
-    small.mirror._outcomes.add(7)
+    small.mirror._note_outcome(7)
     small.turn()
-    assert not small.mirror._outcomes
+    assert not small.mirror._due

@@ -74,6 +74,10 @@ class Mirrored:
         with self._lock:
             return self._objects.get(key)
 
+    def known(self) -> list[Key]:
+        with self._lock:
+            return list(self._objects)
+
     def all(self) -> dict[Key, Document]:
         with self._lock:
             return dict(self._objects)
