@@ -16,7 +16,7 @@ import yaml
 from bench.kube.load import CLASS, CLASSES, Load, WorkloadSet, run
 from bench.kube.minimal_kueue import without_limit
 from bench.kube.observer import Observer
-from bench.kube.server import CONTROLLER, HARNESS, Server, started
+from bench.kube.server import CONTROLLER, HARNESS, Server, before_others, started
 from bench.timing import ROOT
 from fairlead.host.process import spawn
 from fairlead.kube.client import KubeClient, connection
@@ -49,9 +49,10 @@ def fairlead(load: Load, *, limited: bool) -> Line:
         command += ["--qps", str(QPS), "--burst", str(BURST)] if limited else []
         with open(Path(data) / "log", "wb") as log:
             process = spawn(command, output=log, cwd=str(ROOT), ends_with_us=signal.SIGKILL)
+            before_others(process.pid)
             try:
-                _wait(lambda: b"leads" in (Path(data) / "log").read_bytes(), process)
-                _wait(lambda: _is_set_up(client, load), process)
+                await_ready(lambda: b"leads" in (Path(data) / "log").read_bytes(), process)
+                await_ready(lambda: is_ready(client, load), process)
                 server.watch_processes(controller=process.pid)
                 before = server.used()
                 threads = [
@@ -64,14 +65,12 @@ def fairlead(load: Load, *, limited: bool) -> Line:
                 return _figures(load, observer, server, before)
             finally:
                 observer.stop()
-                _end(process)
-                if os.environ.get("BENCH_KEEP"):
-                    Path(os.environ["BENCH_KEEP"]).write_bytes((Path(data) / "log").read_bytes())
+                end(process)
 
 
 def kueue(load: Load, *, limited: bool) -> Line:
     """Kueue's minimal controller and its own harness, which creates and finishes the workloads."""
-    with started() as server, tempfile.TemporaryDirectory(prefix=PREFIX) as out:
+    with started(peers=True) as server, tempfile.TemporaryDirectory(prefix=PREFIX) as out:
         folder, programs = Path(out), server.cluster.programs
         bases = programs.data("kueue") / "config" / "components" / "crd" / "bases"
         server.cluster.kubectl("create", "-f", str(bases))
@@ -86,6 +85,7 @@ def kueue(load: Load, *, limited: bool) -> Line:
                 output=log,
                 ends_with_us=signal.SIGKILL,
             )
+            before_others(controller.pid)
             time.sleep(3)
             server.watch_processes(controller=controller.pid)
             before = server.used()
@@ -98,15 +98,16 @@ def kueue(load: Load, *, limited: bool) -> Line:
                 env={**os.environ, "KUBECONFIG": str(server.harness)},
                 ends_with_us=signal.SIGKILL,
             )
+            before_others(runner.pid)
             try:
                 _follow(observer, load.workloads, controller)
                 figures = _figures(load, observer, server, before)
-                _wait((folder / "summary.yaml").exists, controller)
+                await_ready((folder / "summary.yaml").exists, controller)
                 return figures | {"own_summary": _summary(folder / "summary.yaml")}
             finally:
                 observer.stop()
-                _end(runner)
-                _end(controller)
+                end(runner)
+                end(controller)
 
 
 def _summary(path: Path) -> Line:
@@ -133,7 +134,7 @@ def _install(server: Server, client: KubeClient, load: Load) -> None:
     server.cluster.apply(load.for_fairlead())
 
 
-def _is_set_up(client: KubeClient, load: Load) -> bool:
+def is_ready(client: KubeClient, load: Load) -> bool:
     """Whether every budget is accepted: until then there is nothing to admit with."""
     found, _ = client.list(KINDS["Budget"].path())
     held = [row for each in found for row in each.get("status", {}).get("conditions", ())]
@@ -223,7 +224,7 @@ def _curve(rows: list[Any], began: float, points: int = 120) -> Line:
     }
 
 
-def _wait(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def await_ready(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 120
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -231,7 +232,7 @@ def _wait(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(20)

@@ -107,10 +107,10 @@ class Load:
         }
         return {"cohorts": [{"className": "cohort", "count": self.cohorts, "queuesSets": [queues]}]}
 
-    def for_fairlead(self) -> Iterator[Document]:
+    def for_fairlead(self, quota: int = QUOTA) -> Iterator[Document]:
         """Namespaces, whose they are, and their budgets."""
         for cohort, queue in self.names():
-            envelope = {"name": "main", "flavor": "gpu", "concurrency": QUOTA}
+            envelope = {"name": "main", "flavor": "gpu", "concurrency": quota}
             yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": queue}}
             yield _made("OwnerBinding", queue, {"namespace": queue, "owner": queue})
             yield _made(

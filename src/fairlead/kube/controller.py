@@ -56,7 +56,10 @@ class ClusterController:
         self._open_plane, self._now_ms, self._image = open_plane, now_ms, image
         self._woken, self._stop = threading.Event(), threading.Event()
         wake = self._woken.set
-        made = {kind: Mirrored(client, KINDS[kind].path(), wake) for kind in WATCHED}
+        made = {
+            kind: Mirrored(client, KINDS[kind].path(), wake, packed=kind == "Run")
+            for kind in WATCHED
+        }
         self.sources = Sources(
             nodes=Mirrored(client, "/api/v1/nodes", wake),
             namespaces=Mirrored(client, "/api/v1/namespaces", wake),

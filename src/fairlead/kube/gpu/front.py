@@ -94,7 +94,7 @@ class FrontEnd:
             self._bindings_changed = not self._bind()
             self._waiting["Run"] |= self._refused("Run")
         for kind, waiting in self._waiting.items():
-            waiting.update(sources.of(kind).take_changed())
+            waiting.update(sources.of(kind).take_keys())
             for key in sorted(waiting):
                 if self._attempt(f"{kind} {'/'.join(key)}", partial(self._follow, kind, key)):
                     waiting.discard(key)

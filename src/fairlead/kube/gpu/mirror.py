@@ -244,7 +244,7 @@ class Mirror:
                 self._note_outcome(seq)
             self._seq = last
         # One that was made although we were told otherwise is seen after its lease was closed.
-        for key in self._leases.take_changed():
+        for key in self._leases.take_keys():
             if not self._is_open(key.name):
                 self._note_lease(key.name)
         while self._seq < last and (page := plane.events.read(self._seq, 1000)):
