@@ -147,10 +147,8 @@ class Mirror:
         free = [item for item in self._due if (item.kind, item.key) not in busy]
         if room <= 0 or not free:
             return
-        chosen = free
-        if len(free) > room:
-            oldest = free[: room // OLDEST]
-            chosen = oldest + heapq.nsmallest(room - len(oldest), free, key=self._due.__getitem__)
+        oldest = free[: room // OLDEST] if len(free) > room else []
+        chosen = oldest + heapq.nsmallest(room - len(oldest), free, key=self._due.__getitem__)
         ending = self._slots_that_end()
         for item in dict.fromkeys(chosen):
             if (item.kind, item.key) in busy:
