@@ -20,6 +20,7 @@ from bench.kube.load import RUNTIME
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.engine.gpu.committer import Committer, Decide
 from fairlead.host.clock import now_ms
+from fairlead.host.memory import keep_little
 from fairlead.kube.client import KubeClient, RateLimit, connection
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
@@ -78,6 +79,7 @@ def main() -> None:
     parser.add_argument("--pods", action="store_true", help="the product's executor")
     parser.add_argument("--timings", type=Path, help="where to write seconds of each decision")
     options = parser.parse_args()
+    keep_little()
     limit = RateLimit(options.qps, options.burst) if options.qps else None
     client = KubeClient(connection(options.kubeconfig), limit)
     election = Election(client, f"{socket.gethostname()}-{os.getpid()}", namespace="default")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fairlead.kube.client import KubeClient
 from fairlead.kube.gpu.front import FrontEnd
 from fairlead.ports.executor import Exit
 from tests.kube.small import Server, Small, put
@@ -21,7 +20,7 @@ class Later:
     def __init__(self, client: Server, monkeypatch: pytest.MonkeyPatch, *, room: int) -> None:
         self._taken: list[tuple[Write, Future[bool]]] = []
         monkeypatch.setattr(client, "submit", self._submit)
-        monkeypatch.setattr(KubeClient, "room", property(lambda _: room))
+        monkeypatch.setattr(client, "room", lambda span_s: room)
 
     def _submit(self, write: Write) -> Future[bool]:
         future: Future[bool] = Future()

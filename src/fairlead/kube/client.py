@@ -76,10 +76,9 @@ class RateLimit:
         self._lock = threading.Lock()
         self._tokens, self._at = float(burst), time.monotonic()
 
-    @property
-    def room(self) -> int:
-        """How many it lets through in about a second."""
-        return max(WRITERS, int(1.3 * self._per_s))
+    def room(self, span_s: float) -> int:
+        """How many it lets through in such a while."""
+        return max(WRITERS, int(span_s * self._per_s))
 
     def wait(self) -> None:
         with self._lock:
@@ -123,10 +122,10 @@ class KubeClient:
         for pool in (self._pool, self._showing):
             pool.shutdown(cancel_futures=True)
 
-    @property
-    def room(self) -> int:
-        """How many writes are worth handing over at once: what waits longer is outdated by then."""
-        return ROOM if self._limit is None else self._limit.room
+    def room(self, span_s: float) -> int:
+        """How many writes are worth handing over for such a while: what waits longer is outdated
+        by then."""
+        return ROOM if self._limit is None else self._limit.room(span_s)
 
     def submit(self, write: Callable[[], bool]) -> Future[bool]:
         """Beside the caller, and beside what `later` was given: what only shows something must not

@@ -5,6 +5,7 @@ compared once with what the cluster shows.
 """
 
 import heapq
+import time
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
@@ -41,6 +42,9 @@ EVENTS = {
 }
 
 
+GPUS_MAX = 10**9
+AHEAD_S = 1.3
+"""Writes for so long are handed over at once, or for half as long again as the last turn took."""
 OLDEST = 32
 """One in so many is the one that waits longest, whatever it is: nothing waits for ever."""
 
@@ -93,6 +97,7 @@ class Mirror:
         """What something happened to since the last turn."""
         self._under_way: dict[Item, Future[bool]] = {}
         self._events: dict[Item, tuple[str, Document]] = {}
+        self._turned_s = time.monotonic()
         self._verdicts: dict[tuple[str, Key], Acceptance] = {}
         self._phases: dict[Key, str] = {}
         """Those that are shown."""
@@ -142,7 +147,9 @@ class Mirror:
 
     def _hand_over(self) -> None:
         """The most important ones, as they are now."""
-        room = self._client.room - len(self._under_way)
+        now_s = time.monotonic()
+        span_s, self._turned_s = now_s - self._turned_s, now_s
+        room = self._client.room(max(AHEAD_S, 1.5 * span_s)) - len(self._under_way)
         busy = {(item.kind, item.key) for item in self._under_way}  # one write of each at a time
         free = [item for item in self._due if (item.kind, item.key) not in busy]
         if room <= 0 or not free:
@@ -162,8 +169,9 @@ class Mirror:
                 self._under_way[item] = self._client.submit(write)
 
     def _rank(self, item: Item) -> Rank:
-        """What is shown first: who may run, of these the widest; how runs ended; the finalizers of
-        runs that hold something; leases; who waits; what budgets have left."""
+        """What is shown first: who was preempted, then who may run, of these the widest; how runs
+        ended; the finalizers of runs that hold something; leases; who waits; what budgets have
+        left."""
         if item.part is Part.OBJECT and item.kind == "Run":
             return self._rank_of_run(item.key)
         if item.kind == "Budget":
@@ -179,7 +187,9 @@ class Mirror:
         if phase in admitted and shown not in admitted:
             gpus = self._plane.committer.projection.run_spec(engine_name(*key)).gpus
             return (0, -gpus, state.submitted_seq)
-        return (5 if phase == "Pending" and shown in ("", phase) else 1, 0, state.submitted_seq)
+        if phase == "Pending":
+            return (5 if shown in ("", phase) else 0, -GPUS_MAX, state.submitted_seq)
+        return (1, 0, state.submitted_seq)
 
     def _write_of(self, item: Item, ending: set[str]) -> Write | None:
         """How to show an item as it is now; None: later."""
