@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 OUT ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev planes up test check fast soak bench docs lock clean kube-assets
+.PHONY: help venv dev planes up test check fast soak bench docs lock clean kube-assets kube-base
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,11 @@ planes: venv ## what the dataplanes need: HAProxy and clang (Debian, as root), E
 kube-assets: venv ## find or build the programs of a Kubernetes cluster, once (11 minutes on 2 cores)
 	@$(BIN)/fairlead kube assets
 
+HELM = $$($(BIN)/fairlead kube assets --tools)/helm
+kube-base: venv ## derive deploy/kube/base from the chart, and the CRDs from the kinds
+	@$(BIN)/fairlead kube crds > deploy/kube/base/crds.yaml
+	@$(HELM) template fairlead deploy/chart/fairlead -n fairlead --set crds.enabled=false 2>/dev/null > deploy/kube/base/fairlead.yaml
+
 up: venv ## set up and run a small lab: a page on http://127.0.0.1:8470 (Ctrl-C stops it)
 	@$(BIN)/fairlead up --demo
 
@@ -69,6 +74,7 @@ bench: dev ## every benchmark; JSON and plots go to bench/results
 docs: dev ## regenerate the pictures and the command reference in docs from the running code
 	@$(BIN)/python docs/make_pictures.py
 	@$(BIN)/python docs/make_reference.py
+	@$(BIN)/python docs/make_chart.py
 
 lock: dev ## re-pin requirements/*.txt (hashes, no addresses)
 	@cd requirements && for f in run dev; do CUSTOM_COMPILE_COMMAND="make lock" \

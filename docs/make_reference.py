@@ -10,6 +10,9 @@ from pathlib import Path
 
 import click
 
+from fairlead.cli.kubectl.commands import OWN
+from fairlead.cli.kubectl.commands import runs as kubectl_runs
+from fairlead.cli.main import SETTINGS
 from fairlead.cli.main import main as fairlead
 
 PAGE = Path(__file__).parent / "reference" / "cli.md"
@@ -34,10 +37,16 @@ def leaves(
 
 
 def every_command() -> Iterator[tuple[str, click.Command, click.Context]]:
-    """All of `fairlead`."""
+    """All of `fairlead`, and what `kubectl runs` has besides."""
     yield from leaves(
         fairlead, click.Context(fairlead, info_name="fairlead", **fairlead.context_settings)
     )
+    context = click.Context(kubectl_runs, info_name="kubectl runs", **SETTINGS)
+    for name in OWN:
+        command = kubectl_runs.get_command(context, name)
+        if command is not None:
+            inner = click.Context(command, info_name=name, parent=context)
+            yield f"kubectl runs {name}", command, inner
 
 
 def paragraphs(command: click.Command) -> Iterator[tuple[bool, str]]:

@@ -43,6 +43,8 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),
     "kube": lambda: _kube(),  # noqa: PLW0108 - defined below
     "real-node": lambda: _real_node(),  # noqa: PLW0108 - defined below
+    "helm": lambda: _helm(),  # noqa: PLW0108 - defined below
+    "image": lambda: _image(),  # noqa: PLW0108 - defined below
 }
 
 
@@ -98,6 +100,18 @@ def _real_node() -> str | None:
     from tests.kube.real_nodes import missing_real_node  # noqa: PLC0415 - only where asked
 
     return missing_real_node()
+
+
+def _helm() -> str | None:
+    from tests.kube.charts import missing_tools  # noqa: PLC0415 - only where asked
+
+    return missing_tools()
+
+
+def _image() -> str | None:
+    from tests.kube.container_image import missing_image  # noqa: PLC0415 - only where asked
+
+    return missing_image()
 
 
 def _program(name: str, cure: str) -> str | None:

@@ -50,6 +50,7 @@ TRAFFIC_TICKS = 100_000
 KILLS = 1_000
 PLANE_KILLS = 500
 KUBE_SCHEDULES = 200
+KUBE_CRASHES = 20
 
 
 def cpu_clear_invariants() -> dict[str, object]:
@@ -164,11 +165,23 @@ def executor_kills() -> dict[str, object]:
 
 
 def kube_faults() -> dict[str, object]:
-    """200 schedules behind an API server that fails: each ends as it would have without faults."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/kube/test_faults.py"]
-    seeds = {"FAIRLEAD_KUBE_SEEDS": str(KUBE_SCHEDULES), "FAIRLEAD_STRICT": "1"}
-    subprocess.run(command, env={**os.environ, **seeds}, check=True, cwd=REPORT.parents[2])
+    """200 schedules of faults in a cluster: each ends as it would have without them."""
+    _run_tests("tests/kube/test_faults.py", FAIRLEAD_KUBE_SEEDS=str(KUBE_SCHEDULES))
     return {"schedules": KUBE_SCHEDULES}
+
+
+def kube_crashes() -> dict[str, object]:
+    """A leader killed before and after each append of a resolve, leaders that all die, and leaders
+    that are halted in the middle of a request."""
+    for file in ("tests/kube/test_crash_points.py", "tests/kube/test_halted.py"):
+        _run_tests(file, FAIRLEAD_KUBE_CRASHES=str(KUBE_CRASHES))
+    return {"appends": KUBE_CRASHES}
+
+
+def _run_tests(file: str, **settings: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", file]
+    env = {**os.environ, **settings, "FAIRLEAD_STRICT": "1"}
+    subprocess.run(command, env=env, check=True, cwd=REPORT.parents[2])
 
 
 SOAKS: dict[str, Callable[[], dict[str, object]]] = {
@@ -186,7 +199,8 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "node agent kills": node_kills,
     "control plane kills": control_plane_kills,
     "resolver in a random lab": resolver_model,
-    "faults of an API server": kube_faults,
+    "faults of a cluster": kube_faults,
+    "crashes in a resolve in a cluster": kube_crashes,
 }
 
 

@@ -14,7 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-from fairlead.cli.main import _run
+from fairlead.cli.main import main, run_command
 from tests.api.servers import Running
 
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
@@ -67,7 +67,7 @@ class Shell:
         sys.argv = ["fairlead", *arguments]
         try:
             with redirect_stdout(out), redirect_stderr(io.StringIO()):
-                code = _run()
+                code = run_command(main, "fairlead")
         finally:
             sys.argv = argv
             os.environ.clear()

@@ -25,7 +25,8 @@ class Behaviour:
 class Backends:
     """HTTP servers in one thread of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = HOST) -> None:
+        self._host = host
         self.behaviour: dict[str, Behaviour] = {}
         self.held = 0
         """Requests that are kept now."""
@@ -42,9 +43,9 @@ class Backends:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._serve(id, reader, writer)
 
-        server = self._do(asyncio.start_server(handle, HOST, 0))
+        server = self._do(asyncio.start_server(handle, self._host, 0))
         self._servers[id] = server
-        return Backend(id, HOST, server.sockets[0].getsockname()[1])
+        return Backend(id, self._host, server.sockets[0].getsockname()[1])
 
     def stop(self, id: str) -> None:
         """Close a backend and its connections; new ones to its port are refused from now on."""

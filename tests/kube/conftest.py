@@ -13,6 +13,7 @@ from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
 from fairlead.kube.dev.pins import AssetSet
 from fairlead.kube.kinds import crds
+from tests.kube import charts
 from tests.kube.small import Small
 from tests.kube.world import World
 
@@ -75,6 +76,14 @@ def only_real_node() -> Iterator[None]:
     """There is one real node per machine: test processes take turns."""
     with files.holding(Path(tempfile.gettempdir()) / "fairlead-tests-real-node.lock"):
         yield
+
+
+@pytest.fixture(scope="session")
+def deployed(
+    programs: Programs, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[charts.Deployed]:
+    """A cluster for the chart; shared by the session."""
+    yield from charts.start(programs, tmp_path_factory.mktemp("deployed"))
 
 
 @pytest.fixture

@@ -39,14 +39,21 @@ class Disasters:
         """`replicas`: a second one can take over while the first one lives."""
         return [*self._lasting, *self._at_once, *(["the leader is halted"] if replicas else [])]
 
-    def strike(self, name: str) -> None:
+    def strike(self, name: str, *others: str) -> None:
+        """One, and while it lasts the others."""
         if name == "the leader is halted":
             self._replicas.halt_leader()
         elif name in self._at_once:
             self._at_once[name]()
         else:
             with self._lasting[name]():
-                self._between(self._chance.uniform(1, 3))
+                self._between(self._chance.uniform(0, 2))
+                if others:
+                    self.strike(*others)
+                self._between(self._chance.uniform(0, 2))
+            return
+        if others:
+            self.strike(*others)
 
     def _kill(self) -> None:
         self._replicas.leader.kill()

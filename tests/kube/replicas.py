@@ -76,7 +76,8 @@ class Replicas:
         log = self._folder / f"log-{number}"
         command = [sys.executable, "-m", "tests.kube.replica", json.dumps(given)]
         with open(log, "ab") as output:
-            replica = Replica(spawn(command, output=output), log, writes)
+            process = spawn(command, output=output, ends_with_us=signal.SIGKILL)
+        replica = Replica(process, log, writes)
         self.all.append(replica)
         return replica
 
@@ -111,17 +112,21 @@ class Replicas:
                 60,
             )
         finally:
-            old.halted_until = time.monotonic()
-            os.kill(old.process.pid, signal.SIGCONT)
-        code = old.process.wait(60)
-        assert code == LEADS_NO_MORE, f"ended with {code}:\n{old.log[-2000:]}"
-        late = [
-            write
-            for write in old.writes
-            if write.time_s > old.halted_until and "/leases/fairlead" not in write.path
-        ]
+            late = self.wake(old)
         assert not late, f"a deposed leader wrote: {late}"
         self.start()
+
+    def wake(self, old: Replica) -> list[Write]:
+        """What a leader that was replaced writes when it goes on; it has to end by itself."""
+        began = old.halted_until = time.monotonic()
+        os.kill(old.process.pid, signal.SIGCONT)
+        code = old.process.wait(60)
+        assert code == LEADS_NO_MORE, f"ended with {code}:\n{old.log[-2000:]}"
+        return [
+            write
+            for write in old.writes
+            if write.time_s > began and "/leases/fairlead" not in write.path
+        ]
 
     def logs(self) -> str:
         return "\n".join(f"-- {i}: {each.log[-1500:]}" for i, each in enumerate(self.all))

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import ApiError, Connection, Document, KubeClient
+from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.front import FrontEnd
 from fairlead.kube.gpu.mirror import Mirror
@@ -67,7 +68,10 @@ class Small:
         self.executor = PodExecutor(self.client, self.sources, self.find_run, lambda: self.now_ms)
         self.plane = ControlPlane(MemoryLedger(time_ms=START), self.executor, lambda: self.now_ms)
         self.front = FrontEnd(self.client, self.plane, self.sources, say=self.said.append)
-        self.mirror = Mirror(self.client, self.plane, self.sources, self.front)
+        self.auditor = Auditor(self.client, self.plane, self.sources, self.executor)
+        self.mirror = Mirror(
+            self.client, self.plane, self.sources, self.front, auditor=self.auditor
+        )
 
     def add(self, owner: str, *runs: Document) -> None:
         namespace, binding, budget = team(owner)
@@ -82,6 +86,7 @@ class Small:
     def turn(self) -> None:
         self.front.turn()
         self.plane.reconcile()
+        self.auditor.turn()
         self.mirror.turn()
         self.mirror.wait()
 

@@ -1,107 +1,20 @@
 """PodAllocations become resizes: in order, verified, and taken back. The node agent is the test."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead.core.cpu import ResizeState
 from fairlead.kube.cpu import pods as cpu_pods
-from tests.kube.world import Document, World, made, node, until
-
-NODE, SPACE, C = "cpu-node", "team-cpu", 1000
-HOLD = {"sim.fairlead.dev/resize": "hold"}
-"""The kubelet of this pod is the test: KWOK acknowledges no resize of it."""
-
-
-class Pods:
-    """Pods on one node, and what a node agent would write about them."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.decision = world, 0
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}
-        world.apply(node(NODE), space)
-        account = ["-n", SPACE, "get", "serviceaccount", "default"]
-        until(lambda: "default" in world.kubectl(*account, check=False), "the namespace is ready")
-
-    def make(self, **limits: int) -> None:
-        self.world.apply(*(pod(name, limit) for name, limit in limits.items()))
-        self.running(*limits)
-
-    def running(self, *names: str) -> None:
-        for name in names:
-            until(lambda name=name: self.get(name)["status"].get("phase") == "Running", name)
-
-    def get(self, name: str) -> Document:
-        return self.world.get("pod", name, SPACE)
-
-    def uid(self, name: str) -> str:
-        return str(self.get(name)["metadata"]["uid"])
-
-    def decide(self, capacity: int = C, *, on: str = NODE, **limits: int) -> None:
-        """One decision of the node agent."""
-        self.decision += 1
-        rows = []
-        for name, limit in limits.items():
-            uid = self.uid(name)
-            spec = {"pod": name, "uid": uid, "node": on, "decision": self.decision}
-            spec |= {"capacityMillicores": capacity}
-            spec |= {"containers": [{"name": "main", "limitMillicores": limit}]}
-            rows.append(made("PodAllocation", uid, spec, SPACE))
-        self.world.apply(*rows)
-
-    def limit(self, name: str) -> int:
-        """What the spec asks for."""
-        return cpu_pods.limits(self.get(name))["main"]
-
-    def in_force(self, name: str) -> int:
-        return cpu_pods.in_force(self.get(name))["main"]
-
-    def reason(self, name: str) -> str:
-        found = self.world.get("podallocation", self.uid(name), SPACE)
-        rows = found.get("status", {}).get("conditions") or [{"reason": ""}]
-        return str(rows[0]["reason"])
-
-    def applied(self, **limits: int) -> None:
-        for name, limit in limits.items():
-            what = f"{name} has {limit}m: {self.world.spoken[-5:]}"
-            until(lambda name=name, limit=limit: self.in_force(name) == limit, what)
-            until(lambda name=name: self.reason(name) == "Applied", f"{name} is shown")
-
-    def annotate(self, name: str, *what: str) -> None:
-        self.world.kubectl("-n", SPACE, "annotate", "--overwrite", "pod", name, *what)
-
-    def acknowledge(self, name: str, **pending: str) -> None:
-        """As the kubelet says it: in force, or put off with a reason."""
-        found = self.get(name)
-        rows = [row for row in found["status"]["conditions"] if "Resize" not in row["type"]]
-        if pending:
-            row = {"type": "PodResizePending", "status": "True", **pending}
-            rows.append({**row, "lastTransitionTime": "2026-01-01T00:00:00Z"})
-        statuses = found["status"]["containerStatuses"]
-        if not pending:
-            statuses[0]["resources"] = found["spec"]["containers"][0]["resources"]
-        status = {"conditions": rows, "containerStatuses": statuses}
-        status["observedGeneration"] = found["metadata"]["generation"]
-        patch = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
-        self.world.kubectl("-n", SPACE, "patch", "pod", name, *patch)
-
-
-def pod(
-    name: str, limit: int, *, request: int = 50, annotations: dict[str, str] | None = None
-) -> Document:
-    resources = {"limits": {"cpu": f"{limit}m"}, "requests": {"cpu": f"{request}m"}}
-    container = {"name": "main", "image": "busybox", "resources": resources}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": SPACE, "annotations": annotations or {}},
-        "spec": {"nodeName": NODE, "containers": [container]},
-    }
+from tests.kube.cpu_world import HOLD, NODE, SPACE, NodeAgent, Pods, pod
+from tests.kube.world import Document, World, until
 
 
 @pytest.fixture
@@ -290,3 +203,44 @@ def _controller(world: World, folder: Path) -> "subprocess.Popen[bytes]":
     ]
     command += ["--data", str(folder / "killed"), "--kubeconfig", str(world.kubeconfig)]
     return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+
+def test_the_agent_follows_its_node_and_an_agent_without_state_takes_no_limit_for_the_users(
+    pods: Pods, tmp_path: Path
+) -> None:
+    """C is what the node may give, less the pods that are left alone; a PodAllocation that is
+    deleted is made again; after kill -9 and the loss of its state the pod's maximum is still the
+    user's own limit, and its record begins anew."""
+    agent, config = NodeAgent(pods.world, tmp_path), pods.world.kubeconfig
+    quota = agent.container(pods, "web", 800)
+    whole = {"cpu": "2", "memory": "64Mi"}
+    guaranteed = pod("guaranteed", 0)
+    guaranteed["spec"]["containers"][0]["resources"] = {"limits": whole, "requests": whole}
+    pods.world.apply(guaranteed)
+    pods.running("guaranteed")
+
+    def seen(name: str) -> Any:
+        return (agent.status() | agent.status()["pods"][0])[name]
+
+    def decision() -> int:
+        found = pods.world.get("podallocations", namespace=SPACE)["items"]
+        return int(found[0]["spec"]["decision"]) if found else -1
+
+    with agent.running(config, signal.SIGKILL):
+        until(lambda: decision() >= 0, "a PodAllocation")
+        assert seen("capacity_millicores") == 32_000 - 2_000
+        allocatable = {"status": {"allocatable": {"cpu": "16"}}}
+        patch = ("--subresource=status", "--type=merge", "-p", json.dumps(allocatable))
+        pods.world.kubectl("patch", "node", NODE, *patch)
+        until(lambda: seen("capacity_millicores") == 16_000 - 2_000, "the node gives less")
+        pods.world.kubectl("-n", SPACE, "delete", "pa", "--all")
+        until(lambda: decision() >= 0, "it is made again")
+        quota.write_text("20000 100000\n")
+        until(lambda: decision() > 5, "later decisions")
+        last = decision()
+    shutil.rmtree(agent.state)
+    pods.annotate("web", f"{cpu_pods.ORIGINAL}={cpu_pods.original_text(pods.get('web'))}")
+    with agent.running(config):
+        until(lambda: decision() < last, "the new record's numbers count")
+        assert seen("max_millicores") == 800
+        assert seen("limit_millicores") == 200

@@ -10,11 +10,14 @@ from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import ApiError, Connection, Document, KubeClient
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election, Terms
+from fairlead.kube.gpu.build import RunObject
+from fairlead.kube.gpu.pods import PodExecutor
 from fairlead.kube.watch import Key, Mirrored
-from fairlead.ports.executor import Executor
+from fairlead.ports.executor import Executor, Job
 from fairlead.ports.faults import TemporaryFault
 from tests.engine.gpu.worlds import START, MemoryLedger
-from tests.kube.small import Server, shown
+from tests.kube.small import Server, Small, put, shown
+from tests.kube.test_pods import rank_pod
 from tests.kube.world import node, until
 
 
@@ -149,3 +152,14 @@ def test_a_turn_that_lasts_longer_than_the_lease_loses_nothing() -> None:
     assert led == [True]
     assert leases.document is not None
     assert leases.document["spec"]["holderIdentity"] == "", "it resigned"
+
+
+def test_a_delete_that_comes_late_hits_no_later_pod(small: Small) -> None:
+    """The rank's name is used again as soon as the pod of an earlier start is gone."""
+    put(small.sources.pods, rank_pod("a", 0, 1, "Succeeded"))
+    plain = RunObject("u", {"spec": {"containers": [{"name": "main", "image": "x"}]}})
+    executor = PodExecutor(small.client, small.sources, lambda _: plain, lambda: START)
+    executor.start(Job("team-a.a.0123abcd.2", "team-a.a", "team-a", ("x",), ("n1#0",)))
+    until(lambda: executor._late, "it waits for the name")
+    (deleted,) = [body for method, _, body in small.client.sent if method == "DELETE"]
+    assert deleted == {"preconditions": {"uid": "u"}}

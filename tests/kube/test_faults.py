@@ -19,20 +19,21 @@ from fairlead.kube.client import connection
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
-from fairlead.kube.gpu.pods import DECISION
+from fairlead.kube.gpu.ranks import DECISION
 from fairlead.kube.kinds import crds
 from fairlead.ledger.place import open_for_reading
 from tests.kube.disasters import Disasters
 from tests.kube.faulty import Faults
 from tests.kube.replicas import Replicas
 from tests.kube.witness import Witness
-from tests.kube.world import World, node, run, team, until
+from tests.kube.world import World, made, node, run, team, until
 from tests.ledger.postgres_server import server
 
-RUNS, GPUS, STRIKES = 8, 4, 3
-SEEDS = range(int(os.environ.get("FAIRLEAD_KUBE_SEEDS", "4")))
+RUNS, GPUS, STRIKES, STAYING = 8, 4, 3, 10
+RESERVE = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
+SEEDS = range(int(os.environ.get("FAIRLEAD_KUBE_SEEDS", "3")))
 """`make soak` runs 200."""
-FATES = ("complete", "fail", "delete", "lose", "lose by force", "stay")
+FATES = ("complete", "fail", "delete", "lose", "lose by force", "stay", "stay", "stay")
 SHOWN = {"complete": "Completed", "stay": "Running"}
 """What becomes of a run by its fate; else it has failed."""
 
@@ -54,11 +55,11 @@ def own_cluster(programs: Programs, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def own_world(own_cluster: Cluster, tmp_path: Path) -> Iterator[World]:
-    made = World(own_cluster, tmp_path)
-    made.clean()
-    yield made
-    made.clean()
+def own_world(own_cluster: Cluster, tmp_path: Path) -> World:
+    """Cleaned before, not after: the cluster goes with the module."""
+    found = World(own_cluster, tmp_path)
+    found.clean()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ class Schedule:
         names = [f"r{i}" for i in range(RUNS)]
         self.fates = {name: chance.choice(FATES) for name in names}
         self.sizes = {name: chance.choice((1, 2, 3, 6)) for name in names}
-        room = 6
+        room = STAYING
         for name in names:  # what stays leaves room for the others
             room -= self.sizes[name] if self.fates[name] == "stay" else 0
             if room < 0 or (self.fates[name], self.sizes[name]) == ("stay", 6):
@@ -85,6 +86,11 @@ class Schedule:
     def submit(self, count: int) -> None:
         now, self.due = self.due[:count], self.due[count:]
         self._world.apply(*(run(name, self.sizes[name]) for name in now))
+
+    def reserve(self) -> None:
+        """A reservation of another team, for which what stays may have to go, until it is over."""
+        self.fates["big"] = "complete"
+        self._world.apply(run("big", 8, "team-b"), made("Reservation", "now", RESERVE, "team-b"))
 
     def play(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -105,7 +111,7 @@ class Schedule:
                 self._meet(name, fate)
 
     def _meet(self, name: str, fate: str) -> None:
-        world, own = self._world, ("-n", "team-a")
+        world, own = self._world, ("-n", namespace_of(name))
         if fate == "delete":
             world.kubectl(*own, "delete", "run", name, "--wait=false", check=False)
         elif fate == "lose":
@@ -114,11 +120,10 @@ class Schedule:
             how = ("--force", "--grace-period=0", "--wait=false")
             world.kubectl(*own, "delete", "pod", f"{name}-0", *how, check=False)
         else:
-            pods = world.get("pods", namespace="team-a")["items"]
-            for pod in pods:
+            code = 0 if fate == "complete" else 1
+            for pod in world.get("pods", namespace=own[1])["items"]:
                 if pod["metadata"]["labels"]["fairlead.dev/run"] == name:
-                    code = 0 if fate == "complete" else 1
-                    world.exit(pod["metadata"]["name"], code, check=False)
+                    world.exit(pod["metadata"]["name"], code, own[1], check=False)
 
     def ended(self) -> bool:
         """The end state of a world without faults."""
@@ -137,7 +142,7 @@ class Schedule:
         leases = {lease["spec"]["run"] for lease in world.get("gpuleases")["items"]}
         living = {
             pod["metadata"]["labels"]["fairlead.dev/run"]
-            for pod in world.get("pods", namespace="team-a")["items"]
+            for pod in world.get("pods")["items"]
             if pod["status"]["phase"] not in ("Succeeded", "Failed")
         }
         return leases == living == staying
@@ -154,11 +159,13 @@ def test_faults_change_nothing_in_the_end(
     """Runs of every fate end as they would have; no device is leased or used twice."""
     world, chance = own_world, random.Random(seed)
     ledger = new_database(request.getfixturevalue("database"), seed) if seed % 2 else None
-    world.apply(*(node(f"n{i}", gpus=GPUS) for i in (1, 2, 3, 4)), *team("team-a"))
+    world.apply(*(node(f"n{i}", gpus=GPUS) for i in (1, 2, 3, 4)))
+    world.apply(*team("team-a"), *team("team-b"))
     schedule, faults = Schedule(world, chance), Faults(seed, 0.05)
     to = connection(world.kubeconfig)
     replicas, witness = Replicas(to, faults, tmp_path, ledger), Witness(to, GPUS)
     disasters = Disasters(world, replicas, chance, schedule.play)
+    reserving = chance.choice((1, 2))
     struck = chance.sample(disasters.names(replicas=ledger is not None), STRIKES)
     with closing(replicas):
         try:
@@ -166,24 +173,31 @@ def test_faults_change_nothing_in_the_end(
                 replicas.start()
             schedule.submit(2)
             assert replicas.leader
-            for name in struck:
-                schedule.submit(2)
-                schedule.play(chance.uniform(0, 2))
-                disasters.strike(name)
+            for names in (struck[:1], struck[1:]):  # the last two at once
+                schedule.submit(3)
+                schedule.play(chance.uniform(0, 3))
+                if reserving == len(names):
+                    schedule.reserve()
+                disasters.strike(*names)
             schedule.play(1)
             faults.rate = 0.0
-            until(lambda: replicas.leader and schedule.ended(), "the end of a world without", 90)
-            world.kubectl("-n", "team-a", "delete", "runs", "--all", "--timeout=60s")
-            until(schedule.nothing_left, "nothing is left behind", 60)
+            until(lambda: replicas.leader and schedule.ended(), "the end of a world without", 180)
+            world.kubectl("delete", "reservations,runs", "-A", "--all", "--wait=false")
+            until(schedule.nothing_left, "nothing is left behind", 120)
+            for replica in replicas.all:
+                code = replica.end()
+                assert code in (0, 3, -9), f"ended with {code}:\n{replica.log[-2000:]}"
+            witness.stop()
+            check_ledger(ledger or str(replicas.data / "ledger.db"), witness, replicas)
         except AssertionError as error:
             facts = f"{struck}\n{schedule.fates}\n{world.picture()}\n{replicas.logs()}"
+            (tmp_path / "failure").write_text(f"seed {seed}: {error}\n{facts}")  # at once
             raise AssertionError(f"seed {seed}: {error}\n{facts}") from None
-        for replica in replicas.all:
-            code = replica.end()
-            assert code in (0, 3, -9), f"ended with {code}:\n{replica.log[-2000:]}"
-    witness.stop()
     assert faults.count > 0, "nothing failed: the test shows nothing"
-    check_ledger(ledger or str(replicas.data / "ledger.db"), witness, replicas)
+
+
+def namespace_of(run: str) -> str:
+    return "team-b" if run == "big" else "team-a"
 
 
 def new_database(address: str, seed: int) -> str:

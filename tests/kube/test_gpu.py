@@ -54,6 +54,36 @@ def test_a_rank_that_fails_ends_the_gang(world: World) -> None:
         until(lambda: "train-0" not in world.names("pods"), "the other rank is ended")
 
 
+def test_a_rank_that_exits_follows_its_failure_policy(world: World) -> None:
+    """The gang starts again on its devices, as often as the policy says; then it has failed."""
+    policy = {"maxRestarts": 1, "failExitCodes": [42]}
+    world.apply(node("n1"), node("n2"), *team("team-a"))
+    world.apply(run("train", 16, groupGPUs=8, failurePolicy=policy))
+    with world.controlled() as controller:
+        world.reach("train", "Running")
+        first = {pod["metadata"]["uid"] for pod in until(lambda: _bound(world), "both are bound")}
+        world.exit("train-1", 1)
+
+        def again() -> bool:
+            pods = _bound(world) or ()
+            return bool(pods) and not first & {pod["metadata"]["uid"] for pod in pods}
+
+        until(again, "both ranks are made again")
+        status = world.reach("train", "Running")
+        assert (status["restarts"], status["attempts"]) == (1, 2)
+        events = [event["reason"] for event in world.get("events", namespace="team-a")["items"]]
+        assert "Restarted" in events
+        world.exit("train-0", 1)
+        assert world.reach("train", "Failed")["exitCode"] == 1
+        world.apply(run("second", 8, failurePolicy=policy))
+        world.reach("second", "Running")
+        until(lambda: "second-0" in world.names("pods"), "its pod is there")
+        world.exit("second-0", 42)
+        assert world.reach("second", "Failed")["restarts"] == 0
+        kinds = [entry.kind for entry in plane_of(controller).committer.ledger.entries(0, 1000)]
+        assert kinds.count("gpu.restart") == 3
+
+
 @pytest.mark.parametrize(
     ("spec", "reason", "says"),
     [
@@ -152,30 +182,29 @@ def test_a_spare_replaces_a_deleted_node_and_nothing_else_does(world: World) -> 
         until(lambda: plane.objects.get("Node", "n1") is None, "the node is forgotten")
 
 
-def test_a_reservation_preempts_by_lottery_with_events(world: World) -> None:
-    world.apply(node("n1"), *team("team-a", gpus=8), *team("team-b", gpus=8))
-    for i in range(8):
-        world.apply(run(f"small-{i}", 1))
+def test_a_node_that_went_while_no_controller_ran_has_failed(world: World) -> None:
+    """Also where another one has its name by now: what ran on the one does not run there."""
+    world.apply(*(node(f"n{i}", gpus=4) for i in (1, 2, 3)), *team("team-a"))
+    world.apply(run("train", 8, groupGPUs=8, sparesPerGroup=4))
     with world.controlled():
-        for i in range(8):
-            world.reach(f"small-{i}", "Running")
-        reserve = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
-        world.apply(run("big", 4, "team-b"), made("Reservation", "soon", reserve, "team-b"))
-        world.reach("big", "Running", "team-b")
-        outcome = until(lambda: world.get("resolveroutcomes")["items"], "an outcome is shown")[0]
-        assert outcome["spec"]["deficitGPUs"] == 4
-        until(
-            lambda: world.get("resolveroutcomes")["items"][0]["status"]["stage"] == "applied",
-            "it is applied",
-        )
-        phases = [world.phase(f"small-{i}") for i in range(8)]
-        assert phases.count("Pending") == 4
-        reasons = [event["reason"] for event in world.get("events", namespace="team-a")["items"]]
-        assert reasons.count("Preempted") >= 4
-        devices = [
-            slot for lease in world.get("gpuleases")["items"] for slot in lease["spec"]["slots"]
-        ]
-        assert len(devices) == len(set(devices)) == 8
+        world.reach("train", "Running")
+        until(lambda: _bound(world), "both pods are bound")
+    world.kubectl("delete", "node", "n1")
+    world.apply(node("n1", gpus=4))
+    with world.controlled() as controller:
+        until(lambda: _on(world) == {"n2", "n3"}, "the ranks run on the other nodes")
+        assert world.reach("train", "Running")["attempts"] == 2
+        plane = plane_of(controller)
+        until(lambda: plane.objects.get("Node", "n1")["status"]["free"] == 4, "n1 serves again")
+    world.kubectl("delete", "node", "n2")
+    with world.controlled() as controller:
+        world.reach("train", "Pending")
+        plane = plane_of(controller)
+        until(lambda: plane.objects.get("Node", "n2") is None, "n2 is forgotten")
+
+
+def _on(world: World) -> set[str | None]:
+    return {pod["spec"].get("nodeName") for pod in world.get("pods")["items"]}
 
 
 def test_manifests_are_refused_by_the_server_itself(world: World) -> None:
@@ -217,6 +246,7 @@ def test_a_namespace_without_room_keeps_no_other_one_waiting(world: World) -> No
     with world.controlled() as controller:
         world.apply(run("stuck", 4))
         world.reach("stuck", "Running")
+        until(lambda: _not_made(world), "the run says why it has no pods")
         world.apply(run("fine", 4, "team-b"))
         world.reach("fine", "Running", "team-b")
         until(lambda: world.names("pods") == ["fine-0"], "the other run has its pod")
@@ -224,6 +254,14 @@ def test_a_namespace_without_room_keeps_no_other_one_waiting(world: World) -> No
         world.reach("fine", "Completed", "team-b")
         world.kubectl("-n", "team-a", "delete", "run", "stuck", "--timeout=20s")
         assert not plane_of(controller).objects.list("Lease")
+
+
+def _not_made(world: World) -> bool:
+    rows = world.get("run", "stuck", "team-a")["status"]["conditions"]
+    said = [
+        row["message"] for row in rows if row["type"] == "AsLeased" and row["status"] == "False"
+    ]
+    return any("exceeded quota" in message for message in said)
 
 
 def test_a_namespace_that_is_deleted_gives_its_devices_back(world: World) -> None:

@@ -116,7 +116,7 @@ def test_an_admin_asks_in_the_admin_namespace(world: World, tmp_path: Path) -> N
             "team-a",
             "team-b",
         }
-        scope = ("--scope", "flavor=H100", "--gpus", "6")
+        scope = ("--scope", "flavor=H100", "--gpus", "4")
         preview = json.loads(admin.runs("resolve", *scope, "--dry-run", "-o", "json").out)
         assert [row["run"] for row in preview["forecast"]["atRisk"]] == ["team-a.small"]
         admin.runs("resolve", *scope)

@@ -9,7 +9,8 @@ from fairlead.engine.gpu.values import NotFound
 from fairlead.kube.client import Document, decode
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
-from fairlead.kube.gpu.front import TEXT_MAX, whole
+from fairlead.kube.gpu.front import TEXT_MAX
+from fairlead.kube.gpu.ranks import whole
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.faults import Fault
@@ -75,11 +76,8 @@ def test_what_the_server_refuses_to_show_keeps_no_run_waiting(
         lambda: small.now_ms,
         say=small.said.append,
     )
-    controller.plane, controller._front, controller._mirror = (
-        small.plane,
-        small.front,
-        small.mirror,
-    )
+    controller.plane, controller._front = small.plane, small.front
+    controller.auditor, controller._mirror = small.auditor, small.mirror
     small.add("team-a", run("train", 8))
     put(small.sources.nodes, node("n1"))
     for _ in range(3):

@@ -1,86 +1,50 @@
-"""The controller with the rights of the shipped role: none is missing, and each is used."""
+"""The accounts of the chart: no right is missing, and each is used."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from fairlead.kube.dev.assets import Programs
-from fairlead.kube.dev.cluster import Cluster
-from fairlead.kube.dev.components import ClusterOptions
+from fairlead.api.cluster_server import ClusterListen
+from fairlead.kube import queries
+from fairlead.kube.cpu.pods import SWITCH
 from fairlead.kube.kinds import crds
+from tests.kube import charts
+from tests.kube.charts import BASE, CONTROLLER, NAMESPACE
+from tests.kube.cpu_world import SPACE, NodeAgent, Pods
+from tests.kube.test_api_server import get, port_of
 from tests.kube.world import World, made, node, run, team, until
 
-BASE = Path(__file__).parents[2] / "deploy" / "kube" / "base"
-ACCOUNT = "system:serviceaccount:fairlead:fairlead-controller"
-Right = tuple[str, str, str]
-"""API group, resource and verb."""
+pytestmark = pytest.mark.component("helm")
+NODE_AGENT = "fairlead-node"
 
 
 @pytest.fixture
-def audited(programs: Programs, tmp_path: Path) -> Iterator[tuple[World, Path]]:
-    """A cluster that writes down who did what."""
-    log, policy = tmp_path / "audit.log", tmp_path / "policy.json"
-    rule = {"level": "Metadata", "users": [ACCOUNT], "omitStages": ["RequestReceived"]}
-    document = {
-        "apiVersion": "audit.k8s.io/v1",
-        "kind": "Policy",
-        "rules": [rule, {"level": "None"}],
-    }
-    policy.write_text(json.dumps(document))
-    flags = (f"--audit-policy-file={policy}", f"--audit-log-path={log}")
-    options = ClusterOptions(nodes=1, gpus=0, api_flags=flags)
-    with Cluster(programs, tmp_path / "cluster", options) as cluster:
-        cluster.apply(crds())
-        cluster.kubectl("create", "namespace", "fairlead")
-        for row in _documents():
-            row["metadata"].setdefault("namespace", "fairlead")
-            cluster.apply([row])
-        yield World(cluster, tmp_path), log
+def world(deployed: charts.Deployed, tmp_path: Path) -> Iterator[World]:
+    charts.install(deployed.cluster, controller_replicas=0, cpu_enabled=True)
+    made = World(deployed.cluster, tmp_path)
+    yield made
+    made.clean()
 
 
-def _documents() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((BASE / "rbac.yaml").read_text()))
-
-
-def granted() -> set[Right]:
-    return {
-        (group, resource, verb)
-        for row in _documents()
-        if row["kind"] in ("ClusterRole", "Role")
-        and row["metadata"]["name"] == "fairlead-controller"
-        for rule in row["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
-def used(log: Path) -> tuple[set[Right], list[str]]:
-    """What was done, and what was refused."""
-    rights, refused = set(), []
-    for line in log.read_text().splitlines():
-        event = json.loads(line)
-        about = event["objectRef"]
-        resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-        right = (about.get("apiGroup", ""), resource, event["verb"])
-        rights.add(right)
-        if event["responseStatus"]["code"] in (401, 403):
-            refused.append(f"{right}: {event['responseStatus'].get('message')}")
-    return rights, refused
-
-
-def test_the_shipped_role_is_what_the_controller_needs(audited: tuple[World, Path]) -> None:
-    world, log = audited
-    account = world.cluster.kubeconfig_for(ACCOUNT, ("system:serviceaccounts",))
+def test_the_shipped_roles_are_what_controller_and_node_agent_need(
+    deployed: charts.Deployed, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "KEEP_S", 1.0)
+    account = charts.account(deployed.cluster, NAMESPACE, CONTROLLER, tmp_path)
+    world.kubectl("-n", NAMESPACE, "delete", "leases", "--all")
+    audit = deployed.audit()
     world.apply(node("n1"), node("n2"), *team("team-a"), *team("team-b"))
     world.apply(run("gang", 16, groupGPUs=8))
-    with world.controlled(kubeconfig=account, namespace="fairlead"):
+    with world.controlled(kubeconfig=account, namespace=NAMESPACE):
         world.reach("gang", "Running")
-    with world.controlled(kubeconfig=account, namespace="fairlead"):  # finds its pods again
+    listen = ClusterListen("127.0.0.1", 0)
+    # It finds its pods again.
+    with world.controlled(kubeconfig=account, namespace=NAMESPACE, listen=listen):
+        token = world.kubectl("-n", "team-a", "create", "token", "default").strip()
+        assert get(port_of(world), "/metrics", token)[0] == 403
+        world.apply(made("Query", "ask", {"method": "GET", "path": "/v1/budgets"}, "team-b"))
         reserve = {"run": "first", "earliestStart": "2026-01-01T00:00:00Z"}
         world.apply(run("first", 8, "team-b"), made("Reservation", "now", reserve, "team-b"))
         world.reach("first", "Running", "team-b")
@@ -89,14 +53,38 @@ def test_the_shipped_role_is_what_the_controller_needs(audited: tuple[World, Pat
         world.exit("first-0", 0, "team-b")
         world.reach("first", "Completed", "team-b")
         world.reach("gang", "Running")
+        until(lambda: world.get("pod", "gang-1", "team-a")["spec"].get("nodeName"), "it is bound")
         world.kubectl("delete", "node", "n2")
         until(lambda: world.phase("gang") != "Running", "the gang lost a node")
         world.kubectl("-n", "team-a", "delete", "run", "gang")
         world.kubectl("delete", "budget", "team-a")
-    rights, refused = used(log)
-    assert refused == []
-    assert rights - granted() == set(), "allowed by something else than the shipped role"
-    assert granted() - rights == set(), "never used"
+        until(lambda: not world.names("queries"), "the Query is removed")
+        _limit_a_pod(world, tmp_path)
+    for name in (CONTROLLER, NODE_AGENT):
+        rights, refused = audit.of(name)
+        allowed = charts.granted(deployed.cluster.programs, name, cpu_enabled=True)
+        assert refused == []
+        assert rights - allowed == set(), "allowed by something else than the shipped role"
+        assert allowed - rights == set(), "never used"
+
+
+def _limit_a_pod(world: World, folder: Path) -> None:
+    """The node agent as the DaemonSet starts it, on files that stand for the node's cgroups."""
+    pods, agent = Pods(world), NodeAgent(world, folder)
+    account = charts.account(world.cluster, NAMESPACE, NODE_AGENT, folder)
+    quota = agent.container(pods, "web", 800)
+    with agent.running(account):
+
+        def asked() -> int:
+            found = world.get("podallocations")["items"]
+            return found[0]["spec"]["containers"][0]["limitMillicores"] if found else 0
+
+        first = until(asked, "a PodAllocation")
+        quota.write_text(f"{first * 100} 100000\n")
+        until(lambda: asked() not in (0, first), "another limit")
+        until(lambda: pods.limit("web") < 800, "the pod is resized")
+        world.kubectl("-n", SPACE, "annotate", "pod", "web", f"{SWITCH}=off")
+        until(lambda: not asked(), "the PodAllocation is removed")
 
 
 def test_the_shipped_crds_are_generated() -> None:
@@ -104,5 +92,8 @@ def test_the_shipped_crds_are_generated() -> None:
     assert shipped == crds(), "run: fairlead kube crds > deploy/kube/base/crds.yaml"
 
 
-def test_no_role_has_a_wildcard() -> None:
-    assert "*" not in (BASE / "rbac.yaml").read_text()
+def test_no_role_has_a_wildcard(deployed: charts.Deployed) -> None:
+    rows = charts.rendered(deployed.cluster.programs)
+    roles = [row for row in rows if row["kind"] in ("ClusterRole", "Role")]
+    assert len(roles) >= 3
+    assert "*" not in str([row["rules"] for row in roles])

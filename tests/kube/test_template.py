@@ -92,6 +92,18 @@ def test_a_template_may_be_nested_as_pods_are() -> None:
             {"spec": {**PLAIN["spec"], "initContainers": [{"name": "i", "env": [ALL]}]}},
             "spec.template.spec.initContainers[0].env",
         ),
+        (
+            contained(envFrom=[{"prefix": "APP_"}, {"configMapRef": {"name": "a"}}]),
+            "spec.template.spec.containers[0].envFrom[1].prefix",
+        ),
+        (
+            contained(envFrom=[{"prefix": "NVIDIA_", "configMapRef": {"name": "a"}}]),
+            "spec.template.spec.containers[0].envFrom[0].prefix",
+        ),
+        (
+            {"spec": {**PLAIN["spec"], "volumes": [{"name": "fairlead-run"}]}},
+            "spec.template.spec.volumes[0].name",
+        ),
         (contained(args=["a" * BYTES_MAX]), "spec.template"),
         ({"x": nested(DEPTH_MAX), **PLAIN}, "spec.template"),
     ],
@@ -139,7 +151,10 @@ def test_a_container_without_devices_sees_none() -> None:
 
 @pytest.mark.parametrize(
     ("name", "gpus", "fits"),
-    [("train", 8, True), ("train.v2", 8, False), ("a" * 61, 10, True), ("a" * 61, 11, False)],
+    [
+        *[("train", 8, True), ("train.v2", 8, False), ("a" * 61, 10, True), ("a" * 61, 11, False)],
+        *[("1st", 1, True), ("1st", 2, False)],
+    ],
 )
 def test_a_runs_name_is_part_of_a_host_name(name: str, gpus: int, fits: bool) -> None:
     if fits:

@@ -8,7 +8,7 @@ import threading
 from typing import Any, NamedTuple
 
 from fairlead.kube.client import ApiError, Connection, Document, KubeClient
-from fairlead.kube.gpu.pods import GPU, JOB, LEASES, RUN
+from fairlead.kube.gpu.ranks import GPU, JOB, LEASES, RUN
 from fairlead.kube.kinds import KINDS
 from fairlead.ports.faults import Fault
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fairlead.api.cluster_server import ClusterListen
 from fairlead.compose.kube import KubeConfig, controller
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.kube.client import KubeClient, connection
@@ -96,6 +97,7 @@ class World:
         kubeconfig: Path | None = None,
         namespace: str | None = None,
         admin_namespace: str | None = None,
+        listen: ClusterListen | None = None,
         **engine: Any,
     ) -> Iterator[ClusterController]:
         """With a controller in a thread of this process."""
@@ -105,6 +107,7 @@ class World:
             kubeconfig or self.kubeconfig,
             namespace=namespace,
             admin_namespace=admin_namespace,
+            listen=listen,
             image="busybox",
             qps=None,
             engine=settings,

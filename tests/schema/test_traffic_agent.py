@@ -10,8 +10,10 @@ from fairlead.dataplane.ebpf.layout import SLOTS_MAX
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_agent import (
     EBPF_SLOTS_MAX,
+    KubeDocument,
     group_config,
     health_rules,
+    port_range,
     read_traffic_document,
     service_place,
 )
@@ -198,3 +200,32 @@ def test_services_are_name_and_port() -> None:
     """IPv6 addresses in brackets."""
     assert service_place("web.local:80") == ("web.local", 80)
     assert service_place("[::1]:80") == ("::1", 80)
+
+
+def kube(**settings: Any) -> bytes:
+    return json.dumps({"plane": "haproxy", "kube": {"listen": "10.0.0.1"}, **settings}).encode()
+
+
+def test_groups_of_a_cluster_are_not_listed() -> None:
+    """Flags are laid over the file field by field."""
+    document = read_traffic_document(kube(), {"kube": {"node": "n1"}})
+    assert document.kube == KubeDocument(node="n1", listen="10.0.0.1")
+    assert document.groups == []
+    assert port_range(document.kube.ports) == range(20000, 21000)
+    assert read_traffic_document(b"", {"plane": "ebpf", "kube": {}}).kube == KubeDocument()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"groups": GOOD["groups"]}, "groups: must be left out where RouteGroups"),
+        ({"kube": {}}, "kube.listen: is required on the haproxy plane"),
+        ({"kube": {"listen": "here"}}, "kube.listen: must be an IP address, got 'here'"),
+        ({"kube": {"listen": "::1", "ports": "9-1"}}, "kube.ports: must be two ports such as"),
+        ({"kube": {"listen": "::1", "ports": "80"}}, "kube.ports: must be two ports such as"),
+    ],
+)
+def test_a_bad_kube_section_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        read_traffic_document(kube(**settings), {})
+    assert message in str(refused.value)

@@ -202,9 +202,9 @@ class AccessGate:
         site = request.headers.get("sec-fetch-site", "none")
         if site not in ("none", "same-origin") and not (page and _followed_link(request)):
             raise Forbidden("cross-site requests are refused")
-        bearer = _bearer(request)
-        if bearer is not None:
-            author = self.access.author_of_token(bearer)
+        token = bearer(request)
+        if token is not None:
+            author = self.access.author_of_token(token)
             if author is None:
                 raise Unauthenticated("this token is unknown or was revoked")
             return author
@@ -226,7 +226,7 @@ def _followed_link(request: Request) -> bool:
     return all(request.headers.get(name) == value for name, value in wanted)
 
 
-def _bearer(request: Request) -> str | None:
+def bearer(request: Request) -> str | None:
     headers = request.headers.getlist("authorization")
     if not headers:
         return None

@@ -123,6 +123,8 @@ def _respond(service: Service, asker: Asker, ask: Ask) -> Response:
     )
     if endpoint.needs == "admin" and not asker.author.admin:
         raise Forbidden(f"{asker.author.user} is not an admin")
+    if path.get("verb") and path["kind"] == "Node":
+        raise Forbidden("nodes are Kubernetes' own: use kubectl cordon and kubectl drain")
     if asker.namespace is not None and rule is not None:
         call = rule.ask(asker, call)
     result = endpoint.handle(service, call)
@@ -270,12 +272,6 @@ def _own_manifest(asker: Asker, call: Call) -> Call:
     return replace(call, body=manifest)
 
 
-def _own_action(asker: Asker, call: Call) -> Call:
-    if call.path["kind"] != "Run":
-        raise Forbidden("nodes are Kubernetes' own: use kubectl cordon and kubectl drain")
-    return _own_name(asker, call)
-
-
 def _own_owner(asker: Asker, call: Call) -> Call:
     if call.query.owner != asker.owner:
         raise Forbidden(f"query.owner: must be the namespace's owner, {asker.owner!r}")
@@ -303,6 +299,6 @@ RULES: dict[str, Rule] = {
     "GET /v1/runs/{name}/forecast": Rule(_own_name, own_forecast),
     "GET /v1/reservations/{name}/forecast": Rule(_own_name, own_forecast),
     "POST /v1/plan": Rule(_own_manifest),
-    "POST /v1/objects/{kind}/{name}/actions/{verb}": Rule(_own_action, _own_change),
+    "POST /v1/objects/{kind}/{name}/actions/{verb}": Rule(_own_name, _own_change),
     "PUT /v1/nonces/{owner}": Rule(),
 }

@@ -8,17 +8,19 @@ from pathlib import Path
 from uuid import uuid4
 
 from fairlead.api.access import Access
+from fairlead.api.cluster_server import ClusterListen, ClusterServer, ControllerState
 from fairlead.api.queries import Ask, Asker, answer
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, Config, ControlPlane
 from fairlead.host.clock import now_ms
 from fairlead.host.memory import keep_little
 from fairlead.kube.client import KubeClient, RateLimit, connection
-from fairlead.kube.controller import ClusterController, Part
+from fairlead.kube.controller import ClusterController, ControllerPart
 from fairlead.kube.cpu.resizer import Resizer
 from fairlead.kube.election import Election, Terms
-from fairlead.kube.gpu.front import ADMIN
-from fairlead.kube.queries import Answer, Queries, Question
+from fairlead.kube.gpu.front import ADMIN, RUNS_MAX
+from fairlead.kube.queries import Queries, QueryAnswer, Question
+from fairlead.kube.reviews import Reviews
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.ports.executor import Executor
@@ -41,8 +43,12 @@ class KubeConfig:
     qps: float | None = 50.0
     """Requests to the API server a second; None: as many as it takes."""
     burst: int = 100
+    max_runs: int = RUNS_MAX
+    """Runs of a namespace that have not ended."""
     admin_namespace: str | None = None
     """Queries in this namespace are an admin's; None: there is none."""
+    listen: ClusterListen | None = None
+    """Where its HTTP server listens; None: it has none."""
     engine: Config = field(default_factory=Config)
     terms: Terms = field(default_factory=Terms)
 
@@ -75,16 +81,17 @@ def controller(
             served.service = Service(plane, ledger, access, lambda *_: [], now_ms)
             return plane
 
-        def queries(client: KubeClient, wake: Callable[[], None]) -> Part:
-            return Queries(
+        def queries(client: KubeClient, wake: Callable[[], None]) -> ControllerPart:
+            served.queries = Queries(
                 client,
                 wake,
                 answer=served.answer,
                 owner_of=lambda namespace: made.owner_of(namespace),  # noqa: PLW0108 - made below
                 admin_namespace=config.admin_namespace,
             )
+            return served.queries
 
-        def resizer(client: KubeClient, wake: Callable[[], None]) -> Part:
+        def resizer(client: KubeClient, wake: Callable[[], None]) -> ControllerPart:
             return Resizer(client, wake, say)
 
         made = ClusterController(
@@ -93,10 +100,43 @@ def controller(
             open_plane,
             now_ms,
             image=config.image,
+            runs_max=config.max_runs,
             parts=(resizer, queries),
             say=say,
         )
-        yield made
+        if config.listen is None:
+            yield made
+            return
+        bugs: list[BaseException] = []
+
+        def on_bug(error: BaseException) -> None:
+            bugs.append(error)
+            made.stop()
+
+        def state() -> ControllerState:
+            counters = {
+                "fairlead_kube_turns_total": made.turns,
+                "fairlead_kube_turn_failures_total": made.failures,
+                "fairlead_kube_requests_total": client.requests,
+                "fairlead_kube_queries_total": served.answered,
+                "fairlead_kube_pod_mismatches_total": made.auditor.mismatches
+                if made.auditor
+                else 0,
+            }
+            service = served.service if election.leads else None
+            return ControllerState(service, election.holder, made.synced, counters)
+
+        # A client of its own: who does not lead may not write, and a review is a POST.
+        reviews = Reviews(KubeClient(to))
+        server = ClusterServer(config.listen, state, reviews.of, on_bug)
+        server.start()
+        say(f"listens on {config.listen.host}:{server.port}")
+        try:
+            yield made
+        finally:
+            server.stop()
+        if bugs:
+            raise bugs[0]
 
 
 @dataclass(slots=True)
@@ -104,8 +144,13 @@ class Served:
     """The control plane as the API sees it, once this controller leads."""
 
     service: Service | None = None
+    queries: Queries | None = None
 
-    def answer(self, asked: Question) -> Answer:
+    @property
+    def answered(self) -> int:
+        return 0 if self.queries is None else self.queries.answered
+
+    def answer(self, asked: Question) -> QueryAnswer:
         if self.service is None:
             raise TemporaryFault("this controller does not lead yet")
         asker = Asker(ADMIN)
@@ -114,4 +159,4 @@ class Served:
             asker = Asker(author, asked.namespace)
         ask = Ask(asked.method, asked.path, asked.query, asked.body)
         result = answer(self.service, asker, ask)
-        return Answer(result.code, result.body.decode(), result.headers)
+        return QueryAnswer(result.code, result.body.decode(), result.headers)

@@ -87,8 +87,8 @@ def kube_node_agent(
     fault: Callable[[TemporaryFault], None],
 ) -> Agent:
     """An agent whose limits are PodAllocations. Reads the cluster before it returns."""
-    files = kube_files(document)
     node = _KubeNode(document, fault)
+    files = kube_files(document)
     node.roster.start()
     capacity = document.capacity_millicores or node.capacity()
     # The kubelet keeps the system's part out of `allocatable`.
@@ -99,7 +99,8 @@ def kube_node_agent(
         return node.allocations
 
     def turned(turn: CpuTurn, agent: Agent) -> None:
-        node.allocations.publish(turn.plan.capacity_millicores)
+        if turn.sequence is not None and not turn.observed_only:
+            node.allocations.publish(turn.sequence, turn.plan.capacity_millicores)
         now = node.roster.allocatable_millicores()
         governor = agent.loop.governor
         if now and not document.capacity_millicores and now != governor.config.node_millicores:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.engine.traffic import GroupRules, TickRound
+from fairlead.engine.traffic.loop import Orders
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.host.paths import state_directory
@@ -37,6 +38,8 @@ def traffic_agent(
     report: Callable[[TickRound, TrafficAgent], None],
     warn: Callable[[str], None],
     reload: Callable[[], TrafficDocument] | None = None,
+    drains: Callable[[], Orders] = dict,
+    apart: bool = False,
 ) -> TrafficAgent:
     directory = traffic_directory(document)
     name = document.node.name or os.uname().nodename
@@ -65,6 +68,8 @@ def traffic_agent(
         report=report,
         warn=warn,
         reload=again,
+        drains=drains,
+        apart=apart,
     )
 
 
@@ -140,6 +145,7 @@ def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
         rules,
         {backend.id: backend.node for backend in listed if backend.node is not None},
         looked_up=group.service is not None,
+        own_nodes=document.kube is not None,
     )
 
 

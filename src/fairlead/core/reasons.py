@@ -123,6 +123,16 @@ class ResizeReason(StrEnum):
     """No number of whole groups leaves that width."""
 
 
+class RestartReason(StrEnum):
+    """Whether a run whose command failed starts again, and if not, why."""
+
+    RESTARTS = "Restarts"
+    NONE_LEFT = "NoRestartsLeft"
+    """It was started again as often as its failure policy allows."""
+    EXIT_CODE = "FailExitCode"
+    """With this exit code it fails at once."""
+
+
 class QueueReason(StrEnum):
     """Why a run has its place in the queue."""
 

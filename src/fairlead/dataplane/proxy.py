@@ -24,7 +24,7 @@ from fairlead.dataplane import tables
 from fairlead.dataplane.tables import Active
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.files import replace
-from fairlead.ports.dataplane import Backend, Proto, RouteGroup
+from fairlead.ports.dataplane import Backend, GroupRefused, Proto, RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 Address = tuple[str, int]  # a virtual address and its port
@@ -69,8 +69,9 @@ def check_free(groups: Sequence[RouteGroup], ours: Collection[Address]) -> None:
                 probe.bind((group.vip, group.port))
                 probe.listen()  # a listener elsewhere is found only now
             except OSError as error:
-                raise PermanentFault(
-                    f"groups[{index}].vip: {group.vip} port {group.port}: {error.strerror}"
+                raise GroupRefused(
+                    group.name,
+                    f"groups[{index}].vip: {group.vip} port {group.port}: {error.strerror}",
                 ) from error
 
 
@@ -296,7 +297,7 @@ class ProxyDataplane(ABC):
         for index, group in enumerate(groups):
             if group.proto is not Proto.TCP:
                 problem = f"{group.proto} is not supported by {self.name}"
-                raise PermanentFault(f"groups[{index}].proto: {problem}")
+                raise GroupRefused(group.name, f"groups[{index}].proto: {problem}")
         self._install(groups)
         self._groups = {group.name: group for group in groups}
         self._log.keep({(escape(g.name), self._host(b)) for g in groups for b in g.backends})

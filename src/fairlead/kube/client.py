@@ -188,6 +188,12 @@ class KubeClient:
     def patch(self, path: str, patch: Any, kind: PatchType = "merge") -> Document:
         return self.request("PATCH", path, patch, f"application/{kind}-patch+json")
 
+    def apply(self, path: str, document: Document, *, manager: str) -> Document:
+        """Server-side apply: the fields of this document are the manager's, what it applied before
+        and leaves out now goes."""
+        query = urlencode({"fieldManager": manager, "force": "true"})
+        return self.request("PATCH", f"{path}?{query}", document, "application/apply-patch+yaml")
+
     def delete(self, path: str, options: Document | None = None) -> bool:
         """Whether there was something to delete."""
         try:

@@ -13,6 +13,9 @@ class Conditions:
         self._before = {row["type"]: row for row in rows}
         self._generation = document["metadata"]["generation"]
 
+    def has(self, type: str) -> bool:
+        return type in self._before
+
     def row(self, type: str, reason: str, message: str, *, holds: bool) -> Document:
         status, old = "True" if holds else "False", self._before.get(type)
         since = old["lastTransitionTime"] if old and old["status"] == status else now()

@@ -8,8 +8,9 @@ from typing import Protocol
 from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import KubeClient
 from fairlead.kube.election import Election
+from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.build import RunObject
-from fairlead.kube.gpu.front import FrontEnd
+from fairlead.kube.gpu.front import RUNS_MAX, FrontEnd
 from fairlead.kube.gpu.mirror import Mirror
 from fairlead.kube.gpu.pods import PODS, PodExecutor
 from fairlead.kube.gpu.ranks import RUN
@@ -25,7 +26,7 @@ SYNC_S = 60.0
 OpenPlane = Callable[[Executor], ControlPlane]
 
 
-class Part(Protocol):
+class ControllerPart(Protocol):
     """What the leader does in each turn besides runs, from copies of its own."""
 
     def sources(self) -> Sequence[Mirrored]: ...
@@ -33,7 +34,7 @@ class Part(Protocol):
     def turn(self) -> None: ...
 
 
-MakePart = Callable[[KubeClient, Callable[[], None]], Part]
+MakePart = Callable[[KubeClient, Callable[[], None]], ControllerPart]
 """Given the client, and what wakes the controller."""
 
 
@@ -49,11 +50,13 @@ class ClusterController:
         now_ms: Callable[[], int],
         *,
         image: str | None = None,
+        runs_max: int = RUNS_MAX,
         parts: Sequence[MakePart] = (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._client, self._election, self._say = client, election, say
-        self._open_plane, self._now_ms, self._image = open_plane, now_ms, image
+        self._open_plane, self._now_ms = open_plane, now_ms
+        self._image, self._runs_max = image, runs_max
         self._woken, self._stop = threading.Event(), threading.Event()
         wake = self._woken.set
         made = {
@@ -73,8 +76,10 @@ class ClusterController:
         self._parts = [make(client, wake) for make in parts]
         self._front: FrontEnd | None = None
         self._mirror: Mirror | None = None
+        self.auditor: Auditor | None = None
         self.plane: ControlPlane | None = None
-        self.turns = 0
+        self.turns, self.failures = 0, 0
+        self.synced = False
 
     def run(self) -> None:
         """Until `stop`, or until another one leads: then this process has to begin anew.
@@ -115,6 +120,7 @@ class ClusterController:
         for source in sources:
             if not source.wait(SYNC_S):
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
+        self.synced = True
         self._say("the cluster is read")
 
     def wake(self) -> None:
@@ -138,12 +144,14 @@ class ClusterController:
                 self._say("leads")
         except Fault as fault:
             self._say(f"is retried: {fault}")
-        plane, front, mirror = self.plane, self._front, self._mirror
-        if plane is None or front is None or mirror is None:
+        plane, front = self.plane, self._front
+        auditor, mirror = self.auditor, self._mirror
+        if plane is None or front is None or auditor is None or mirror is None:
             return
         # Each has its turn, whatever became of the one before: what cannot be read or shown must
         # not keep runs from ending.
-        turns = [front.turn, plane.reconcile, mirror.turn, *(part.turn for part in self._parts)]
+        turns = [front.turn, plane.reconcile, auditor.turn, mirror.turn]
+        turns += [part.turn for part in self._parts]
         done = [self._try(turn) for turn in turns]
         self.turns += all(done)
 
@@ -151,6 +159,7 @@ class ClusterController:
         try:
             turn()
         except Fault as fault:
+            self.failures += 1
             self._say(f"is retried: {fault}")
             return False
         return True
@@ -161,8 +170,18 @@ class ClusterController:
             self._client, self.sources, self._find, self._now_ms, self._woken.set
         )
         plane = self._open_plane(executor)
-        self._front = FrontEnd(self._client, plane, self.sources, image=self._image, say=self._say)
-        self._mirror = Mirror(self._client, plane, self.sources, self._front, self._say)
+        self._front = FrontEnd(
+            self._client,
+            plane,
+            self.sources,
+            image=self._image,
+            runs_max=self._runs_max,
+            say=self._say,
+        )
+        self.auditor = Auditor(self._client, plane, self.sources, executor, self._say)
+        self._mirror = Mirror(
+            self._client, plane, self.sources, self._front, auditor=self.auditor, say=self._say
+        )
         self.plane = plane
 
     def owner_of(self, namespace: str) -> str | None:

@@ -33,10 +33,12 @@ class Election:
         identity: str,
         *,
         namespace: str,
+        name: str = NAME,
         terms: Terms | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self.identity, self._namespace = client, identity, namespace
+        self._name = name
         self._terms, self._clock = terms or Terms(), clock
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._held_until = 0.0
@@ -65,15 +67,15 @@ class Election:
             self._held_until = 0.0
             patch = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
             with contextlib.suppress(Fault):  # they wait for our time to be over instead
-                self._client.patch(f"{self._path}/{NAME}", patch)
+                self._client.patch(f"{self._path}/{self._name}", patch)
 
     def _renew(self) -> None:
-        began, found = self._clock(), self._client.get(f"{self._path}/{NAME}")
+        began, found = self._clock(), self._client.get(f"{self._path}/{self._name}")
         try:
             if found is None:
                 self._client.create(self._path, self._document(None))
             elif self._may_take(found):
-                self._client.replace(f"{self._path}/{NAME}", self._document(found))
+                self._client.replace(f"{self._path}/{self._name}", self._document(found))
             else:
                 self._held_until, self.holder = 0.0, found["spec"]["holderIdentity"]
                 return
@@ -102,7 +104,7 @@ class Election:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         before = {} if found is None else found.get("spec", {})
         ours = before.get("holderIdentity") == self.identity
-        metadata: Document = {"name": NAME, "namespace": self._namespace}
+        metadata: Document = {"name": self._name, "namespace": self._namespace}
         if found is not None:
             metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
         return {

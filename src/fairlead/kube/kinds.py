@@ -22,6 +22,8 @@ from fairlead.schema.objects import (
     RunSpec,
     Time,
 )
+from fairlead.schema.route_group import EVERY_MS_MIN, RouteGroupSpec
+from fairlead.schema.traffic import AgentConfigDocument
 
 GROUP, VERSION = API_VERSION.split("/")
 _ITEMS_MAX, _TEXT_MAX = 1000, 4096
@@ -121,6 +123,8 @@ class KubeKind:
     namespaced: bool = True
     written: bool = True
     """Whether users write it; else it is the controller's."""
+    status: tuple[tuple[str, Document], ...] = ()
+    """Parts of the status that have a shape of their own."""
 
     def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
         """The address of the kind, of a namespace's objects, of one object, or a part of it."""
@@ -176,7 +180,7 @@ class KubeKind:
                 "kind": {"type": "string"},
                 "metadata": {"type": "object"},
                 "spec": spec,
-                "status": STATUS,
+                "status": {**STATUS, "properties": {**STATUS["properties"], **dict(self.status)}},
             },
         }
         if self.kind == "PodAllocation":
@@ -215,6 +219,26 @@ STATUS: Document = {
     "description": "What the controller says; the ledger is the truth.",
     "x-kubernetes-preserve-unknown-fields": True,
     "properties": {"conditions": CONDITIONS},
+}
+AGENTS: Document = {
+    "type": "array",
+    "description": "What the traffic agent of each node says; each writes its own.",
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["node", "dataplane"],
+    "items": {
+        "type": "object",
+        "required": ["node", "dataplane"],
+        "x-kubernetes-preserve-unknown-fields": True,
+        "properties": {
+            "node": {"type": "string"},
+            "dataplane": {"type": "string"},
+            "programmed": {"type": "boolean"},
+            "message": {"type": "string"},
+            "admission": {"type": "string"},
+            "observedGeneration": {"type": "integer", "format": "int64"},
+            "backends": {"type": "integer", "format": "int64"},
+        },
+    },
 }
 
 _PHASE = ("Phase", "string", ".status.phase")
@@ -302,6 +326,21 @@ KINDS = {
             written=False,
         ),
         KubeKind(
+            "RouteGroup",
+            "routegroups",
+            ("rg",),
+            RouteGroupSpec,
+            (
+                ("Service", "string", ".spec.service.name"),
+                ("Dataplane", "string", ".spec.dataplane"),
+                ("Address", "string", ".status.address"),
+                ("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].reason'),
+                ("Programmed", "string", '.status.conditions[?(@.type=="Programmed")].status'),
+                ("Backends", "integer", ".status.backends"),
+            ),
+            status=(("nodes", AGENTS),),
+        ),
+        KubeKind(
             "PodAllocation",
             "podallocations",
             ("pa",),
@@ -340,7 +379,10 @@ def crds() -> list[Document]:
 
 def structural(struct: type[msgspec.Struct]) -> Document:
     """The schema of a type as Kubernetes wants it: no references, no unions with null, RE2."""
-    (top,), components = msgspec.json.schema_components([struct])
+    (top, config), components = msgspec.json.schema_components([struct, AgentConfigDocument])
+    if struct is RouteGroupSpec:
+        # A file's parameters are checked by name when it is read; here the API server does it.
+        components["RouteGroupSpec"]["properties"]["config"] = config
     spec = _inline(top, components)
     if struct is RunSpec:
         # The owner follows from the namespace; one that is written must be the same.
@@ -376,7 +418,7 @@ def _inline(schema: Any, components: Document) -> Document:
         kept.setdefault("maxItems", _ITEMS_MAX)
         kept["items"] = _inline(schema["items"], components)
     elif "enum" in schema:
-        kept["type"] = "string"
+        kept |= {"type": "string", "enum": list(schema["enum"])}  # a copy: YAML would refer to it
     elif schema.get("type") == "string":
         kept.setdefault("maxLength", _TEXT_MAX)
         if "pattern" in kept:
@@ -391,6 +433,8 @@ def _rules(kind: str, spec: Document) -> list[Document]:
     """What fields say of each other, and what may not be changed."""
     if kind == "Budget":
         return [_fixed("owner", required=True)]
+    if kind == "RouteGroup":
+        return _ROUTE_GROUP_RULES
     if kind == "PodAllocation":
         once = "self.containers.all(c, self.containers.exists_one(d, d.name == c.name))"
         return [
@@ -413,6 +457,30 @@ def _rules(kind: str, spec: Document) -> list[Document]:
         },
         *(_fixed(name, required=name in required) for name in fixed),
     ]
+
+
+_ROUTE_GROUP_RULES: list[Document] = [
+    {
+        "rule": "(self.dataplane == 'ebpf') != has(self.port)",
+        "message": "port is required on a proxy, and must be left out on ebpf",
+    },
+    {
+        "rule": "self.dataplane == 'ebpf' || !has(self.proto) || self.proto == 'tcp'",
+        "message": "proto must be tcp on a proxy",
+    },
+    *(
+        {
+            "rule": f"!has(self.{part}) || !has(self.{part}.{name})"
+            f" || self.{part}.{name} >= {EVERY_MS_MIN}",
+            "message": f"{part}.{name} must be at least {EVERY_MS_MIN}",
+        }
+        for part, name in (
+            ("scrape", "every_ms"),
+            ("check", "every_ms"),
+            ("isolation", "probe_every_ms"),
+        )
+    ),
+]
 
 
 def _fixed(name: str, *, required: bool) -> Document:

@@ -1,7 +1,7 @@
 """Queries: requests of the HTTP API that are asked through the API server.
 
-It says who asks: whoever may create a Query in a namespace acts for the namespace's owner, and in
-the admin namespace for all. docs/decisions/0046 tells why there is no second way in.
+Its RBAC decides who asks: a user who may create Queries in a namespace acts for the namespace's
+owner, and in the admin namespace for all. docs/decisions/0046 tells why there is no second way in.
 """
 
 import json
@@ -35,7 +35,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryAnswer:
     """As over HTTP: a status code, headers and a body."""
 
     code: int
@@ -51,7 +51,7 @@ class Queries:
         client: KubeClient,
         wake: Callable[[], None],
         *,
-        answer: Callable[[Question], Answer],
+        answer: Callable[[Question], QueryAnswer],
         owner_of: Callable[[str], str | None],
         admin_namespace: str | None = None,
         clock_s: Callable[[], float] = time.monotonic,
@@ -61,10 +61,11 @@ class Queries:
         self._source = Mirrored(client, KINDS["Query"].path(), wake)
         self._seen_s: dict[Key, float] = {}
         self._waiting: set[Key] = set()
-        self._answers: dict[tuple[Key, str], Answer] = {}
+        self._answers: dict[tuple[Key, str], QueryAnswer] = {}
         """Those that are not written yet, by uid: what was done is not done again."""
         self._earlier: set[Key] | None = None
         """Those that were there when this process began."""
+        self.answered = 0
 
     def sources(self) -> Sequence[Mirrored]:
         return [self._source]
@@ -111,9 +112,10 @@ class Queries:
             if error.status != 404:
                 return False
         self._answers.pop(made, None)
+        self.answered += 1
         return True
 
-    def _ask(self, key: Key, document: Document) -> Answer:
+    def _ask(self, key: Key, document: Document) -> QueryAnswer:
         admin = key.namespace == self._admin_namespace
         owner = None if admin else self._owner_of(key.namespace)
         if owner is None and not admin:
@@ -144,6 +146,6 @@ class Queries:
         return True
 
 
-def problem(code: int, reason: str, message: str) -> Answer:
+def problem(code: int, reason: str, message: str) -> QueryAnswer:
     error = {"error": {"code": reason, "path": None, "message": message}}
-    return Answer(code, json.dumps(error))
+    return QueryAnswer(code, json.dumps(error))

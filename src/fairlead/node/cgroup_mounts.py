@@ -246,16 +246,19 @@ def host_at(folder: Path) -> CgroupHost:
     """
     if "cpu" in _text_or_empty(folder / "cgroup.controllers").split():
         return CgroupHost(2, folder, None, folder)
-    found = [path for name in ("cpu", "cpu,cpuacct") if _is_hierarchy(path := folder / name)]
-    if not found:
+    cpu, usage = (_hierarchy(folder, name) for name in ("cpu", "cpuacct"))
+    if cpu is None:
         cure = "mount the host's /sys/fs/cgroup there"
         raise NoCpuController(f"{folder} has no cgroups with the cpu controller", cure)
-    usage = [path for name in ("cpuacct", "cpu,cpuacct") if _is_hierarchy(path := folder / name)]
-    return CgroupHost(1, found[0], usage[0] if usage else None, None)
+    return CgroupHost(1, cpu, usage, None)
 
 
-def _is_hierarchy(path: Path) -> bool:
-    return (path / "cgroup.procs").exists()
+def _hierarchy(folder: Path, controller: str) -> Path | None:
+    """Where `cpu` and `cpuacct` are one hierarchy their names are links to it."""
+    for name in (controller, "cpu,cpuacct"):
+        if (folder / name / "cgroup.procs").exists():
+            return (folder / name).resolve()
+    return None
 
 
 def below(root: Path, point: str) -> Path:

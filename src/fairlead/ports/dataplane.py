@@ -18,6 +18,7 @@ from typing import Protocol
 
 from fairlead.core.traffic.limits import Limits, Split
 from fairlead.core.traffic.sighting import GroupSeen
+from fairlead.ports.faults import PermanentFault
 
 SCHEMA_VERSION = 4
 """Of the tables and maps that an agent and a dataplane share: they must agree before a flip."""
@@ -74,6 +75,14 @@ class Table:
 
 class Stale(Exception):
     """The dataplane is in hold or fallback, or the epoch is not newer: nothing was applied."""
+
+
+class GroupRefused(PermanentFault):
+    """This group cannot be served here; nothing was changed, and the others could be."""
+
+    def __init__(self, group: str, message: str) -> None:
+        super().__init__(message)
+        self.group = group
 
 
 class Dataplane(Protocol):

@@ -408,6 +408,11 @@ def decide_resize(document: Any) -> dict[str, Any]:
     return STYLE.from_core(gpu.resize(STYLE.to_core(gpu.ResizeRequest, document)))
 
 
+def decide_restart(document: Any) -> dict[str, Any]:
+    """Decide whether a run whose command failed starts again."""
+    return STYLE.from_core(gpu.restart(STYLE.to_core(gpu.RunFailure, document)))
+
+
 def decide_refund(document: Any) -> dict[str, Any]:
     """Decide which leases of a budget lose their funding, or have it again."""
     return STYLE.from_core(gpu.refund(FUND.to_core(gpu.RefundRequest, document)))

@@ -57,6 +57,8 @@ _FUND = FUND.document(gpu.FundInput, "FundDocument")
 _START = FUND.document(gpu.StartInput, "StartDocument")
 _PLACED = STYLE.document(core.Placement, "PlaceResult")
 _RESIZED = STYLE.document(core.Resize, "ResizeResult")
+_FAILED = STYLE.document(core.RunFailure)
+_RESTARTED = STYLE.document(core.Restart, "RestartResult")
 _REFUND = FUND.document(core.RefundRequest)
 _REFUNDED = STYLE.document(core.Refund, "RefundResult")
 _RESOLVED = STYLE.document(gpu.ResolveResult, "ResolveResult")
@@ -83,6 +85,13 @@ _KINDS = (
         _RESIZED,
         gpu.decide_resize,
         lambda result: result["reason"] != "Resized",
+    ),
+    Kind(
+        "gpu.restart",
+        _FAILED,
+        _RESTARTED,
+        gpu.decide_restart,
+        lambda result: result["reason"] != "Restarts",
     ),
     Kind("gpu.refund", _REFUND, _REFUNDED, gpu.decide_refund),
     Kind("gpu.resolve", gpu.ResolveDocument, _RESOLVED, gpu.decide_resolve, _unless("resolved")),

@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import UNSET, Meta, UnsetType, field
 
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Node
@@ -102,6 +102,11 @@ class FundingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     sponsors: list[Label] = field(default_factory=list)
 
 
+@MANIFEST.derived(gpu.FailurePolicy)
+class FailurePolicySpec(msgspec.Struct):
+    """What follows when a run's command, or one of its ranks, fails; without one it has failed."""
+
+
 class SecretFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A secret by reference: the file is read when the command starts, never before."""
 
@@ -126,6 +131,9 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     working_directory: str | None = field(name="workingDirectory", default=None)
     checkpoint_grace: Duration | None = field(name="checkpointGrace", default=None)
     """Between being asked to end, or to shrink, and being made to."""
+    failure_policy: FailurePolicySpec | UnsetType = field(name="failurePolicy", default=UNSET)
+    """Left out of the document where it is not given: specs that earlier versions recorded are as
+    they were."""
 
 
 class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -241,6 +249,7 @@ def to_budget(name: str, spec: BudgetSpec) -> gpu.Budget:
 
 def _check_run(spec: RunSpec) -> None:
     to_request(spec)
+    to_failure_policy(spec)
     per_group, spares = spec.group_gpus, spec.spares_per_group
     if per_group is not None and per_group > spec.gpus:
         raise BadInput("spec.groupGPUs", f"must be at most totalGPUs, {spec.gpus}")
@@ -298,6 +307,13 @@ def to_request(spec: RunSpec) -> gpu.Request:
         max_borrow_gpus=spec.funding.max_borrow_gpus,
         sponsors=tuple(spec.funding.sponsors),
     )
+
+
+def to_failure_policy(spec: RunSpec) -> gpu.FailurePolicy | None:
+    policy = spec.failure_policy
+    if policy is UNSET:
+        return None
+    return MANIFEST.to_core(gpu.FailurePolicy, policy, "spec.failurePolicy")
 
 
 def to_shape(spec: RunSpec) -> gpu.GangShape:

@@ -184,15 +184,10 @@ class IsolationDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
     probe_every_ms: Milliseconds = _RULES.probe_every_ms
 
 
-class GroupDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A virtual address and the equivalent backends behind it, listed or looked up."""
+class GroupSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """How a route group is governed, wherever its address and its backends come from."""
 
-    name: str
-    vip: str
-    port: Port
     proto: Proto = Proto.TCP
-    backends: list[BackendAddressDocument] | None = None
-    service: Annotated[Text | None, Meta(description="name:port, looked up in DNS")] = None
     config: dict[str, Any] = {}
     isolation: IsolationDocument = IsolationDocument()
     scrape: ScrapeDocument | None = None
@@ -200,11 +195,34 @@ class GroupDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     check: CheckDocument | None = None
 
 
+class GroupDocument(GroupSettings, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A virtual address and the equivalent backends behind it, listed or looked up."""
+
+    name: str
+    vip: str
+    port: Port
+    backends: list[BackendAddressDocument] | None = None
+    service: Annotated[Text | None, Meta(description="name:port, looked up in DNS")] = None
+
+
+class KubeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Groups are RouteGroups of a Kubernetes cluster, and not listed."""
+
+    node: Annotated[Text | None, Meta(description="this machine's name in the cluster")] = None
+    listen: Annotated[str | None, Meta(description="address of the groups of a proxy")] = None
+    ports: Annotated[str, Meta(description="ports that RouteGroups may ask for")] = "20000-20999"
+    kubeconfig: Text | None = None
+    context: Text | None = None
+    namespace: Annotated[Text | None, Meta(description="of the Lease of the status writer")] = None
+    status_every_ms: Milliseconds = 10_000
+
+
 class TrafficDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The traffic agent's configuration."""
 
     plane: DataplaneDocument
-    groups: Annotated[list[GroupDocument], Meta(min_length=1)]
+    groups: list[GroupDocument] = []
+    kube: KubeDocument | None = None
     config: dict[str, Any] = {}
     node: LocalNodeDocument = LocalNodeDocument()
     nodes: list[RemoteNodeDocument] = []
@@ -220,15 +238,21 @@ class TrafficDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficDocument:
     settings = read_settings(data, overrides)
+    if isinstance(kube := overrides.get("kube"), dict):  # laid over the file's, field by field
+        settings["kube"] = {**(read_settings(data, {}).get("kube") or {}), **kube}
     if isinstance(settings.get("plane"), str):  # `plane: haproxy` is short for a kind alone
         settings["plane"] = {"kind": settings["plane"]}
     document = check_shape(settings, TrafficDocument)
     read_config(document.config, "config")
+    if document.kube is not None:
+        _check_kube(document, document.kube)
+    elif not document.groups:
+        raise BadInput("groups", "must have at least 1 item, got 0")
     _check_groups(document)
     _check_nodes(document)
     _check_plane(document.plane)
     for index, group in enumerate(document.groups):
-        _check_carried(document, group, f"groups[{index}]")
+        check_carried(document, group, f"groups[{index}]")
     return document
 
 
@@ -256,6 +280,25 @@ def _merged(all_groups: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
+def _check_kube(document: TrafficDocument, kube: KubeDocument) -> None:
+    if document.groups:
+        raise BadInput("groups", "must be left out where RouteGroups of a cluster are followed")
+    port_range(kube.ports)
+    if document.plane.kind in HTTP_PROXIES:
+        if kube.listen is None:
+            kind = document.plane.kind.value
+            raise BadInput("kube.listen", f"is required on the {kind} plane")
+        _place(kube.listen, 1, "kube", "listen")
+
+
+def port_range(text: str, path: str = "kube.ports") -> range:
+    """The ports of `20000-20999`."""
+    first, _, last = text.partition("-")
+    if first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) <= PORT_MAX:
+        return range(int(first), int(last) + 1)
+    raise BadInput(path, f"must be two ports such as 20000-20999, got {text!r}")
+
+
 def _check_plane(plane: DataplaneDocument) -> None:
     """A setting of another dataplane would be ignored without a word."""
     for name in plane.__struct_fields__[1:]:
@@ -264,7 +307,7 @@ def _check_plane(plane: DataplaneDocument) -> None:
             raise BadInput(f"plane.{name}", f"has no meaning on the {plane.kind.value} plane")
 
 
-def _check_carried(document: TrafficDocument, group: GroupDocument, path: str) -> None:
+def check_carried(document: TrafficDocument, group: GroupDocument, path: str) -> None:
     """What this dataplane cannot carry; checked here, because `check` opens none."""
     kind = document.plane.kind
     if kind in HTTP_PROXIES and group.proto is Proto.UDP:
@@ -317,12 +360,17 @@ def _check_groups(document: TrafficDocument) -> None:
             if not _ID.fullmatch(backend.id):
                 where = f"{path}.backends[{number}].id"
                 raise BadInput(where, _not_a_name("63, and colons", backend.id))
-        read_config(_merged(document.config, group.config), f"{path}.config")
-        if group.scrape is not None:
-            selectors(group.scrape, f"{path}.scrape")
-        check_path(group.probe.path, f"{path}.probe.path")
-        if group.check is not None:
-            check_path(group.check.path, f"{path}.check.path")
+        check_settings(group, document.config, path)
+
+
+def check_settings(group: GroupSettings, all_groups: Mapping[str, Any], path: str) -> None:
+    """What the shape of a group's settings does not say."""
+    read_config(_merged(all_groups, group.config), f"{path}.config")
+    if group.scrape is not None:
+        selectors(group.scrape, f"{path}.scrape")
+    check_path(group.probe.path, f"{path}.probe.path")
+    if group.check is not None:
+        check_path(group.check.path, f"{path}.check.path")
 
 
 def check_routes(groups: Sequence[Any]) -> None:

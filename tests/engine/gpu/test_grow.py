@@ -106,7 +106,7 @@ def test_one_that_could_not_be_told_is_told_later() -> None:
     """Its leases are there, and charged; the machine answers again, and it knows."""
     world = shrunk(command=["train"])
 
-    def deaf(*_: object, decision: str) -> None:
+    def deaf(*_: object, grace_ms: int, decision: str) -> None:
         raise TemporaryFault("no answer", retry_after_ms=1)
 
     world.executor.resize = deaf  # type: ignore[method-assign]
@@ -115,6 +115,21 @@ def test_one_that_could_not_be_told_is_told_later() -> None:
     del world.executor.resize  # type: ignore[method-assign]
     world.turn(0.001)
     assert widths(world) == [4, 8]
+
+
+def test_devices_that_are_still_used_are_not_free() -> None:
+    """Where the executor can tell, it decides, and not the end of the grace."""
+    world = world_of(devices=8)
+    world.apply(run("elastic", owner="b", gpus=8, command=["train"], **ELASTIC))
+    world.turn()
+    world.executor.holding = True
+    reserve(world, run("new", gpus=4, duration="1h"))
+    world.turn()
+    world.turn(1)
+    assert len(groups(world)) == 4, "its grace is over, and its pods are there"
+    world.executor.holding = False
+    world.turn()
+    assert phases(world) == {"elastic": "Shrunk", "new": "Running"}
 
 
 def test_by_steps_as_far_as_there_is_room_and_money() -> None:

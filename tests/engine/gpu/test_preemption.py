@@ -158,7 +158,7 @@ def test_groups_are_not_taken_from_a_run_that_could_not_be_told() -> None:
     world.turn()
     reserve(world, run("new", gpus=4))
 
-    def deaf(*_: object, decision: str) -> None:
+    def deaf(*_: object, grace_ms: int, decision: str) -> None:
         raise TemporaryFault("no answer", retry_after_ms=1)
 
     world.executor.resize = deaf  # type: ignore[method-assign]

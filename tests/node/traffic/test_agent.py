@@ -73,6 +73,7 @@ class Folder:
         *specs: GroupSpec,
         reload: Callable[[], Sequence[GroupSpec]] | None = None,
         plane: Callable[[], Dataplane] | None = None,
+        **more: Any,
     ) -> TrafficAgent:
         return TrafficAgent(
             AgentConfig("n1", self.path, tick_ms=20),
@@ -82,6 +83,7 @@ class Folder:
             sensors=self.sensors,
             warn=self.said.append,
             reload=reload,
+            **more,
         )
 
     def run(self, agent: TrafficAgent, ticks: int) -> TrafficAgent:

@@ -2,11 +2,14 @@
 
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlead.cli.main import EXIT_FAULT
+
+if TYPE_CHECKING:
+    from fairlead.api.cluster_server import ClusterListen
 
 
 @click.command("controller")
@@ -19,8 +22,33 @@ from fairlead.cli.main import EXIT_FAULT
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="As kubectl's.")
 @click.option("--context", help="Of the kubeconfig; default: its current one.")
 @click.option("-n", "--namespace", help="Where the election's Lease is; default: the context's.")
-@click.option("--ledger", help="Address of a PostgreSQL database, for several replicas.")
+@click.option(
+    "--ledger",
+    envvar="FAIRLEAD_LEDGER",
+    show_envvar=True,
+    help="Address of a PostgreSQL database, for several replicas.",
+)
 @click.option("--admin-namespace", help="Namespace whose Queries are an admin's; default: none.")
+@click.option(
+    "--api-listen",
+    metavar="HOST:PORT",
+    help="Serve /healthz, /readyz, /metrics and the HTTP API here.",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="Certificate of the HTTP server; read again when it changes.",
+)
+@click.option(
+    "--tls-key", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Its key."
+)
+@click.option(
+    "--max-runs",
+    type=click.IntRange(1),
+    default=20_000,
+    show_default=True,
+    help="Runs of one namespace that have not ended.",
+)
 @click.option("--image", help="Image of runs that have a command and no template.")
 @click.option(
     "--resolver",
@@ -43,7 +71,15 @@ from fairlead.cli.main import EXIT_FAULT
     show_default=True,
     help="Requests that may come at once after a pause.",
 )
-def controller(*, resolver: Any, qps: float, **given: Any) -> None:
+def controller(
+    *,
+    resolver: Any,
+    qps: float,
+    api_listen: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    **given: Any,
+) -> None:
     """Run Fairlead's controller for a Kubernetes cluster.
 
     Watches Budgets, Runs, Reservations, OwnerBindings and nodes; decides as `fairlead up` does, on
@@ -59,11 +95,34 @@ def controller(*, resolver: Any, qps: float, **given: Any) -> None:
     from fairlead.compose.kube import controller as made
     from fairlead.engine.gpu import Config
 
-    config = KubeConfig(engine=Config(resolver=resolver), qps=qps or None, **given)
+    listen = _listen(api_listen, tls_cert, tls_key)
+    engine = Config(resolver=resolver)
+    config = KubeConfig(engine=engine, qps=qps or None, listen=listen, **given)
     with made(config, say=lambda line: click.echo(line, err=True)) as running:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: running.stop())
         running.run()
+
+
+def _listen(
+    where: str | None, certificate: Path | None, key: Path | None
+) -> "ClusterListen | None":
+    from fairlead.api.cluster_server import ClusterListen
+
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--tls-cert and --tls-key belong together")
+    if where is None:
+        if certificate is not None:
+            raise click.UsageError("--tls-cert belongs to --api-listen")
+        return None
+    host, colon, port = where.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isdigit() and int(port) < 65536):
+        hint = "such as 0.0.0.0:8443 or [::]:8443"
+        raise click.BadParameter(
+            f"must be HOST:PORT {hint}, got {where!r}", param_hint="--api-listen"
+        )
+    return ClusterListen(host, int(port), certificate, key)
 
 
 @click.command("restore")

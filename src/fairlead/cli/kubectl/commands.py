@@ -16,7 +16,7 @@ from fairlead import __version__
 from fairlead.cli.kubectl.target import options
 from fairlead.cli.main import SETTINGS, Main, run_command
 
-_OWN = {
+OWN = {
     "pods": ("kubectl.pods:pods", "Show the pods of a run"),
     "logs": ("kubectl.pods:logs", "Print the output of one rank of a run"),
     "watch": ("kubectl.pods:watch", "Print changes of runs as they happen"),
@@ -24,6 +24,7 @@ _OWN = {
     "verify": ("kubectl.verify:verify", "Verify an outcome of preemption"),
 }
 _RUNS = ("submit", "plan", "explain", "budgets", "leases", "sponsors", "shrink", "resolve")
+_NAMED = re.compile(r"(?<=[ `])fairlead (?:audit (?=outcome))?(\w+)")
 _NOT_HERE = ("tokens", "users", "pause", "resume", "cordon", "uncordon", "drain", "completion")
 """A cluster has its own: RBAC, kubectl cordon and drain; pods cannot be paused."""
 
@@ -38,7 +39,7 @@ def for_cluster(command: click.Command, group: type["Plugin"]) -> click.Command:
     if asks or own:
         kept = [param for param in command.params if param.name != "server"]
         made.params = [*kept, *options()]
-        made.help = re.sub(r"(?<=[ `])fairlead (\w+)", group.spell, command.help or "")
+        made.help = _NAMED.sub(group.spell, command.help or "")
     return made
 
 
@@ -48,7 +49,7 @@ class Plugin(Main):
     program: ClassVar[str] = "kubectl fairlead"
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
         **{name: row for name, row in Main.MODULES.items() if name not in _NOT_HERE},
-        **_OWN,
+        **OWN,
     }
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -69,7 +70,7 @@ class RunsPlugin(Plugin):
     program: ClassVar[str] = "kubectl runs"
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
         **{name: Main.MODULES[name] for name in _RUNS},
-        **_OWN,
+        **OWN,
     }
 
 

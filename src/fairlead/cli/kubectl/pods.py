@@ -13,7 +13,7 @@ from fairlead.cli.client import ServerError
 from fairlead.cli.completion import OBJECT, RUN
 from fairlead.cli.gpu.follow import print_event
 from fairlead.cli.kubectl.target import transport
-from fairlead.cli.kubectl.transport import KubeTransport, Refusal, refusing, shown
+from fairlead.cli.kubectl.transport import ClusterRefusal, KubeTransport, refusing, shown
 from fairlead.cli.options import flag, option, output_option
 from fairlead.cli.table import Output, columns, note
 from fairlead.kube.kinds import KINDS
@@ -41,6 +41,7 @@ def _rows(target: KubeTransport, run: str) -> list[Document]:
 def _row(pod: Document) -> Document:
     meta, status = pod["metadata"], pod.get("status", {})
     containers = status.get("containerStatuses") or []
+    sidecars = status.get("initContainerStatuses") or []
     ended = [row["state"]["terminated"] for row in containers if "terminated" in row["state"]]
     waiting = [row["state"]["waiting"] for row in containers if "waiting" in row["state"]]
     leaving = "Terminating" if "deletionTimestamp" in meta else status.get("phase", "Unknown")
@@ -51,7 +52,7 @@ def _row(pod: Document) -> Document:
         "pod": meta["name"],
         "phase": leaving,
         "node": pod["spec"].get("nodeName"),
-        "restarts": sum(row.get("restartCount", 0) for row in containers),
+        "restarts": sum(row.get("restartCount", 0) for row in (*containers, *sidecars)),
         "exit": ended[0].get("exitCode") if ended else None,
         "start": status.get("startTime"),
         "ip": status.get("podIP"),
@@ -64,7 +65,7 @@ def _row(pod: Document) -> Document:
 def _telling() -> Iterator[None]:
     try:
         yield
-    except Refusal as refusal:
+    except ClusterRefusal as refusal:
         error = {"code": refusal.code, "path": refusal.path, "message": refusal.message}
         raise ServerError(refusal.status, error) from None
 
@@ -100,11 +101,12 @@ def logs(
 ) -> None:
     """Print the output of one rank of a run.
 
-    Kubernetes keeps it while the pod exists. Ctrl-C stops following, and the run continues.
+    Kubernetes keeps it while the pod exists. A rank's containers are not restarted in their pod;
+    sidecars may be, and --previous is theirs. Ctrl-C stops following, and the run continues.
 
     \b
       kubectl runs logs train
-      kubectl runs logs train --rank 3 --previous
+      kubectl runs logs train --rank 3 -c proxy --previous
       kubectl runs logs -f train --tail 20
     """
     target = transport()
@@ -113,7 +115,7 @@ def logs(
         if not found:
             status = shown(target.get(KINDS["Run"], run))["status"]
             state = f"it is {status['phase']} ({status['reason']})"
-            raise Refusal(404, "NotFound", f"run/{run} has no pod of rank {rank}; {state}")
+            raise ClusterRefusal(404, "NotFound", f"run/{run} has no pod of rank {rank}; {state}")
         query: dict[str, str] = {"follow": str(follow).lower(), "previous": str(previous).lower()}
         if tail is not None:
             query["tailLines"] = str(tail)

@@ -67,8 +67,8 @@ class KubeReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal(Exception):
-    """The cluster says no."""
+class ClusterRefusal(Exception):
+    """The cluster refused a request."""
 
     status: int
     code: str
@@ -102,7 +102,7 @@ class KubeTransport:
                 reply = self._on_objects(method, path, query, body, timeout_s)
             else:
                 reply = self.ask(method, path, query, body, timeout_s)
-        except Refusal as refusal:
+        except ClusterRefusal as refusal:
             reply = refusal.reply()
         yield reply
 
@@ -175,7 +175,7 @@ class KubeTransport:
         return _json({"items": [i for i in found if wanted in (None, i["spec"].get("owner"))]})
 
     def get(self, kind: KubeKind, name: str) -> Document:
-        """One object; raises `Refusal` 404."""
+        """One object; raises `ClusterRefusal` 404."""
         name = self._own(name)
         with refusing():
             return self.client.request("GET", kind.path(self.namespace, name))
@@ -210,23 +210,23 @@ class KubeTransport:
         answer: Document = json.loads(reply.data)
         if reply.status >= 400:
             error = answer["error"]
-            raise Refusal(reply.status, error["code"], error["message"], error["path"])
+            raise ClusterRefusal(reply.status, error["code"], error["message"], error["path"])
         return answer
 
     def _manifest(self, i: int, manifest: Any) -> Document:
         where = f"manifests[{i}]"
         if not isinstance(manifest, dict) or manifest.get("kind") not in WRITTEN:
             kinds = ", ".join(WRITTEN)
-            raise Refusal(422, "Invalid", f"must be one of {kinds}", f"{where}.kind")
+            raise ClusterRefusal(422, "Invalid", f"must be one of {kinds}", f"{where}.kind")
         meta = manifest.get("metadata")
         if not isinstance(meta, dict) or not isinstance(meta.get("name"), str) or not meta["name"]:
-            raise Refusal(422, "Invalid", "must be a name", f"{where}.metadata.name")
+            raise ClusterRefusal(422, "Invalid", "must be a name", f"{where}.metadata.name")
         if not KINDS[manifest["kind"]].namespaced:
             return {**manifest, "apiVersion": manifest.get("apiVersion", API_VERSION)}
         namespace = meta.get("namespace", self.namespace)
         if self.named and namespace != self.namespace:
             message = f"must be {self.namespace!r}, as -n says, got {namespace!r}"
-            raise Refusal(422, "Invalid", message, f"{where}.metadata.namespace")
+            raise ClusterRefusal(422, "Invalid", message, f"{where}.metadata.namespace")
         meta = {**meta, "namespace": namespace}
         return {**manifest, "apiVersion": manifest.get("apiVersion", API_VERSION), "metadata": meta}
 
@@ -280,7 +280,7 @@ def _refusal(error: ApiError, where: str) -> Exception:
     elif unknown:
         path = f"{where}.{unknown[1]}" if where else unknown[1]
         message = "is not a known field"
-    return Refusal(status, error.reason or "Refused", message, path)
+    return ClusterRefusal(status, error.reason or "Refused", message, path)
 
 
 def shown(document: Document) -> Document:

@@ -30,7 +30,7 @@ def _verifier() -> ModuleType:
 
 @click.command("verify")
 @click.argument("number", type=click.IntRange(1), metavar="N")
-@flag("--public", "Open no names: check what everybody can.")
+@flag("--public", "Open no names in the export.")
 def verify(*, number: int, public: bool) -> None:
     """Verify outcome N: its lottery, its place in the ledger.
 

@@ -65,6 +65,7 @@ _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 @_setting("--sample-ms", int, "Time between samples [default: 1000].")
 @_setting("--clear-ms", int, "Time between clearings [default: 5000].")
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
+@_setting("--metrics-address", str, "Serve /metrics there instead of loopback.")
 @_setting(
     "--observe-only", bool, "Decide and record, but write no limit.", is_flag=True, default=None
 )

@@ -1,6 +1,8 @@
 """The commands of `fairlead traffic`."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -8,7 +10,7 @@ import click
 
 from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
 from fairlead.cli.main import LazyGroup
-from fairlead.cli.options import FILE, NEW_FILE, Decorator, option, output_option
+from fairlead.cli.options import FILE, NEW_FILE, Decorator, flag, option, output_option
 from fairlead.cli.table import Output
 from fairlead.cli.traffic.status import explain_backend, explain_group, print_status
 from fairlead.host.paths import state_directory
@@ -41,6 +43,10 @@ continue without the agent: by the last table for 15 s, then by a hash of the fl
 \b
   fairlead traffic run web.yaml
   fairlead traffic run web.yaml --plane ebpf --metrics-port 8472
+  fairlead traffic run --kube --plane ebpf
+
+With --kube the groups are the RouteGroups of a cluster (docs/kubernetes-traffic.md); FILE then has
+the other settings, and may be left out.
 
 SIGHUP reloads FILE. Settings come from flags, then FAIRLEAD_TRAFFIC_* variables, then FILE.
 """
@@ -72,24 +78,44 @@ def _plane(*kinds: str) -> Decorator:
     return _setting("--plane", kinds, "Use this dataplane instead of FILE's.")
 
 
+def _kube(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of an agent that follows a cluster."""
+    for decorate in reversed(
+        (
+            flag("--kube", "Serve the RouteGroups of a Kubernetes cluster."),
+            _setting("--node-name node", str, "This machine's name in the cluster."),
+            _setting("--listen", str, "Address of a proxy's RouteGroups."),
+            _setting("--ports", str, "Ports RouteGroups may use [default: 20000-20999]."),
+            _setting("--kubeconfig", str, "Kubeconfig file, as kubectl's."),
+            _setting("--context", str, "Context of the kubeconfig."),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+_KUBE = ("node", "listen", "ports", "kubeconfig", "context")
+
+
 @command.command("run", help=RUN_HELP)
-@click.argument("file", type=FILE, envvar="FAIRLEAD_TRAFFIC_CONFIG")
+@click.argument("file", type=FILE, envvar="FAIRLEAD_TRAFFIC_CONFIG", required=False)
 @_plane("memory", "haproxy", "envoy", "ebpf")
+@_kube
 @_state_dir
 @_setting("--tick-ms", int, "Time between ticks [default: 200].")
 @_setting("--ledger", str, "Record transitions in this file or postgresql:// ledger.")
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
 @option("--ticks", click.IntRange(1), "Stop after this many ticks.")
-def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
-    from fairlead.compose import traffic as composed
-
+def run(*, file: Path | None, ticks: int | None, kube: bool, **flags: Any) -> None:
     end_with_supervisor()
+    cluster = {name: value for name in _KUBE if (value := flags.pop(name)) is not None}
+    if kube or cluster:
+        flags["kube"] = cluster
+    elif file is None:
+        raise click.UsageError("FILE is required without --kube")
     document = traffic_document(file, flags)
     log = TrafficLog()
-    agent = composed.traffic_agent(
-        document, report=log.round, warn=log.warn, reload=lambda: _read(file, flags)
-    )
-    try:
+    with _agent(document, log, lambda: _read(file, flags)) as agent:
         port = None
         if document.metrics_port is not None:
             from fairlead.node.metrics import serve_metrics
@@ -103,21 +129,40 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
         log.started(agent, port)
         agent.run(ticks_max=ticks)
         log.stopped(agent)
-    finally:
-        agent.close()
 
 
-def traffic_document(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
+@contextmanager
+def _agent(
+    document: "TrafficDocument", log: "TrafficLog", reload: Callable[[], "TrafficDocument"]
+) -> Iterator["TrafficAgent"]:
+    """Of a file's groups, or of a cluster's."""
+    with ExitStack() as opened:
+        if document.kube is not None:
+            from fairlead.compose.traffic_kube import kube_traffic_agent
+
+            agent = opened.enter_context(
+                kube_traffic_agent(document, report=log.round, warn=log.warn)
+            )
+        else:
+            from fairlead.compose.traffic import traffic_agent
+
+            agent = traffic_agent(document, report=log.round, warn=log.warn, reload=reload)
+        opened.callback(agent.close)
+        yield agent
+
+
+def traffic_document(file: Path | None, flags: dict[str, Any]) -> "TrafficDocument":
     """The agent's settings; a bad one is bad usage."""
     with bad_usage(file):
         return _read(file, flags)
 
 
-def _read(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
+def _read(file: Path | None, flags: dict[str, Any]) -> "TrafficDocument":
     """Also reloads: a bad file must not end a running agent."""
     from fairlead.schema.traffic_agent import read_traffic_document
 
-    return read_traffic_document(file.read_bytes(), settings_of(flags))
+    data = b"" if file is None else file.read_bytes()
+    return read_traffic_document(data, settings_of(flags))
 
 
 @command.command("check")

@@ -73,6 +73,10 @@ from fairlead.core.gpu.resize import resize as resize
 from fairlead.core.gpu.resolve import forecast as forecast
 from fairlead.core.gpu.resolve import notice_of as notice_of
 from fairlead.core.gpu.resolve import resolve as resolve
+from fairlead.core.gpu.restart import FailurePolicy as FailurePolicy
+from fairlead.core.gpu.restart import Restart as Restart
+from fairlead.core.gpu.restart import RunFailure as RunFailure
+from fairlead.core.gpu.restart import restart as restart
 from fairlead.core.gpu.start import FreeDevices as FreeDevices
 from fairlead.core.gpu.start import GangShape as GangShape
 from fairlead.core.gpu.start import RunGrowth as RunGrowth

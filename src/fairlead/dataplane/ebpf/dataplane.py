@@ -19,7 +19,7 @@ from fairlead.dataplane.ebpf.installation import Installation, as_faults
 from fairlead.dataplane.ebpf.kernel import Maps
 from fairlead.dataplane.ebpf.registry import RegisteredGroup, Registry
 from fairlead.dataplane.ebpf.toolchain import DEFAULT_PINS, missing, object_file
-from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Stale, Table
+from fairlead.ports.dataplane import SCHEMA_VERSION, GroupRefused, Proto, RouteGroup, Stale, Table
 from fairlead.ports.faults import PermanentFault
 
 
@@ -63,7 +63,10 @@ class EbpfDataplane:
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         tables.check_groups(groups)
         for index, group in enumerate(groups):
-            _check_group(group, f"groups[{index}]")
+            try:
+                _check_group(group, f"groups[{index}]")
+            except PermanentFault as fault:
+                raise GroupRefused(group.name, str(fault)) from fault
         _, registry = self._open()
         with as_faults("the eBPF dataplane cannot be configured"):
             registry.configure(groups)

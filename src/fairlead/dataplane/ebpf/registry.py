@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fairlead.dataplane.ebpf import layout
 from fairlead.dataplane.ebpf.kernel import Maps
 from fairlead.dataplane.tables import Active, active
-from fairlead.ports.dataplane import Backend, RouteGroup, Table
+from fairlead.ports.dataplane import Backend, GroupRefused, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 _FULL = 2**63  # a new bucket's level; it is capped to its budget when it is first used
@@ -158,8 +158,10 @@ class Registry:
             ("backends", max(backends, used + joining), self._maps.backends.entries),
         ):
             if needed > room:
-                raise PermanentFault(
-                    f"{what}: {needed} places are needed, the dataplane was installed with {room}"
+                # The last of them would have to go.
+                raise GroupRefused(
+                    [*wanted][-1],
+                    f"{what}: {needed} places are needed, the dataplane was installed with {room}",
                 )
 
     # Taking over.

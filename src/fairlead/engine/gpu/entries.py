@@ -132,6 +132,8 @@ class RunPhase(Body, frozen=True):
     exit_reason: str | UnsetType | None = UNSET
     outcome: int | UnsetType | None = UNSET
     """The resolve that preempted it."""
+    restarts: int | UnsetType = UNSET
+    """It starts again on the devices that it has, and how often it has done so."""
 
 
 class RunGrown(Body, frozen=True):
@@ -141,6 +143,18 @@ class RunGrown(Body, frozen=True):
     run: str
     width: int
     message: str
+
+
+class PodMismatch(Body, frozen=True):
+    """A pod of a run is not as it is leased: on another node, or with more devices. What is done
+    about it names this entry."""
+
+    ENTRY = "pod.mismatch"
+    run: str
+    reason: str
+    message: str
+    pod: str
+    node: str
 
 
 class RunNominated(Body, frozen=True):
@@ -338,6 +352,12 @@ class ResizeDecision(RunDecision, frozen=True):
     """Which leases a run ends and begins: it shrinks, or a node is lost."""
 
     ENTRY = "gpu.resize"
+
+
+class RestartDecision(RunDecision, frozen=True):
+    """Whether a run whose command failed starts again."""
+
+    ENTRY = "gpu.restart"
 
 
 class StartDecision(RunDecision, frozen=True):

@@ -94,8 +94,12 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is state.Phase.RUNNING and body.job:
         run.job, run.started_ms = body.job, at.time_ms
         run.attempt += 1
-        run.refusal, run.shrunk, run.pause_seq = None, False, None
-        run.numbered, run.grows_to, run.grown = len(run.leases), 0, False
+        run.refusal, run.pause_seq = None, None
+        run.numbered, run.grown = len(run.leases), False
+        if body.restarts is UNSET:
+            run.shrunk, run.grows_to = False, 0
+        else:
+            run.restarts = body.restarts
     if phase is not state.Phase.RUNNING:
         run.job, run.shrunk, run.grows_to, run.grown = None, False, 0, False
     if phase.ended:

@@ -379,8 +379,9 @@ def _check(
     elif isinstance(manifest, RunManifest) and before is None:
         _check_variables(manifest)
     elif isinstance(manifest, RunManifest) and before is not None:
-        for key, value in spec_document(manifest.spec).items():
-            if key not in RUN_MUTABLE and before.document[key] != value:
+        after = spec_document(manifest.spec)
+        for key in sorted(after.keys() | before.document.keys()):
+            if key not in RUN_MUTABLE and before.document.get(key) != after.get(key):
                 raise BadInput(f"spec.{key}", "cannot be changed; delete the run and submit anew")
     elif isinstance(manifest, ReservationManifest):
         _check_reservation(projection, manifest, before)

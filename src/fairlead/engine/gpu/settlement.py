@@ -5,6 +5,7 @@ from dataclasses import asdict
 from functools import partial
 
 from fairlead.core import gpu
+from fairlead.core.reasons import RestartReason
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import (
@@ -13,6 +14,7 @@ from fairlead.engine.gpu.entries import (
     LeaseUnfunded,
     NewEntry,
     RefundDecision,
+    RestartDecision,
     RunPhase,
 )
 from fairlead.engine.gpu.leases import end_preempted, end_run
@@ -20,6 +22,7 @@ from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit
 from fairlead.schema.gpu import STYLE, refund_document
+from fairlead.schema.objects import to_failure_policy
 
 EXIT = {"code": "code", "signal": "signal", "exit_reason": "reason"}
 """What `RunPhase` records of an exit, also where there was none."""
@@ -116,12 +119,46 @@ class Settlement:
             facts: Document = {key: getattr(exit, field, None) for key, field in EXIT.items()}
             if _was_preempted(state, end_ms):
                 return end_preempted(at, name, end_ms=end_ms, **facts)
+            made: list[NewEntry] = []
+            if exit is not None and not exit.succeeded and not state.stopping:
+                made = failure(at, name, exit)
+                if len(made) > 1:
+                    return made  # it starts again
             phase, reason, message = _ending(state, exit)
             body = RunPhase(name, phase.value, reason, message, **facts)
             lease_reason = "Cancelled" if state.stopping else "Completed"
-            return end_run(at, body, lease_reason, end_ms=end_ms)
+            return [*made, *end_run(at, body, lease_reason, end_ms=end_ms)]
 
         self._committer.commit(decide)
+
+
+def failure(at: Context, run: str, exit: Exit) -> list[NewEntry]:
+    """What a run's failure policy decides of an exit, and the new start where it starts again: its
+    leases stay as they are. Nothing where it has no policy."""
+    state, policy = at.projection.runs[run], to_failure_policy(at.projection.run_spec(run))
+    if policy is None:
+        return []
+    code = exit.code if exit.signal is None else 128 + exit.signal
+    asked = gpu.RunFailure(policy, state.restarts, min(255, code) if code else None)
+    found = gpu.restart(asked)
+    made = at.entry(
+        RestartDecision(run, STYLE.from_core(found)),
+        input=STYLE.from_core(asked),
+        reasons=(found.reason.value,),
+    )
+    if found.reason is not RestartReason.RESTARTS:
+        return [made]
+    job, (_, _, message) = at.projection.next_job(run), _ending(state, exit)
+    body = RunPhase(
+        run=run,
+        phase=Phase.RUNNING.value,
+        reason="Restarted",
+        message=f"{message}; restart {found.restarts} of {policy.max_restarts}",
+        job=job,
+        paused=state.paused,
+        restarts=found.restarts,
+    )
+    return [made, at.entry(body, job, "phase")]
 
 
 def refunding(

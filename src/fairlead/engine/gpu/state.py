@@ -161,6 +161,8 @@ class RunState(Struct):
     """The width that an outcome took it from, and that it may have again; 0: nothing is lacking."""
     grown: bool = False
     """Whether it has grown since it started: then its process has to know its width."""
+    restarts: int = 0
+    """How often it was started again after its command had failed."""
     numbered: int = 0
     """The number of the next lease of its job; 0: not known."""
 

@@ -130,6 +130,7 @@ def run_status(projection: Projection, name: str) -> Document:
         "placeSeq": state.place_seq,
         "job": state.job,
         "attempts": state.attempt,
+        "restarts": state.restarts,
         "reservation": projection.reserved.get(name),
         "nominated": state.nominated,
         "lastOutcome": state.last_outcome,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fairlead.core.invariant import known, require
+from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import (
     AdmissionMode,
     Cause,
@@ -25,6 +26,7 @@ from fairlead.core.traffic import (
     TickPlan,
     liveness,
 )
+from fairlead.core.traffic.scale import scale_hint
 from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
 from fairlead.core.traffic.tick import agent_reasons
 from fairlead.engine.traffic.governor import GroupGovernor
@@ -47,6 +49,8 @@ class Group:
     governor: GroupGovernor
     nodes: Mapping[str, str] = field(default_factory=dict)
     """The machines of its backends, where they are known."""
+    own_nodes: bool = False
+    """Whether only these machines count; else every machine that is seen."""
 
     @property
     def members(self) -> list[str]:
@@ -90,6 +94,11 @@ class GroupRound:
     def plan(self) -> TickPlan:
         return self.decision.plan
 
+    @property
+    def scale_hint(self) -> TrafficReason | None:
+        """Why the group should be scaled; None: it need not."""
+        return scale_hint(self.plan, self.snapshot.config)
+
 
 @dataclass(frozen=True, slots=True)
 class TickRound:
@@ -108,6 +117,14 @@ class GroupStatus(NamedTuple):
     mode: AdmissionMode = AdmissionMode.NORMAL
     liveness: Liveness = Liveness.NORMAL
     isolated: Mapping[str, Cause] = {}
+
+
+def _counting(
+    nodes: tuple[NodeReading, ...] | None, group: Group
+) -> tuple[NodeReading, ...] | None:
+    if nodes is None or not group.own_nodes:
+        return nodes
+    return tuple(node for node in nodes if node.id in group.nodes.values())
 
 
 class TrafficLoop:
@@ -224,7 +241,7 @@ class TrafficLoop:
                 readings={id: readings[name, id] for id in group.members if (name, id) in readings},
                 covered=tuple(sorted(ports.signals.covers(name))),
                 asked_ms=ports.signals.asked_ms(name, now_ms),
-                nodes=nodes,
+                nodes=_counting(nodes, group),
                 probed=tuple(result for result in probed if result.group == name),
                 checked=tuple(result for result in checked if result.group == name),
                 commands={

@@ -44,7 +44,7 @@ class PodAllocations:
         self._lock, self._due, self._stop = threading.Lock(), threading.Event(), threading.Event()
         self._wanted: dict[str, _Wanted] = {}
         """By the pod's uid, in the order in which they were decided."""
-        self._capacity = 0
+        self._capacity = self._sequence = 0
         self._thread = threading.Thread(target=self._run, name="pod allocations", daemon=True)
 
     def start(self) -> None:
@@ -81,9 +81,9 @@ class PodAllocations:
             self._wanted[pod.uid] = _Wanted(namespace, name, pod.uid, decision, limits)
         return millicores
 
-    def publish(self, capacity_millicores: int) -> None:
+    def publish(self, sequence: int, capacity_millicores: int) -> None:
         """A clearing is complete: have its limits written."""
-        self._capacity = capacity_millicores
+        self._sequence, self._capacity = sequence, capacity_millicores
         self._due.set()
 
     def _wake(self) -> None:
@@ -122,10 +122,12 @@ class PodAllocations:
     def _write(self, wanted: _Wanted) -> None:
         shown = self._shown.get(Key(wanted.namespace, wanted.uid))
         rows = [{"name": n, "limitMillicores": m} for n, m in sorted(wanted.limits.items())]
-        if shown is not None and shown["spec"]["containers"] == rows:
+        # A later number is of a record that is lost: it would stay the newest for ever.
+        lost = shown is not None and shown["spec"]["decision"] > self._sequence
+        if shown is not None and shown["spec"]["containers"] == rows and not lost:
             return
         changed = {
-            "decision": wanted.decision,
+            "decision": min(wanted.decision, self._sequence),
             "capacityMillicores": self._capacity,
             "containers": rows,
         }

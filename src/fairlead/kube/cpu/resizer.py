@@ -38,6 +38,21 @@ class _Case:
     def state(self) -> ResizeState:
         return self.resize.state
 
+    @property
+    def moves(self) -> bool:
+        resize = self.resize
+        return resize.differs or resize.leaves or self.state is not ResizeState.SETTLED
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a pod and its PodAllocation come to, at these versions."""
+
+    versions: tuple[str, str]
+    case: _Case | None
+    verdict: Verdict
+    """Where there is no case, or none of an allocation."""
+
 
 class Resizer:
     """A `Part` of the controller. With `restore_only` it puts limits back and sets none."""
@@ -55,70 +70,90 @@ class Resizer:
         self._pods = Mirrored(client, cpu_pods.PODS, wake, selector=GOVERNED)
         self._told: dict[str, str] = {}
         """The decision that an Event was made for, by pod."""
-        self._busy = True
-        """Something is under way, or failed: look even where no watch told of a change."""
+        self._known: dict[str, _Read] = {}
+        """What was made of each pod in the last turn; nothing where that failed."""
+        self._busy: set[str] = {""}
+        """Nodes where something is under way; at first we do not know."""
+        self._begun = False
 
     def sources(self) -> Sequence[Mirrored]:
         return (self._allocations, self._pods)
 
     def turn(self) -> None:
+        if not self._begun:  # all that our predecessor sent, before anything is counted
+            for source in self.sources():
+                source.refresh()
+            self._begun = True
         changed = [bool(source.take_changed()) for source in self.sources()]
         for source in self.sources():
             source.take_gone()
         if self._busy or any(changed):
-            self._busy = True
-            self._busy = self.resize()
+            self.resize()
 
-    def resize(self) -> bool:
-        """Send what may be sent now; whether something is under way."""
+    def resize(self) -> None:
+        """Send what may be sent now, on nodes where something changed or is under way."""
         allocations = self._allocations.all()
-        cases, verdicts = self._cases(allocations)
-        self._told = {uid: told for uid, told in self._told.items() if uid in cases}
+        read, fresh = self._read(allocations)
         nodes: dict[str, list[_Case]] = {}
-        for case in cases.values():
-            nodes.setdefault(case.pod["spec"]["nodeName"], []).append(case)
-        due: set[str] = set()
+        for row in read.values():
+            if row.case is not None:
+                nodes.setdefault(row.case.pod["spec"]["nodeName"], []).append(row.case)
+        verdicts = {uid: read[uid].verdict for uid in fresh}
+        due, cases, capacities = set[str](), dict[str, _Case](), _capacities(allocations)
         for node, on_it in nodes.items():
-            plan = next_resizes(_capacity(node, allocations), [case.resize for case in on_it])
+            if node not in self._busy and not any(case.resize.uid in fresh for case in on_it):
+                continue
+            plan = next_resizes(capacities.get(node, 0), [case.resize for case in on_it])
             due |= set(plan.send)
             for case in on_it:
+                cases[case.resize.uid] = case
                 if case.allocation is not None:
                     wait = plan.wait.get(case.resize.uid)
                     verdicts[case.resize.uid] = _verdict(case, case.allocation, wait)
+        self._known, self._busy = {}, set(nodes) | {""}  # until all of this is done
         try:
             self._client.each(due, lambda uid: self._resize(cases[uid], verdicts))
             self._release(cases)
         finally:
             self._show_all(allocations, cases, verdicts)
-        return any(
-            case.resize.differs or case.resize.leaves or case.state is not ResizeState.SETTLED
-            for case in cases.values()
-        )
+        self._known = read
+        self._busy = {node for node, on_it in nodes.items() if any(case.moves for case in on_it)}
+        self._told = {uid: told for uid, told in self._told.items() if uid in read}
 
     # -- reading
 
-    def _cases(
-        self, allocations: dict[Key, Document]
-    ) -> tuple[dict[str, _Case], dict[str, Verdict]]:
-        cases: dict[str, _Case] = {}
-        verdicts: dict[str, Verdict] = {}
+    def _read(self, allocations: dict[Key, Document]) -> tuple[dict[str, _Read], set[str]]:
+        """Every pod that is ours to look at, and those that changed since the last turn."""
+        read: dict[str, _Read] = {}
+        fresh: set[str] = set()
         governed = {pod["metadata"]["uid"]: pod for pod in self._pods.all().values()}
         by_uid = {document["spec"]["uid"]: document for document in allocations.values()}
         for uid in sorted(governed.keys() | by_uid.keys()):
+            versions = _version(governed.get(uid)), _version(by_uid.get(uid))
+            before = self._known.get(uid)
+            if before is not None and before.versions == versions and uid in governed:
+                read[uid] = before
+                continue
             try:
                 pod = governed.get(uid) or self._find(by_uid[uid])
-                allocation = by_uid.get(uid)
-                refused = "the pod is gone" if pod is None else _refuse(pod, allocation)
-                if refused is not None:
-                    verdicts[uid], allocation = ("Ignored", refused), None
-                if pod is None or not pod["spec"].get("nodeName") or cpu_pods.is_over(pod):
-                    continue
-                case = _case(pod, allocation)
-                if case is not None and (case.resize.leaves or not self._restore_only):
-                    cases[uid] = case
+                read[uid] = _Read(versions, *self._look(pod, by_uid.get(uid)))
+                fresh.add(uid)
             except MISREAD as error:
                 self._say(f"CPU limits of pod {uid} are left as they are: {error!r}")
-        return cases, verdicts
+        return read, fresh
+
+    def _look(
+        self, pod: Document | None, allocation: Document | None
+    ) -> tuple[_Case | None, Verdict]:
+        refused = "the pod is gone" if pod is None else _refuse(pod, allocation)
+        if refused is not None:
+            allocation = None
+        case = None
+        if pod is not None and pod["spec"].get("nodeName") and not cpu_pods.is_over(pod):
+            case = _case(pod, allocation)
+        if self._restore_only and case is not None and not case.resize.leaves:
+            case = None
+        return case, ("Ignored", refused or "the pod does not run")
 
     def _find(self, allocation: Document) -> Document | None:
         """A pod that has no label of ours yet."""
@@ -217,6 +252,10 @@ class Resizer:
         return True
 
 
+def _version(document: Document | None) -> str:
+    return "" if document is None else str(document["metadata"]["resourceVersion"])
+
+
 def _refuse(pod: Document, allocation: Document | None) -> str | None:
     """Why an allocation is not applied; a pod that was resized before gets its own limits back."""
     if allocation is None:
@@ -270,11 +309,14 @@ def _is_final(allocation: Document) -> bool:
     return False
 
 
-def _capacity(node: str, allocations: dict[Key, Document]) -> int:
-    """What the newest decision of a node divided; 0 without one, when pods only leave."""
-    rows = [document["spec"] for document in allocations.values()]
-    newest = [(row["decision"], row["capacityMillicores"]) for row in rows if row["node"] == node]
-    return max(newest)[1] if newest else 0
+def _capacities(allocations: dict[Key, Document]) -> dict[str, int]:
+    """What the newest decision of each node divided."""
+    newest: dict[str, tuple[int, int]] = {}
+    for document in allocations.values():
+        spec = document["spec"]
+        row = (spec["decision"], spec["capacityMillicores"])
+        newest[spec["node"]] = max(row, newest.get(spec["node"], row))
+    return {node: capacity for node, (_, capacity) in newest.items()}
 
 
 def _verdict(case: _Case, allocation: Document, wait: ResizeWait | None) -> Verdict:

@@ -5,7 +5,7 @@ be left out, and is refused when it names another one. What the engine refuses i
 condition `Accepted`.
 """
 
-import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.build import RunObject
-from fairlead.kube.gpu.ranks import GPU, pod_name
+from fairlead.kube.gpu.ranks import GPU, pod_name, whole
 from fairlead.kube.gpu.template import PodTemplate, read_template
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
@@ -33,6 +33,9 @@ LOCATION = {
     f"{GROUP}/cluster": "cluster",
     f"{GROUP}/fabric": "fabric",
 }
+RUNS_MAX = 20_000
+"""Runs of a namespace that have not ended; the operator may set another."""
+TOO_MANY = "TooManyRuns"
 TEXT_MAX = 1000
 """Of what is said of a refusal: it may name a field that is as long as an object can be."""
 ADMIN = Author("kubernetes", admin=True)
@@ -58,10 +61,13 @@ class FrontEnd:
         sources: Sources,
         *,
         image: str | None = None,
+        runs_max: int = RUNS_MAX,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._client, self._plane, self._sources = client, plane, sources
-        self._image, self._say = image, say
+        self._image, self._runs_max, self._say = image, runs_max, say
+        self._counted: Counter[str] | None = None
+        """Runs that have not ended, by namespace, as of this turn."""
         self.unheld: set[tuple[str, Key]] = set()
         """Objects that are in the engine, and still without our finalizer: the mirror gives it."""
         self._done: dict[tuple[str, Key], tuple[str, int]] = {}
@@ -69,9 +75,8 @@ class FrontEnd:
         self._waiting = {kind: self._recorded(kind) for kind in ("Budget", "Run", "Reservation")}
         """Objects to look at in the next turn: at first all of the ledger, because one that had no
         finalizer yet may have been deleted while no controller ran."""
-        self._nodes: set[Key] = set()
-        """Nodes to look at in the next turn."""
-        self._node_uids: dict[Key, str] = {}
+        self._nodes = {Key("", row["metadata"]["name"]) for row in plane.objects.list("Node")}
+        """Nodes to look at in the next turn; first those of the ledger, which may be gone."""
         self._bindings_changed = True
         self._failing: dict[str, str] = {}
         """Objects that cannot be followed, and why, as was said."""
@@ -83,7 +88,7 @@ class FrontEnd:
 
     def turn(self) -> None:
         """A fault on the way loses nothing: what is not done is done in the next turn."""
-        sources = self._sources
+        sources, self._counted = self._sources, None
         self._nodes |= sources.nodes.take_changed().keys() | sources.nodes.take_gone().keys()
         for key in sorted(self._nodes):
             if self._attempt(f"node {key.name}", partial(self._follow_node, key)):
@@ -146,15 +151,11 @@ class FrontEnd:
         before = self._plane.objects.get("Node", key.name)
         out = document is None or is_out(document)
         manifest = None if document is None or out else node_manifest(document)
-        uid = None if document is None else document["metadata"]["uid"]
-        replaced = self._node_uids.get(key, uid) != uid
-        if before is not None and (replaced or out):
+        if before is not None and (out or is_another(before, document)):
             self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
             before = self._plane.objects.get("Node", key.name)
-        if uid is not None:
-            self._node_uids[key] = uid
         if manifest is not None:
-            if before is None or before["spec"] != {**before["spec"], **manifest["spec"]}:
+            if before is None or not _says(before, manifest):
                 self._try_apply(manifest)
         elif before is not None and not out:
             # Its devices are not reported, as after a restart of the kubelet: what runs there may
@@ -164,7 +165,6 @@ class FrontEnd:
             if before["status"]["leases"]:
                 return False
             self._plane.objects.delete("Node", key.name, author=ADMIN)
-            self._node_uids.pop(key, None)
         return True
 
     def _try_apply(self, manifest: Document) -> None:
@@ -262,7 +262,7 @@ class FrontEnd:
         self.verdicts[kind, key] = verdict
         self._judged.add((kind, key))
         self._done[kind, key] = version
-        return True
+        return verdict.reason != TOO_MANY  # which is looked at again when others have ended
 
     def _apply(self, kind: str, key: Key, name: str, document: Document) -> str | None:
         meta, spec = document["metadata"], dict(document["spec"])
@@ -274,6 +274,7 @@ class FrontEnd:
             owner = self._owner(key.namespace)
             author = Author(f"kubernetes:{key.namespace}", frozenset({owner}))
         if kind == "Run":
+            self._refuse_many(key.namespace, name)
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
             refuse_name(key.name, spec["totalGPUs"])
@@ -294,6 +295,18 @@ class FrontEnd:
         }
         self._plane.objects.apply(manifest, author=author)
         return owner
+
+    def _refuse_many(self, namespace: str, name: str) -> None:
+        """One namespace must not fill the ledger and the queue of all."""
+        live = self._plane.committer.projection.live
+        if self._counted is None:
+            self._counted = Counter(run.partition(".")[0] for run in live)
+        if name in live or self._plane.objects.get("Run", name) is not None:
+            return
+        if self._counted[namespace] >= self._runs_max:
+            text = f"namespace {namespace!r} has {self._runs_max} runs that have not ended, as many"
+            raise Denied(TOO_MANY, f"{text} as the controller's --max-runs allows")
+        self._counted[namespace] += 1
 
     def _owner(self, namespace: str) -> str:
         binding = self.bound.get(namespace)
@@ -370,20 +383,12 @@ class FrontEnd:
 # -- documents ------------------------------------------------------------------------------------
 
 
-def whole(quantity: str) -> int:
-    """A quantity of Kubernetes that counts things: "8", "8k", "1e3". Raises `ValueError`."""
-    found = re.fullmatch(r"([0-9]{1,18})(|k|M|[eE][0-9]|[eE]1[0-2])", quantity)
-    if found is None:
-        raise ValueError(f"{quantity!r} is no number of devices")
-    number, scale = found.groups()
-    zeros = {"": 0, "k": 3, "M": 6}.get(scale)
-    return int(number + "0" * (int(scale[1:]) if zeros is None else zeros))
-
-
 def refuse_name(name: str, ranks: int) -> None:
     """A rank's name is its pod's host name, so a Run's is a part of one."""
     if "." in name:
         raise BadInput("metadata.name", "must not have a dot: it is in its pods' host names")
+    if name[:1].isdigit() and ranks > 1:
+        raise BadInput("metadata.name", "must begin with a letter: it is its ranks' Service's")
     if len(pod_name(name, ranks - 1)) > NAME_MAX:
         raise BadInput("metadata.name", f"with a rank's number is over {NAME_MAX} long")
 
@@ -392,6 +397,19 @@ def is_out(document: Document) -> bool:
     """Whether a node is declared out of service, or is being deleted."""
     taints = {taint["key"] for taint in document.get("spec", {}).get("taints") or ()}
     return OUT_OF_SERVICE in taints or "deletionTimestamp" in document["metadata"]
+
+
+def is_another(before: Document, document: Document | None) -> bool:
+    """Whether a node of the ledger was deleted, and one made under its name, perhaps while no
+    controller ran: what ran on the one does not run on the other."""
+    known = before["metadata"]["labels"].get(UID)
+    return document is not None and known not in (None, document["metadata"]["uid"])
+
+
+def _says(before: Document, manifest: Document) -> bool:
+    """Whether the ledger's node is what the manifest says."""
+    same = before["metadata"]["labels"] == manifest["metadata"]["labels"]
+    return bool(same and before["spec"] == {**before["spec"], **manifest["spec"]})
 
 
 def node_manifest(document: Document) -> Document | None:
@@ -404,7 +422,7 @@ def node_manifest(document: Document) -> Document | None:
     return {
         "apiVersion": API_VERSION,
         "kind": "Node",
-        "metadata": {"name": meta["name"]},
+        "metadata": {"name": meta["name"], "labels": {UID: meta["uid"]}},
         "spec": {
             "flavor": labels.get(FLAVOR) or labels.get(PRODUCT) or "gpu",
             "devices": devices,

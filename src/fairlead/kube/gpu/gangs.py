@@ -77,8 +77,10 @@ class GangWriter:
         job = target.job
         namespace, name = kube_name(job.run)
         keys = {rank.number: Key(namespace, pod_name(name, rank.number)) for rank in ranks}
-        for key in keys.values():
-            self._refuse_older(key, job.id)
+        older = [key for key in keys.values() if not self._makes_room(key, job.id)]
+        if older:
+            where = f"{older[0].namespace}/{older[0].name}"
+            raise TemporaryFault(f"pod {where} of an earlier start is still there")
         if is_gang(job, ranks) and not target.resized:
             self._create(f"/api/v1/namespaces/{namespace}/services", service(job, run))
         made = []
@@ -89,19 +91,19 @@ class GangWriter:
             made.append(document)
         return made
 
-    def _refuse_older(self, key: Key, job: str) -> None:
-        """A rank's name is free, or this job's; an ended pod makes room."""
+    def _makes_room(self, key: Key, job: str) -> bool:
+        """Whether a rank's name is free, or this job's; an ended pod of another makes room."""
         document = self._pods.get(key)
         if document is None:
-            return
+            return True
         before = read_pod(document)
         if before is None:
             raise TemporaryFault(f"pod {key.namespace}/{key.name} is not Fairlead's")
         if before.job == job and not before.released:
-            return
+            return True
         if before.ended and not before.leaving:
-            self._client.delete(path_of(document))
-        raise TemporaryFault(f"pod {key.namespace}/{key.name} of an earlier start is still there")
+            self._client.delete(path_of(document), only(document))
+        return False
 
     def _create_pod(self, namespace: str, document: Document) -> Document:
         made = self._create(f"/api/v1/namespaces/{namespace}/pods", document)
@@ -148,7 +150,7 @@ class GangWriter:
     def remove(self, job: Job) -> None:
         for found in self.of_run(job.run):
             if found.job == job.id:
-                self._client.delete(path_of(found.document))
+                self._client.delete(path_of(found.document), only(found.document))
 
     # -- ends -------------------------------------------------------------------------------------
 
@@ -164,7 +166,7 @@ class GangWriter:
     def evict(self, document: Document, grace_ms: int | None, decision: str) -> None:
         """Ask a pod to end; no proof, no kill: the request names the recorded decision."""
         meta = document["metadata"]
-        options: Document = {"preconditions": {"uid": meta["uid"]}}
+        options = only(document)
         if not self._node_is_there(document):
             options["gracePeriodSeconds"] = 0  # its kubelet is gone with the node
             self._delete(document, options, decision)
@@ -207,6 +209,11 @@ class GangWriter:
     def _node_is_there(self, document: Document) -> bool:
         node = document["spec"].get("nodeName")
         return node is None or self._nodes.get(Key("", node)) is not None
+
+
+def only(document: Document) -> Document:
+    """Options of a delete that comes late: it must not hit the next pod of the same name."""
+    return {"preconditions": {"uid": document["metadata"]["uid"]}}
 
 
 def path_of(document: Document) -> str:

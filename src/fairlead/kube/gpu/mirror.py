@@ -18,26 +18,30 @@ from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
+from fairlead.kube.gpu.announce import announcements
+from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.ports.faults import Fault, TemporaryFault
 from fairlead.ports.ledger import Archived
 from fairlead.schema.objects import API_VERSION
+from fairlead.schema.times import format_time
 
 _PUBLIC = Author("kubernetes-mirror")
 """All readers see outcomes: under pseudonyms."""
-TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost")
+TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost", "Restarted")
 """Changes of a run that are Events: what its status shows for good needs none."""
 SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
+RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
+"""Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
+AS_LEASED = "AsLeased"
 EVENTS = {
     "run.cut": ("Preempted", "Warning"),
+    "pod.mismatch": ("PodMismatch", "Warning"),
     "lease.unfunded": ("Unfunded", "Warning"),
     "lease.funded": ("Funded", "Normal"),
-    "gpu.resolve.commit": ("PreemptionAnnounced", "Warning"),
-    "gpu.resolve.draw": ("PreemptionDecided", "Warning"),
-    "gpu.resolve.applied": ("PreemptionApplied", "Normal"),
     "reservation.state": ("ReservationChanged", "Normal"),
 }
 
@@ -83,11 +87,13 @@ class Mirror:
         plane: ControlPlane,
         sources: Sources,
         front: FrontEnd,
+        *,
+        auditor: Auditor,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._say = say
         self._client, self._plane, self._sources = client, plane, sources
-        self._front, self._leases = front, sources.leases
+        self._front, self._auditor, self._leases = front, auditor, sources.leases
         self._runs = plane.committer.projection.runs
         self._seq: int | None = None
         """The last entry that was looked at; None: nothing was compared yet."""
@@ -111,6 +117,7 @@ class Mirror:
                 self._news.add(Item(Part.OBJECT, *pair))
             if pair in self._front.unheld:
                 self._news.add(Item(Part.FINALIZER, *pair))
+        self._take_audited()
         news, self._news = self._news, set()
         for item in sorted(news):
             if self._is_over(item):
@@ -120,6 +127,21 @@ class Mirror:
         self._hand_over()
         if faults:
             raise faults[0]
+
+    def _take_audited(self) -> None:
+        changed, self._auditor.changed = self._auditor.changed, set()
+        for run in changed:
+            self._news.add(Item(Part.OBJECT, "Run", Key(*kube_name(run))))
+            state = self._plane.committer.projection.live.get(run)
+            for name in () if state is None else state.leases:
+                self._note_lease(name)
+
+    def _as_leased(self, made: Conditions, run: str) -> list[Document]:
+        """Told from the first finding on, and then that it is over."""
+        finding = self._auditor.findings.get(run)
+        if finding is not None:
+            return [made.row(AS_LEASED, finding.reason, finding.message, holds=False)]
+        return [made.row(AS_LEASED, AS_LEASED, "", holds=True)] if made.has(AS_LEASED) else []
 
     def wait(self) -> None:
         """Until what was handed over is written, or has failed."""
@@ -250,7 +272,7 @@ class Mirror:
                 self._note_lease(key.name)
             for seq in sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:]:
                 self._note_outcome(seq)
-            self._seq = last
+            self._seq = self._told_to(last)
         # One that was made although we were told otherwise is seen after its lease was closed.
         for key in self._leases.take_keys():
             if not self._is_open(key.name):
@@ -259,6 +281,12 @@ class Mirror:
             for event in page:
                 self._note(event)
                 self._seq = event["seq"]
+
+    def _told_to(self, last: int) -> int:
+        """Up to which entry Events are told for sure."""
+        since = format_time(self._plane.committer.now() - RECENT_MS)
+        recent = self._plane.events.read(max(0, last - RECENT_ENTRIES), RECENT_ENTRIES)
+        return next((event["seq"] - 1 for event in recent if event["time"] >= since), last)
 
     def _note_lease(self, name: str) -> None:
         self._news.add(Item(Part.LEASE, "GPULease", Key(kube_name(name)[0], name)))
@@ -278,6 +306,7 @@ class Mirror:
             seq = body.get("commit_seq", seq)
             if isinstance(seq, int):
                 self._note_outcome(seq)
+            self._announce(event)
         if about is None or about["kind"] not in KINDS:
             return
         name = about["name"]
@@ -290,6 +319,17 @@ class Mirror:
             self._event(about["kind"], key, event["reason"] or reason, type, event)
         elif kind == "run.phase" and event["reason"] in TOLD:
             self._event("Run", key, event["reason"], "Warning", event)
+
+    def _announce(self, event: Document) -> None:
+        try:
+            found = announcements(self._plane, event)
+        except (Archived, Denied) as error:  # its entries can be read no more
+            self._say(f"entry {event['seq']} is not told: {error}")
+            return
+        for announcement in found:
+            told = {**event, "message": announcement.message}
+            key = Key(*kube_name(announcement.name))
+            self._event(announcement.kind, key, announcement.reason, "Warning", told)
 
     def _show(self, kind: str, key: Key) -> Write | None:
         """How to make an object show its state; None: what became of it is not known yet."""
@@ -311,7 +351,7 @@ class Mirror:
             status = dict(stored["status"])
             rows += status.get("conditions", ())
             if kind == "Run":
-                rows += made.of_run(status)
+                rows += [*made.of_run(status), *self._as_leased(made, name)]
             elif kind == "Reservation":
                 rows.append(made.of_reservation(status))
         elif not verdict.accepted:
@@ -369,8 +409,12 @@ class Mirror:
             }
             shown = self._client.create(kind.path(namespace), document)
             self._leases.put(shown)
-        rows = [Conditions(shown).row("Open", lease["spec"]["reason"], "", holds=True)]
+        made, devices = Conditions(shown), self._auditor.devices.get(name, ())
+        rows = [made.row("Open", lease["spec"]["reason"], "", holds=True)]
+        rows += self._as_leased(made, lease["spec"]["run"])
         status, before = {**lease["status"], "conditions": rows}, shown.get("status", {})
+        if devices or "devices" in before:
+            status["devices"] = list(devices)
         if any(before.get(field) != value for field, value in status.items()):
             path = kind.path(namespace, name, "status")
             self._leases.put(self._client.patch(path, {"status": status}))

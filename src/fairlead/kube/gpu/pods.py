@@ -52,6 +52,8 @@ class PodExecutor:
         """Those that are being brought to their target, beside the turn."""
         self._late: dict[str, str] = {}
         """Those that could not be, and why: tried again."""
+        self.troubles: dict[str, str] = {}
+        """Why pods of a job could not be made when that was last tried."""
         self._refused: dict[str, Exit] = {}
         """Jobs whose pods the API server refuses for good."""
 
@@ -121,6 +123,9 @@ class PodExecutor:
         with self._lock:
             id = target.job.id
             del self._making[id]
+            self.troubles.pop(id, None)
+            if why is not None and id in self._targets:
+                self.troubles = {**self.troubles, id: why}
             wanted = self._targets.get(id)
             if wanted is not None and wanted is not target:
                 self._submit(wanted)
@@ -205,6 +210,7 @@ class PodExecutor:
                 self._refused.pop(exit.job, None)
                 self._targets.pop(exit.job, None)
                 self._late.pop(exit.job, None)
+                self.troubles.pop(exit.job, None)
                 self._stopping.discard(exit.run)
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:

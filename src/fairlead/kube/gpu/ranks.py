@@ -172,3 +172,13 @@ def _terminated(document: Document) -> list[Document]:
 
 def parse_ms(time: str) -> int:
     return int(datetime.fromisoformat(time).timestamp() * 1000)
+
+
+def whole(quantity: str) -> int:
+    """A quantity of Kubernetes that counts things: "8", "8k", "1e3". Raises `ValueError`."""
+    found = re.fullmatch(r"([0-9]{1,18})(|k|M|[eE][0-9]|[eE]1[0-2])", quantity)
+    if found is None:
+        raise ValueError(f"{quantity!r} is no number of devices")
+    number, scale = found.groups()
+    zeros = {"": 0, "k": 3, "M": 6}.get(scale)
+    return int(number + "0" * (int(scale[1:]) if zeros is None else zeros))

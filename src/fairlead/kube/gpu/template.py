@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from fairlead.kube.client import Document
+from fairlead.kube.gpu.build import VOLUME
 from fairlead.kube.kinds import GROUP
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput, check_shape
@@ -30,6 +31,7 @@ class _Container(msgspec.Struct, rename="camel"):
     command: list[str] | None = None
     args: list[str] | None = None
     env: list[dict[str, Any]] | None = None
+    env_from: list[dict[str, Any]] | None = None
     resources: _Resources | None = None
 
 
@@ -48,6 +50,7 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     resource_claims: list[Any] | None = None
     priority_class_name: str | None = None
     priority: int | None = None
+    volumes: list[dict[str, Any]] | None = None
     preemption_policy: str | None = None
 
 
@@ -112,7 +115,25 @@ def read_template(value: Any, where: str = "spec.template") -> PodTemplate:
         for i, container in enumerate(containers):
             _refuse_devices(container.resources, f"{where}.spec.{group}[{i}].resources")
             _refuse_variables(container.env or (), f"{where}.spec.{group}[{i}].env")
+    _refuse_sources(spec.containers[0].env_from or (), f"{where}.spec.containers[0].envFrom")
+    _refuse_volume(spec.volumes or (), f"{where}.spec.volumes")
     return PodTemplate(value)
+
+
+def _refuse_volume(rows: Iterable[Document], where: str) -> None:
+    for i, row in enumerate(rows):
+        if row.get("name") == VOLUME:
+            raise BadInput(f"{where}[{i}].name", f"{VOLUME} is Fairlead's volume")
+
+
+def _refuse_sources(rows: Iterable[Document], where: str) -> None:
+    """The first container has the devices; the device plugin's variables are overridden by those of
+    a ConfigMap, whose names are not known here. In the others Fairlead's own override them."""
+    for i, row in enumerate(rows):
+        prefix = str(row.get("prefix") or "")
+        if any(name.startswith(prefix) or prefix.startswith(name) for name in RESERVED_ENV):
+            text = f"needs a prefix that no variable of a lease has, such as {RESERVED_ENV[-1]}"
+            raise BadInput(f"{where}[{i}].prefix", text)
 
 
 def _is_deep(value: Any) -> bool:

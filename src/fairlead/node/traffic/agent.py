@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from fairlead.core.invariant import known
 from fairlead.core.traffic.limits import liveness, may_resume, tick_delay_us
 from fairlead.engine.traffic import (
     KIND,
@@ -25,16 +26,18 @@ from fairlead.engine.traffic import (
     TickRound,
     TrafficLoop,
 )
+from fairlead.engine.traffic.loop import Orders
 from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
 from fairlead.node.traffic.commands import CommandFile
 from fairlead.node.traffic.reports import status_document
 from fairlead.node.traffic.sensors import NetworkSensors
-from fairlead.ports.dataplane import Dataplane, RouteGroup
+from fairlead.ports.dataplane import Dataplane, GroupRefused, RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import FlightRecorder
 from fairlead.ports.traffic import EventLog
 
+_T = TypeVar("_T")
 STATUS_EVERY_MS = 1_000  # and whenever something changed
 
 
@@ -46,6 +49,8 @@ class GroupSpec:
     rules: GroupRules
     nodes: Mapping[str, str] = field(default_factory=dict)
     looked_up: bool = False
+    own_nodes: bool = False
+    """Whether only the machines in `nodes` count for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,11 @@ class TrafficAgent:
         report: Callable[[TickRound, "TrafficAgent"], None] = lambda *_: None,
         warn: Callable[[str], None] = lambda _: None,
         reload: Callable[[], Reloaded] | None = None,
+        drains: Callable[[], Orders] = dict,
+        apart: bool = False,
     ) -> None:
+        """`drains` are commands beside the operator's; `apart`: groups are of different users, and
+        one that cannot be served is left out instead of keeping the others from being served."""
         self.config, self.sensors = config, sensors
         self.directory = StateDirectory(config.state_directory)
         self.last_round: TickRound | None = None
@@ -93,6 +102,11 @@ class TrafficAgent:
         self._open_dataplane, self._open_recorder = open_dataplane, open_recorder
         self._open_event_log, self._reload = open_event_log, reload
         self._report, self._warn = report, warn
+        self._drains, self._apart = drains, apart
+        self.refused: Mapping[str, str] = {}
+        """Groups that are left out, and why."""
+        self.behind = False
+        """Whether the last change of the groups failed: it is to be tried again."""
         self._recorders: dict[str, FlightRecorder] = {}
         self._commands = CommandFile(self.directory)
         self._stop, self._hangup, self._urgent = (threading.Event() for _ in range(3))
@@ -115,23 +129,30 @@ class TrafficAgent:
             self._warn(f"{fault}; starting without it")
             stored = {}
         self._dataplane = self._open_dataplane()
-        groups = [self._group(spec, stored) for spec in self._specs.values()]
         ports = Ports(
             record=self._recorders.__getitem__,
             signals=self.sensors.signals,
             nodes=self.sensors.nodes,
             prober=self.sensors.prober,
             events=self._open_event_log(),
-            orders=self._commands,
+            orders=self._orders,
         )
-        self.loop = TrafficLoop(self._dataplane, groups, ports)
-        self._watch(groups)
-        voided = self.loop.start(now_ms())
+        voided = self._leave_out(self._specs, lambda specs: self._begin(specs, stored, ports))
         if voided:
             self._warn(f"{voided} recorded ticks were never applied; they are void")
         # The dataplane had no agent since the last heartbeat: report it as a tick would.
         if type(beat_ms := stored.get("beat_ms")) is int:
             self.loop.found_stale(liveness(max(0, now_ms() - beat_ms)))
+
+    def _begin(
+        self, specs: Mapping[str, GroupSpec], stored: Mapping[str, Any], ports: Ports
+    ) -> int:
+        groups = [self._group(spec, stored) for spec in specs.values()]
+        self.loop = TrafficLoop(known(self._dataplane, "it is open"), groups, ports)
+        self._watch(groups)
+        voided = self.loop.start(now_ms())
+        self._specs = dict(specs)
+        return voided
 
     def run(self, *, ticks_max: int | None = None) -> None:
         period_s, began, number = self.config.tick_ms / 1000, time.monotonic(), 0
@@ -217,6 +238,12 @@ class TrafficAgent:
     def commands(self) -> Mapping[str, Mapping[str, str]]:
         return self._commands.current
 
+    def _orders(self) -> Orders:
+        """The operator's over those that come with the groups."""
+        orders, drains = self._commands(), self._drains()
+        groups = orders.keys() | drains.keys()
+        return {name: {**drains.get(name, {}), **orders.get(name, {})} for name in groups}
+
     # --- what survives
 
     def _group(self, spec: GroupSpec, stored: Mapping[str, Any]) -> Group:
@@ -235,7 +262,7 @@ class TrafficAgent:
         except (BadTrafficState, TypeError, PermanentFault) as error:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)
-        return Group(self._route(spec), governor, spec.nodes)
+        return Group(self._route(spec), governor, spec.nodes, spec.own_nodes)
 
     def _save(self, round: TickRound, *, at_once: bool = False) -> None:
         """State and status, once a second and whenever something changed."""
@@ -265,11 +292,30 @@ class TrafficAgent:
         reloaded: Reloaded | None = None
         try:
             reloaded = self._reload()
-            self._change({spec.route.name: spec for spec in reloaded.specs})
+            self._leave_out({spec.route.name: spec for spec in reloaded.specs}, self._change)
         except (Fault, ValueError, OSError) as error:
             if reloaded is not None:
                 reloaded.undo()
+            self.behind = True
             self._warn(f"not reloaded: {error}")
+        else:
+            self.behind = False
+
+    def _leave_out(
+        self, specs: Mapping[str, GroupSpec], act: Callable[[Mapping[str, GroupSpec]], _T]
+    ) -> _T:
+        """Act on these groups, where they are apart without those that are refused."""
+        refused: dict[str, str] = {}
+        while True:
+            try:
+                done = act({name: spec for name, spec in specs.items() if name not in refused})
+                self.refused = refused
+                return done
+            except GroupRefused as fault:
+                if not self._apart or fault.group in refused:
+                    raise
+                refused[fault.group] = str(fault)
+                self._warn_once(fault.group, f"group {fault.group!r} is not served: {fault}")
 
     def _follow_services(self) -> None:
         for spec in self._specs.values():
@@ -287,7 +333,7 @@ class TrafficAgent:
         for name, spec in specs.items():
             if name in self.loop.groups:
                 governor = self.loop.groups[name].governor
-                groups.append(Group(self._route(spec), governor, spec.nodes))
+                groups.append(Group(self._route(spec), governor, spec.nodes, spec.own_nodes))
             else:
                 groups.append(self._group(spec, {}))
         self.loop.reconfigure(groups, now_ms())

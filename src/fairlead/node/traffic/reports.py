@@ -164,6 +164,10 @@ def _groups(round: TickRound) -> Iterator[Metric]:
     for name, made in round.groups.items():
         in_force.add_metric([name], float(not made.fault))
     yield in_force
+    hint = _gauge("scale_hint", "1 while more backends or machines are needed")
+    for name, made in round.groups.items():
+        hint.add_metric([name], float(made.scale_hint is not None))
+    yield hint
 
 
 def _backends(round: TickRound) -> Iterator[Metric]:

@@ -1,0 +1,54 @@
+"""Whether a run whose command failed starts again."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.gpu import FailurePolicy, RunFailure, restart
+from fairlead.core.reasons import RestartReason
+from fairlead.schema.border import BadInput
+from fairlead.schema.kinds import KINDS
+
+CODES = st.none() | st.integers(1, 255)
+
+
+@given(st.integers(0, 20), st.sets(st.integers(1, 255), max_size=4), st.lists(CODES, max_size=30))
+def test_a_run_restarts_as_often_as_its_policy_says(
+    most: int, fatal: set[int], exits: list[int | None]
+) -> None:
+    """Never more often, and not at all after an exit code that it names."""
+    policy, restarts = FailurePolicy(most, tuple(sorted(fatal))), 0
+    for code in exits:
+        found = restart(RunFailure(policy, restarts, code))
+        if found.reason is not RestartReason.RESTARTS:
+            assert found.restarts == restarts
+            assert code in fatal or restarts == most
+            return
+        assert code not in fatal
+        assert found.restarts == restarts + 1 <= most
+        restarts = found.restarts
+
+
+def test_a_document_decides_the_same() -> None:
+    asked = {"policy": {"max_restarts": 2, "fail_exit_codes": [3]}, "restarts": 1, "exit_code": 1}
+    found = KINDS["gpu.restart"].run(json.dumps(asked).encode())
+    assert (found.result, found.refused) == ({"reason": "Restarts", "restarts": 2}, False)
+    found = KINDS["gpu.restart"].run(json.dumps({**asked, "exit_code": 3}).encode())
+    assert (found.result, found.refused) == ({"reason": "FailExitCode", "restarts": 1}, True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "where"),
+    [
+        ({"max_restarts": -1, "fail_exit_codes": []}, "policy.max_restarts"),
+        ({"max_restarts": 1, "fail_exit_codes": [0]}, "policy.fail_exit_codes[0]"),
+        ({"max_restarts": 1, "fail_exit_codes": [3, 3]}, "policy.fail_exit_codes[1]"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(policy: dict[str, object], where: str) -> None:
+    asked = {"policy": policy, "restarts": 0, "exit_code": None}
+    with pytest.raises(BadInput) as refused:
+        KINDS["gpu.restart"].run(json.dumps(asked).encode())
+    assert refused.value.path == where

@@ -1,0 +1,153 @@
+"""The auditor: leases, pods and nodes compared, and nothing done without proof."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fairlead.kube.client import Document
+from fairlead.kube.gpu.audit import ABSENT_MS, device_ids, gpus_of
+from fairlead.kube.gpu.ranks import DECISION
+from tests.kube.small import Small, put
+from tests.kube.world import World, node, plane_of, run, team, until
+
+
+def container(gpus: Any) -> Document:
+    return {"name": "main", "resources": {"limits": {"nvidia.com/gpu": gpus}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "gpus"),
+    [
+        ({"containers": [container("2"), container("1"), {"name": "x"}]}, 3),
+        ({"containers": [container("1")], "initContainers": [container("4")]}, 4),
+        ({"containers": [container("none"), {"name": "x", "resources": None}]}, 0),
+        ({}, 0),
+    ],
+)
+def test_gpus_of_a_pod_are_counted_as_the_scheduler_does(spec: Document, gpus: int) -> None:
+    assert gpus_of({"spec": spec}) == gpus
+
+
+def rows(*ids: str, name: str = "nvidia.com/gpu") -> list[Document]:
+    return [{"name": name, "resources": [{"resourceID": id, "health": "Healthy"} for id in ids]}]
+
+
+def test_device_ids_are_the_kubelets_or_none() -> None:
+    assert device_ids({"status": {"containerStatuses": [{"name": "main"}]}}) == []
+    shown = [{"allocatedResourcesStatus": rows("GPU-a", "GPU-b")}]
+    assert device_ids({"status": {"containerStatuses": shown}}) == ["GPU-a", "GPU-b"]
+    other = [{"allocatedResourcesStatus": rows("x", name="example.com/disk")}]
+    assert device_ids({"status": {"containerStatuses": other}}) == []
+
+
+def test_device_ids_stand_in_the_lease_whose_pod_has_them(small: Small) -> None:
+    """And not where a pod has devices of several leases: which are whose is not known."""
+    started(small)
+    (pod,) = small.sources.pods.all().values()
+    shown = [{"allocatedResourcesStatus": rows("GPU-a", "GPU-b")}]
+    put(small.sources.pods, {**pod, "status": {"containerStatuses": shown}}, version=5000)
+    small.turn()
+    (lease,) = small.plane.objects.list("Lease")
+    assert small.auditor.devices == {lease["metadata"]["name"]: ("GPU-a", "GPU-b")}
+    statuses = [body["status"] for _, path, body in small.client.sent if "gpuleases/" in path]
+    assert statuses[-1]["devices"] == ["GPU-a", "GPU-b"]
+
+
+def started(small: Small, gpus: int = 2) -> None:
+    small.add("team-a", run("train", gpus))
+    put(small.sources.nodes, node("n1"))
+    small.turn()
+    until(small.sources.pods.all, "its pod is made")
+
+
+def findings(small: Small) -> list[str]:
+    small.turn()
+    return [finding.reason for finding in small.auditor.findings.values()]
+
+
+def recorded(small: Small) -> list[Document]:
+    found = small.plane.committer.ledger.entries(0, 1000)
+    return [entry.body for entry in found if entry.kind == "pod.mismatch"]
+
+
+def test_a_pod_on_another_node_is_recorded_and_then_evicted(small: Small) -> None:
+    """Once; the eviction names the entry. One that is where it should be is left alone."""
+    started(small)
+    (pod,) = small.sources.pods.all().values()
+    bound = {**pod, "spec": {**pod["spec"], "nodeName": "n1"}}
+    put(small.sources.nodes, node("n9", flavor="other"))
+    put(small.sources.pods, bound, version=5000)
+    assert findings(small) == []
+    put(small.sources.pods, {**pod, "spec": {**pod["spec"], "nodeName": "n9"}}, version=5001)
+    small.client.sent.clear()
+    assert findings(small) == ["PodElsewhere"]
+    assert findings(small) == ["PodElsewhere"]
+    (body,) = recorded(small)
+    assert (body["run"], body["node"]) == ("team-a.train", "n9")
+    evictions = [body for _, path, body in small.client.sent if path.endswith("/eviction")]
+    cited = {body["metadata"]["annotations"][DECISION] for body in evictions}
+    assert [small.plane.committer.ledger.entry(int(seq)).kind for seq in cited] == ["pod.mismatch"]
+
+
+def test_more_devices_than_are_leased_are_told_and_nothing_is_ended(small: Small) -> None:
+    started(small)
+    (pod,) = small.sources.pods.all().values()
+    spec = {**pod["spec"], "nodeName": "n1", "containers": [container("8")]}
+    put(small.sources.pods, {**pod, "spec": spec}, version=5000)
+    small.client.sent.clear()
+    assert findings(small) == ["MoreGPUsThanLeased"]
+    assert len(recorded(small)) == 1
+    assert not [path for _, path, _ in small.client.sent if path.endswith("/eviction")]
+
+
+def test_a_lease_without_a_pod_is_told_after_a_while_and_nothing_else(small: Small) -> None:
+    """That something is not there is no proof."""
+    started(small)
+    for key in small.sources.pods.all():
+        del small.sources.pods._objects[key]
+    small.auditor._swept_ms = 0
+    assert findings(small) == []
+    small.now_ms += ABSENT_MS
+    small.client.sent.clear()
+    assert findings(small) == ["PodsNotMade"]
+    assert recorded(small) == []
+    assert not [
+        path for method, path, _ in small.client.sent if method != "GET" and "/pods" in path
+    ]
+
+
+def test_one_that_was_bound_elsewhere_and_gpus_of_others_are_seen(world: World) -> None:
+    """By somebody with the scheduler's rights: the run says so, and the pod is evicted."""
+    tainted = node("n1")
+    tainted["spec"] = {"taints": [{"key": "test.fairlead.dev/none", "effect": "NoSchedule"}]}
+    other = {"containers": [{**container("3"), "image": "busybox"}], "nodeName": "n2"}
+    world.apply(tainted, node("n2", flavor="other"), *team("team-a"), run("train", 8))
+    alone = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own", "namespace": "team-a"}}
+    until(lambda: "default" in str(world.get("serviceaccounts", namespace="team-a")), "an account")
+    world.apply({**alone, "spec": other})
+    until(lambda: world.get("pod", "own", "team-a")["status"].get("phase") == "Running", "it runs")
+    with world.controlled() as controller:
+        world.reach("train", "Running")
+        until(lambda: "train-0" in world.names("pods"), "its pod waits")
+        first = world.get("pod", "train-0", "team-a")["metadata"]["uid"]
+        target = {"apiVersion": "v1", "kind": "Node", "name": "n2"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "train-0"}}
+        where = "/api/v1/namespaces/team-a/pods/train-0/binding"
+        given = json.dumps({**binding, "target": target})
+        world.kubectl("create", "--raw", where, "-f", "-", given=given)
+        status = world.reach("train", "Failed")
+        assert "pod train-0 was deleted" in status["message"]
+        assert first not in [row["metadata"]["uid"] for row in world.get("pods")["items"]]
+        plane = plane_of(controller)
+        kinds = [entry.kind for entry in plane.committer.ledger.entries(0, 1000)]
+        assert kinds.count("pod.mismatch") == 1
+        reasons = until(lambda: _reasons(world, "team-a"), "Events")
+        assert "PodElsewhere" in reasons
+        until(lambda: "ForeignGPUs" in _reasons(world, "default"), "the GPUs of others are seen")
+        assert controller.auditor is not None
+        assert controller.auditor.foreign == {"n2": 3}
+
+
+def _reasons(world: World, namespace: str) -> set[str]:
+    return {event["reason"] for event in world.get("events", namespace=namespace)["items"]}

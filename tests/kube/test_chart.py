@@ -1,0 +1,143 @@
+"""The Helm chart and the kustomize base, which is derived from it."""
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from fairlead.kube.dev.assets import Programs
+from tests.kube import charts
+from tests.kube.charts import BASE, CHART, NAMESPACE, ROOT
+from tests.kube.world import made
+
+pytestmark = pytest.mark.component("helm")
+
+
+def find(rows: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    (found,) = [row for row in rows if (row["kind"], row["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def refusal(programs: Programs, **values: Any) -> str:
+    command = [programs.path("helm"), "template", str(CHART), *charts.given(values)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0, f"{values} was taken"
+    return done.stderr
+
+
+def test_the_base_is_derived_from_the_chart(programs: Programs) -> None:
+    shipped = list(yaml.safe_load_all((BASE / "fairlead.yaml").read_text()))
+    assert shipped == charts.rendered(programs, crds_enabled=False), "run: make kube-base"
+    built = charts.run(programs, "kustomize", "build", str(BASE))
+    objects = {(row["kind"], row["metadata"]["name"]) for row in yaml.safe_load_all(built)}
+    expected = {(row["kind"], row["metadata"]["name"]) for row in charts.rendered(programs)}
+    assert objects == expected | {("Namespace", NAMESPACE)}
+
+
+def test_helm_finds_no_fault_in_the_chart(programs: Programs) -> None:
+    said = charts.run(programs, "helm", "lint", "--strict", str(CHART))
+    assert "1 chart(s) linted, 0 chart(s) failed" in said
+
+
+def test_every_value_is_documented_and_checked(programs: Programs) -> None:
+    """In values.yaml, in the schema and on the page; what is not known is refused."""
+    spec = importlib.util.spec_from_file_location("make_chart", ROOT / "docs" / "make_chart.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pages: ModuleType = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    assert pages.PAGE.read_text() == pages.page(), "run `make docs` and commit chart.md"
+    documented = {path for path, _, _ in pages.rows(pages.VALUES.read_text())}
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert documented == set(leaves(schema)) - {"global"}
+    for values, field in (
+        ({"controller_replica": 1}, "replica"),
+        ({"controller_resolver": "maybe"}, "resolver"),
+        ({"controller_qps": -1}, "qps"),
+        ({"ledger_storage_size": "much"}, "size"),
+        ({"admissionPolicy_deviceResources": []}, "deviceResources"),
+        ({"controller_replicas": 2}, "needs ledger.postgres.secretName"),
+        ({"controller_replicas": 2, "ledger_postgres_secretName": "pg"}, "ReadWriteMany"),
+    ):
+        assert field in refusal(programs, **values)
+
+
+def leaves(schema: dict[str, Any], path: tuple[str, ...] = ()) -> list[str]:
+    parts = schema.get("properties")
+    if not parts:
+        return [".".join(path)]
+    return [leaf for name, part in parts.items() for leaf in leaves(part, (*path, name))]
+
+
+def test_a_database_instead_of_a_file(programs: Programs) -> None:
+    """Its address comes from a Secret; several replicas, and an upgrade takes turns."""
+    rows = charts.rendered(
+        programs,
+        controller_replicas=2,
+        ledger_postgres_secretName="pg",
+        ledger_storage_accessMode="ReadWriteMany",
+    )
+    spec = find(rows, "Deployment", "fairlead-controller")["spec"]
+    assert spec["strategy"] == {"type": "RollingUpdate"}
+    (container,) = spec["template"]["spec"]["containers"]
+    reference = {"secretKeyRef": {"name": "pg", "key": "url"}}
+    assert container["env"] == [{"name": "FAIRLEAD_LEDGER", "valueFrom": reference}]
+    assert find(rows, "PodDisruptionBudget", "fairlead-controller")["spec"]["maxUnavailable"] == 1
+
+
+def test_pods_are_hardened(programs: Programs) -> None:
+    """The controller satisfies Pod Security `restricted`, and mounts nothing writable but its
+    volume and /tmp."""
+    spec = find(charts.rendered(programs), "Deployment", "fairlead-controller")["spec"]
+    pod = spec["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {row["mountPath"] for row in container["volumeMounts"]} == {"/var/lib/fairlead", "/tmp"}
+
+
+def test_egress_is_limited_on_request(programs: Programs) -> None:
+    rows = charts.rendered(programs, networkPolicy_egressPorts=[6443])
+    spec = find(rows, "NetworkPolicy", "fairlead-controller")["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert [row["port"] for row in spec["egress"][0]["ports"]] == [53, 53, 6443]
+
+
+def test_the_policy_is_off_until_it_is_asked_for(programs: Programs) -> None:
+    kind = "ValidatingAdmissionPolicy"
+    assert not [row for row in charts.rendered(programs) if row["kind"].startswith(kind)]
+    rows = charts.rendered(programs, admissionPolicy_enabled=True)
+    names = [row["metadata"]["name"] for row in rows if row["kind"] == kind]
+    bound = [row["spec"]["policyName"] for row in rows if row["kind"] == f"{kind}Binding"]
+    assert len(names) == 5
+    assert sorted(names) == sorted(bound)
+
+
+def test_the_chart_is_installed_upgraded_and_uninstalled(
+    deployed: charts.Deployed, tmp_path: Path
+) -> None:
+    """On a real server: values change what runs; the kinds, their objects and the ledger stay."""
+    cluster = deployed.cluster
+    charts.install(cluster, controller_replicas=0)
+    cluster.apply([made("Budget", "kept", {"owner": "kept", "envelopes": []})])
+    charts.install(cluster, controller_replicas=0, controller_resolver="enforce")
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/fairlead-controller"
+    (container,) = cluster.get(path)["spec"]["template"]["spec"]["containers"]
+    assert "--resolver=enforce" in container["args"]
+    charts.uninstall(cluster)
+    assert cluster.get(path) is None
+    assert cluster.get("/apis/fairlead.dev/v1alpha1/budgets/kept") is not None
+    claims = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/fairlead-ledger"
+    assert cluster.get(claims) is not None
+    charts.install(cluster, controller_replicas=0)  # and what stayed is taken up again
+    cluster.kubectl("delete", "budget", "kept")
