@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench.kube import arms, scale
 from bench.kube.load import Load
+from bench.kube.report import write_report
 from bench.kube.server import before_others
 from bench.timing import machine, results_folder
 
@@ -39,7 +40,7 @@ def main() -> None:
     document = _stored(where) if options.add or options.scale else _empty()
     if options.scale:
         document["scale"] = scale.measure(options.nodes, options.runs)
-        _write(document, where)
+        write_report(document, where)
         return
     for size in sizes:
         load = Load.of(size)
@@ -53,10 +54,10 @@ def main() -> None:
                 curve = line.pop("curve")
                 document["runs"].append({"scenario": scenario, "arm": arm, **line})
                 document["series"].setdefault(f"{scenario}/{arm}", curve)
-                _write(document, where)
+                write_report(document, where)
     if options.pods:
         document["pods"] = scale.measure(16, options.pods)
-        _write(document, where)
+        write_report(document, where)
 
 
 def _measured(arm: str, load: Load) -> arms.Line:
@@ -73,12 +74,6 @@ def _empty() -> arms.Line:
 def _stored(where: Path) -> arms.Line:
     path = where / "kube.json"
     return json.loads(path.read_text()) if path.exists() else _empty()
-
-
-def _write(document: arms.Line, where: Path) -> None:
-    from bench.kube.report import write_report  # noqa: PLC0415 - it draws: not before all is measured
-
-    write_report(document, where)
 
 
 if __name__ == "__main__":

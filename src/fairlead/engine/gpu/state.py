@@ -48,7 +48,7 @@ class Stored(Struct, frozen=True, dict=True):
         return _shared_spec(self.kind, msgspec.json.encode(self.document))
 
 
-# Runs come by the hundred with the same spec: one of each is kept in memory, and changed by nobody.
+# Runs come by the hundred with the same spec: one of each is kept in memory. None is changed.
 
 
 @lru_cache(maxsize=1024)

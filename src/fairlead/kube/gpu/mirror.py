@@ -53,7 +53,7 @@ OLDEST = 32
 """One in so many is the one that waits longest, whatever it is: nothing waits for ever."""
 
 
-class Part(StrEnum):
+class ItemPart(StrEnum):
     """What an item of the mirror is about."""
 
     OBJECT = "object"
@@ -66,7 +66,7 @@ class Part(StrEnum):
 class Item(NamedTuple):
     """Something that the cluster is to show."""
 
-    part: Part
+    part: ItemPart
     kind: str
     key: Key
 
@@ -114,9 +114,9 @@ class Mirror:
         self._look()
         for pair in self._front.take_judged():
             if self._verdicts.get(pair) != self._front.verdicts.get(pair):
-                self._news.add(Item(Part.OBJECT, *pair))
+                self._news.add(Item(ItemPart.OBJECT, *pair))
             if pair in self._front.unheld:
-                self._news.add(Item(Part.FINALIZER, *pair))
+                self._news.add(Item(ItemPart.FINALIZER, *pair))
         self._take_audited()
         news, self._news = self._news, set()
         for item in sorted(news):
@@ -131,7 +131,7 @@ class Mirror:
     def _take_audited(self) -> None:
         changed, self._auditor.changed = self._auditor.changed, set()
         for run in changed:
-            self._news.add(Item(Part.OBJECT, "Run", Key(*kube_name(run))))
+            self._news.add(Item(ItemPart.OBJECT, "Run", Key(*kube_name(run))))
             state = self._plane.committer.projection.live.get(run)
             for name in () if state is None else state.leases:
                 self._note_lease(name)
@@ -161,9 +161,9 @@ class Mirror:
             if not shown:
                 self._news.add(item)
                 self._phases.pop(item.key, None)
-            elif item.part is Part.EVENT:
+            elif item.part is ItemPart.EVENT:
                 del self._events[item]
-            elif item.part is Part.FINALIZER:
+            elif item.part is ItemPart.FINALIZER:
                 self._front.unheld.discard((item.kind, item.key))
         return faults
 
@@ -194,7 +194,7 @@ class Mirror:
         """What is shown first: who was preempted, then who may run, of these the widest; how runs
         ended; the finalizers of runs that hold something; leases; who waits; what budgets have
         left."""
-        if item.part is Part.OBJECT and item.kind == "Run":
+        if item.part is ItemPart.OBJECT and item.kind == "Run":
             return self._rank_of_run(item.key)
         if item.kind == "Budget":
             return (6, 0, 0)
@@ -215,13 +215,13 @@ class Mirror:
 
     def _write_of(self, item: Item, ending: set[str]) -> Write | None:
         """How to show an item as it is now; None: later."""
-        if item.part is Part.OBJECT:
+        if item.part is ItemPart.OBJECT:
             return self._show(item.kind, item.key)
-        if item.part is Part.FINALIZER:
+        if item.part is ItemPart.FINALIZER:
             return self._hold(item.kind, item.key)
-        if item.part is Part.OUTCOME:
+        if item.part is ItemPart.OUTCOME:
             return self._show_outcome(int(item.key.name))
-        if item.part is Part.EVENT:
+        if item.part is ItemPart.EVENT:
             return partial(self._create_event, *self._events[item])
         lease = self._plane.objects.get("Lease", item.key.name)
         if lease is not None and _is_open(lease) and not ending.isdisjoint(lease["spec"]["slots"]):
@@ -239,9 +239,9 @@ class Mirror:
         that is without a finalizer has ended."""
         if item in self._under_way:
             return False
-        if item.part is Part.LEASE:
+        if item.part is ItemPart.LEASE:
             return not self._is_open(item.key.name) and self._leases.get(item.key) is None
-        if item.part is Part.FINALIZER and item.kind == "Run":
+        if item.part is ItemPart.FINALIZER and item.kind == "Run":
             state = self._runs.get(engine_name(*item.key))
             return state is None or state.phase.ended
         return False
@@ -265,7 +265,7 @@ class Mirror:
         if self._seq is None:
             for kind in ("Budget", "Run", "Reservation"):
                 for key in self._sources.of(kind).known():
-                    self._news.add(Item(Part.OBJECT, kind, key))
+                    self._news.add(Item(ItemPart.OBJECT, kind, key))
             for name in sorted(plane.committer.projection.leases):
                 self._note_lease(name)
             for key in self._leases.known():
@@ -289,10 +289,10 @@ class Mirror:
         return next((event["seq"] - 1 for event in recent if event["time"] >= since), last)
 
     def _note_lease(self, name: str) -> None:
-        self._news.add(Item(Part.LEASE, "GPULease", Key(kube_name(name)[0], name)))
+        self._news.add(Item(ItemPart.LEASE, "GPULease", Key(kube_name(name)[0], name)))
 
     def _note_outcome(self, seq: int) -> None:
-        self._news.add(Item(Part.OUTCOME, "ResolverOutcome", Key("", str(seq))))
+        self._news.add(Item(ItemPart.OUTCOME, "ResolverOutcome", Key("", str(seq))))
 
     def _note(self, event: Document) -> None:
         about, kind, body = event["object"], event["kind"], event["body"]
@@ -300,7 +300,7 @@ class Mirror:
             self._note_lease(body["lease"])
             if "run" in body:
                 key = Key(*kube_name(body["run"]))
-                self._news.add(Item(Part.OBJECT, "Run", key))
+                self._news.add(Item(ItemPart.OBJECT, "Run", key))
         if kind.startswith("gpu.resolve."):
             seq = event["seq"] if kind == "gpu.resolve.commit" else body.get("outcome")
             seq = body.get("commit_seq", seq)
@@ -311,9 +311,9 @@ class Mirror:
             return
         name = about["name"]
         key = Key("", name) if about["kind"] == "Budget" else Key(*kube_name(name))
-        self._news.add(Item(Part.OBJECT, about["kind"], key))
+        self._news.add(Item(ItemPart.OBJECT, about["kind"], key))
         if kind == "run.phase" and ("Run", key) in self._front.unheld:
-            self._news.add(Item(Part.FINALIZER, "Run", key))
+            self._news.add(Item(ItemPart.FINALIZER, "Run", key))
         if kind in EVENTS:
             reason, type = EVENTS[kind]
             self._event(about["kind"], key, event["reason"] or reason, type, event)
@@ -473,7 +473,7 @@ class Mirror:
             "count": 1,
             "source": {"component": "fairlead"},
         }
-        item = Item(Part.EVENT, "Event", Key(namespace, body["metadata"]["name"]))
+        item = Item(ItemPart.EVENT, "Event", Key(namespace, body["metadata"]["name"]))
         self._events[item] = (f"/api/v1/namespaces/{namespace}/events", body)
         self._news.add(item)
 
@@ -492,7 +492,7 @@ def _is_open(lease: Document | None) -> bool:
     return lease is not None and bool(lease["status"]["open"])
 
 
-_RANKS = {Part.OUTCOME: 1, Part.EVENT: 2, Part.FINALIZER: 3, Part.LEASE: 4}
+_RANKS = {ItemPart.OUTCOME: 1, ItemPart.EVENT: 2, ItemPart.FINALIZER: 3, ItemPart.LEASE: 4}
 
 
 def _nothing() -> bool:
