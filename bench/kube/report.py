@@ -8,29 +8,12 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from bench.kube.arms import QPS
 from bench.kube.load import CLASSES
+from bench.kube.promises import LABELS, PAIRS, judge
 from bench.kube.server import CONTROLLER
-from bench.side_by_side import (
-    Figures,
-    Line,
-    Verdict,
-    arm_table,
-    as_lines,
-    cell,
-    verdict_lines,
-    write_page,
-)
+from bench.side_by_side import Figures, Line, arm_table, cell, verdict_lines, write_page
 from fairlead.sim.report import table
 
-LABELS = {
-    "kueue-limited": f"Kueue, QPS {QPS:g}",
-    "fairlead-limited": f"Fairlead, QPS {QPS:g}",
-    "kueue": "Kueue, no limit",
-    "fairlead": "Fairlead, no limit",
-}
-PAIRS = (("fairlead-limited", "kueue-limited"), ("fairlead", "kueue"))
-RATIO, MEMORY_MIB = 1.3, 130
 _COLUMNS = (
     ("workloads/s, created to admitted", "per_s", "{:.1f}"),
     ("workloads/s, created to finished", "finished_per_s", "{:.1f}"),
@@ -45,52 +28,8 @@ _ABOUT = (Path(__file__).with_name("about.md")).read_text()
 
 def write_report(document: Line, where: Path) -> None:
     figures = Figures(document["runs"])
-    document["verdicts"] = as_lines(_verdicts(figures, document))
+    document["verdicts"] = judge(document)
     write_page("kube", document, where, _text(figures, document), _draw)
-
-
-def _verdicts(figures: Figures, document: Line) -> list[Verdict]:
-    made = []
-    for scenario in document["scenarios"]:
-        for ours, theirs in PAIRS:
-            if not {ours, theirs} <= set(figures.arms(scenario)):
-                continue
-            mine, other = (figures.of(scenario, arm, "per_s") for arm in (ours, theirs))
-            named = f"{LABELS[ours]}; {scenario}"
-            ratio = f"{mine:.1f} / {other:.1f} = {mine / other:.2f}"
-            made.append(
-                Verdict(
-                    f"at least {RATIO} × Kueue's workloads/s", named, mine >= RATIO * other, ratio
-                )
-            )
-            means = [
-                tuple(
-                    figures.of(scenario, arm, "mean_s", "latency", of.name) or 0.0
-                    for arm in (ours, theirs)
-                )
-                for of in CLASSES
-            ]
-            rows = [
-                f"{of.name} {a:.1f} < {b:.1f} s" for of, (a, b) in zip(CLASSES, means, strict=True)
-            ]
-            made.append(
-                Verdict(
-                    "lower mean admission in every class",
-                    named,
-                    all(a < b for a, b in means),
-                    ", ".join(rows),
-                )
-            )
-            peak = max(figures.values(scenario, ours, "peak_mib", "processes", "controller"))
-            made.append(
-                Verdict(
-                    f"controller under {MEMORY_MIB} MiB",
-                    named,
-                    peak < MEMORY_MIB,
-                    f"{peak:.0f} MiB",
-                )
-            )
-    return made
 
 
 def _text(figures: Figures, document: Line) -> str:
