@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--scale", action="store_true", help="only 1 000 nodes and 10 000 runs")
     parser.add_argument("--nodes", type=int, default=1000, help="of --scale")
     parser.add_argument("--runs", type=int, default=10_000, help="of --scale")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds for --scale, --pods")
     parser.add_argument("--results", type=Path, help="where to write")
     parser.add_argument("--add", action="store_true", help="add to the stored results")
     options = parser.parse_args()
@@ -39,7 +40,7 @@ def main() -> None:
     where = options.results or results_folder(quick=FULL not in sizes)
     document = _stored(where) if options.add or options.scale else _empty()
     if options.scale:
-        document["scale"] = scale.measure(options.nodes, options.runs)
+        document["scale"] = scale.measure(options.nodes, options.runs, options.limit)
         write_report(document, where)
         return
     for size in sizes:
@@ -56,7 +57,7 @@ def main() -> None:
                 document["series"].setdefault(f"{scenario}/{arm}", curve)
                 write_report(document, where)
     if options.pods:
-        document["pods"] = scale.measure(16, options.pods)
+        document["pods"] = scale.measure(16, options.pods, options.limit)
         write_report(document, where)
 
 
