@@ -313,6 +313,8 @@ def _run_reclaimed(known: "Projection", at: Stamp, body: entries.RunReclaimed) -
     run.reclaim = state.Reclaim(
         body.outcome, dict(body.leases), body.preempts, body.draw, at.time_ms, body.grace_ms
     )
+    if body.outcome is None and body.preempts:
+        run.reason = body.reason  # it waits again with this reason when its process is gone
     if body.outcome is not None:
         run.last_outcome = body.outcome
         known.resolver.outcomes[body.outcome].reclaiming[body.run] = True

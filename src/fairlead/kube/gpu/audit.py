@@ -31,7 +31,7 @@ ELSEWHERE, MORE_GPUS, NOT_MADE = "PodElsewhere", "MoreGPUsThanLeased", "PodsNotM
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Mismatch:
     """One thing about a run that is not as it is leased."""
 
     reason: str
@@ -60,12 +60,12 @@ class Auditor:
         self._recorded: dict[tuple[str, str], int] = {}
         """What is in the ledger, by the pod's uid and the reason: the entry's number."""
         self._lock = threading.Lock()
-        self.findings: dict[str, Finding] = {}
+        self.findings: dict[str, Mismatch] = {}
         """By run; the first where there are several."""
         self.devices: dict[str, tuple[str, ...]] = {}
         """Ids of devices by lease, where the kubelet reports them."""
         self.changed: set[str] = set()
-        """Runs whose findings or device ids changed; whoever shows them takes them out."""
+        """Runs whose findings or device ids changed; the mirror takes them out."""
         self.mismatches = 0
         self.foreign: dict[str, int] = {}
         """GPUs of pods that are not ours, by node."""
@@ -90,7 +90,7 @@ class Auditor:
 
     def _look(self, run: str, state: RunState | None, now_ms: int) -> None:
         pods = self._gangs.of_run(run)
-        found: list[Finding] = []
+        found: list[Mismatch] = []
         if state is not None and state.job is not None:
             mine = [pod for pod in pods if pod.job == state.job]
             found = [*self._misplaced(state, mine), *self._missing(state.job, mine, now_ms)]
@@ -105,8 +105,8 @@ class Auditor:
             if first is not None:
                 self.findings[run] = first
 
-    def _misplaced(self, state: RunState, pods: list[RankPod]) -> Iterator[Finding]:
-        """What the scheduler or somebody with its rights did: where pods run, and with how many."""
+    def _misplaced(self, state: RunState, pods: list[RankPod]) -> Iterator[Mismatch]:
+        """Where pods run and with how many devices, which a user with rights may have decided."""
         leases = [lease for lease in state.leases.values() if lease.is_active]
         leased = Counter(slot.partition("#")[0] for lease in leases for slot in lease.slots)
         used: Counter[str] = Counter()
@@ -117,24 +117,24 @@ class Auditor:
             used[node] += gpus_of(pod.document)
             if node not in leased:
                 said = f"pod {meta['name']} runs on node {node}, where its run has no lease"
-                yield Finding(ELSEWHERE, said, meta["name"], meta["uid"], node)
+                yield Mismatch(ELSEWHERE, said, meta["name"], meta["uid"], node)
             elif used[node] > leased[node]:
                 said = f"its pods ask for {used[node]} GPUs of node {node}; leased: {leased[node]}"
-                yield Finding(MORE_GPUS, said, meta["name"], meta["uid"], node)
+                yield Mismatch(MORE_GPUS, said, meta["name"], meta["uid"], node)
 
-    def _missing(self, job: str, pods: list[RankPod], now_ms: int) -> Iterator[Finding]:
+    def _missing(self, job: str, pods: list[RankPod], now_ms: int) -> Iterator[Mismatch]:
         why = self._executor.troubles.get(job)
         if why is not None:
-            yield Finding(NOT_MADE, f"its pods cannot be made: {why}")
+            yield Mismatch(NOT_MADE, f"its pods cannot be made: {why}")
             return
         if pods:
             self._absent_ms.pop(job, None)
             return
         since_ms = self._absent_ms.setdefault(job, now_ms)
         if now_ms - since_ms >= ABSENT_MS:
-            yield Finding(NOT_MADE, f"it has no pod, for {(now_ms - since_ms) // 60_000} minutes")
+            yield Mismatch(NOT_MADE, f"it has no pod, for {(now_ms - since_ms) // 60_000} minutes")
 
-    def _act(self, run: str, finding: Finding) -> None:
+    def _act(self, run: str, finding: Mismatch) -> None:
         """Once for each pod: record it, and then evict what runs elsewhere, citing the entry."""
         key = (finding.uid, finding.reason)
         seq = self._recorded.get(key)

@@ -7,6 +7,7 @@ compared once with what the cluster shows.
 from collections.abc import Callable
 
 from fairlead.engine.gpu import Author, ControlPlane
+from fairlead.engine.gpu.resolver.preview import without_names
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
@@ -170,6 +171,8 @@ class Mirror:
         status: Document = {}
         if stored is not None:
             status = dict(stored["status"])
+            if kind == "Reservation":  # a tenant reads it
+                status["message"] = without_names(status["message"] or "")
             rows += status.get("conditions", ())
             if kind == "Run":
                 rows += [*made.of_run(status), *self._as_leased(made, name)]
@@ -273,7 +276,7 @@ class Mirror:
                 "uid": document["metadata"]["uid"],
             },
             "reason": reason,
-            "message": f"{event['message']} (ledger entry {event['seq']})",
+            "message": f"{without_names(event['message'])} (ledger entry {event['seq']})",
             "type": type,
             "firstTimestamp": now(),
             "lastTimestamp": now(),
