@@ -23,6 +23,9 @@ from fairlead.schema.funding import from_plan, fund_document
 from fairlead.schema.gpu import STYLE, PlaceInput, from_start, no_room, start_document
 from fairlead.schema.objects import RunSpec
 
+AT_ONCE = 200
+"""Entries of one append, about."""
+
 
 class _Row(NamedTuple):
     """A run that waits, as it was when something of it last changed."""
@@ -160,6 +163,8 @@ class RunAdmission:
                 made += found
                 if opens_leases(found):
                     break  # the next one has to see what this one took
+                if len(made) >= AT_ONCE:
+                    break  # thousands of refusals with their inputs: not all in memory at once
             return made
 
         while queue:

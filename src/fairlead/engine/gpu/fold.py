@@ -33,8 +33,9 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
     created_ms, user = at.time_ms, at.author
     if before is not None:
         created_ms, user = before.created_ms, before.user
+    spec_document = state.shared_document(body.spec)
     stored = state.Stored(
-        kind, name, body.uid, body.generation, at.seq, created_ms, body.labels, body.spec, user
+        kind, name, body.uid, body.generation, at.seq, created_ms, body.labels, spec_document, user
     )
     known.put(stored)
     spec = stored.spec
@@ -123,7 +124,7 @@ def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
     run, refusal = known.runs[body.run], body.output.refusal
     result = "funded" if refusal is None else refusal.code
     known.plans[result] = known.plans.get(result, 0) + 1
-    run.refusal = refusal
+    run.refusal = None if refusal is None else state.shared_refusal(refusal)
     if run.phase is not state.Phase.RUNNING:  # else it grows; how it started stays to be explained
         run.cover_seq, run.place_seq = at.seq, None  # a placement follows what is funded
     for binding in () if refusal is None else refusal.binding:
