@@ -44,6 +44,7 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "kube": lambda: _kube(),  # noqa: PLW0108 - defined below
     "real-node": lambda: _real_node(),  # noqa: PLW0108 - defined below
     "helm": lambda: _helm(),  # noqa: PLW0108 - defined below
+    "image": lambda: _image(),  # noqa: PLW0108 - defined below
 }
 
 
@@ -105,6 +106,12 @@ def _helm() -> str | None:
     from tests.kube.charts import missing_tools  # noqa: PLC0415 - only where asked
 
     return missing_tools()
+
+
+def _image() -> str | None:
+    from tests.kube.container_image import missing_image  # noqa: PLC0415 - only where asked
+
+    return missing_image()
 
 
 def _program(name: str, cure: str) -> str | None:

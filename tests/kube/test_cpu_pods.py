@@ -53,13 +53,16 @@ APP, SIDE = container("app", "500m", "100m"), container("side", "100m", "50m")
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("2", 2000), ("250m", 250), ("0.1", 100), ("1.5", 1500), ("100u", 1), ("3k", 3_000_000)],
+    [
+        *(("2", 2000), ("250m", 250), ("0.1", 100), ("1.5", 1500), ("100u", 1), ("3k", 3_000_000)),
+        *(("1e1", 10_000), ("5E-1", 500), (".5", 500), ("1.", 1000), ("1Ki", 1_024_000), ("0", 0)),
+    ],
 )
 def test_quantities_are_read_as_the_api_server_rounds_them(text: str, expected: int) -> None:
     assert cpu_pods.millicores(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1e3x", "1Gi", "٣"])
+@pytest.mark.parametrize("text", ["", "x", "-1", "1e3x", ".", "m", "1Gx", "٣"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no quantity of CPU"):
         cpu_pods.millicores(text)

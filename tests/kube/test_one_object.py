@@ -9,14 +9,15 @@ from fairlead.engine.gpu.values import NotFound
 from fairlead.kube.client import Document, decode
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
-from fairlead.kube.gpu.front import TEXT_MAX
+from fairlead.kube.gpu.front import ADMIN, TEXT_MAX, FrontEnd
+from fairlead.kube.gpu.mirror import Mirror
 from fairlead.kube.gpu.ranks import whole
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Archived
 from tests.kube.small import Server, Small, put, refusing, shown
-from tests.kube.world import made, node, run
+from tests.kube.world import made, node, run, until
 
 PLAIN = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
 
@@ -83,7 +84,7 @@ def test_what_the_server_refuses_to_show_keeps_no_run_waiting(
     for _ in range(3):
         controller.turn()
     assert small.status("team-a.train")["phase"] == "Running"
-    assert any(path.endswith("/pods") for _, path, _ in small.client.sent)
+    until(lambda: any(path.endswith("/pods") for _, path, _ in small.client.sent), "pods are made")
 
 
 def test_a_lease_that_was_made_without_its_status_gets_it(small: Small) -> None:
@@ -165,6 +166,24 @@ def test_an_object_that_is_nested_too_deeply_is_read_without_its_depths(depth: i
     assert "a" in found["items"][0]["x"]
 
 
+def test_a_namespace_has_a_limit_of_runs(small: Small) -> None:
+    """The refusal names the option; one that was refused is taken when another has ended."""
+    small.front = FrontEnd(small.client, small.plane, small.sources, runs_max=1)
+    small.mirror = Mirror(
+        small.client, small.plane, small.sources, small.front, auditor=small.auditor
+    )
+    small.add("team-a", run("first", 4), run("second", 4))
+    small.add("team-b", run("other", 4, "team-b"))
+    small.turn()
+    verdicts = {key.name: row for (kind, key), row in small.front.verdicts.items() if kind == "Run"}
+    assert [name for name, verdict in verdicts.items() if verdict.accepted] == ["first", "other"]
+    assert verdicts["second"].reason == "TooManyRuns"
+    assert "--max-runs" in verdicts["second"].message
+    small.plane.verbs.act("Run", "team-a.first", "cancel", author=ADMIN)
+    small.turn()
+    assert small.plane.objects.get("Run", "team-a.second") is not None
+
+
 def test_a_refusal_is_short_whatever_it_names(small: Small) -> None:
     long = {"metadata": {"labels": {"fairlead.dev/" + "a" * 100_000: "x"}}}
     small.add("team-a", run("train", 8, template={**PLAIN, **long}))
@@ -184,6 +203,6 @@ def test_an_outcome_that_cannot_be_read_is_left_out(
         raise error
 
     monkeypatch.setattr(small.plane.outcome_reports, "get", get)
-    small.mirror._outcomes.add(7)
+    small.mirror._note_outcome(7)
     small.turn()
-    assert not small.mirror._outcomes
+    assert not small.mirror._due

@@ -5,13 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
 from fairlead.kube.dev.real_node import BRIDGE
+from fairlead.kube.kinds import crds
 from fairlead.ports.faults import PermanentFault
-from tests.kube.real_nodes import busybox_image, cpu_quota_us, found, phase, pod
+from tests.kube.plugins import tenant
+from tests.kube.real_nodes import BUSYBOX, busybox_image, cpu_quota_us, found, phase, pod
+from tests.kube.world import World, run, team, until
 
 pytestmark = pytest.mark.component("real-node")
 
@@ -74,3 +78,47 @@ def test_one_real_node_per_machine(real: Cluster, node_programs: Programs, tmp_p
         pass
     real.check()
     assert Path(f"/sys/class/net/{BRIDGE}").exists()
+
+
+def test_kubectl_runs_prints_the_output_of_a_rank(real: Cluster, tmp_path: Path) -> None:
+    """By a tenant; also of the container before a restart, and of one that does not exist."""
+    world = World(real, tmp_path)
+    real.apply(crds())
+    real.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    two = {"nvidia.com/gpu": "2"}
+    patch = json.dumps({"status": {"capacity": two, "allocatable": two}})
+    real.kubectl("patch", "node", "real", "--subresource=status", "--type=merge", "-p", patch)
+    real.kubectl("label", "node", "real", "fairlead.dev/flavor=H100", "--overwrite")
+    world.apply(*team("team-a"))
+    ana = tenant(world, tmp_path, "team-a")
+
+    def container(name: str, script: str) -> dict[str, object]:
+        mount = [{"name": "keep", "mountPath": "/keep"}]
+        args = ["sh", "-c", f"echo {name} of $HOSTNAME; {script}"]
+        return {"name": name, "image": BUSYBOX, "args": args, "volumeMounts": mount}
+
+    once = "test -e /keep/seen && exec sleep 600; : > /keep/seen; exit 1"
+    template = {
+        "spec": {
+            "initContainers": [{**container("side", once), "restartPolicy": "Always"}],
+            "containers": [container("main", "exec sleep 600")],
+            "volumes": [{"name": "keep", "emptyDir": {}}],
+        }
+    }
+    with world.controlled():
+        given = yaml.safe_dump(run("train", 2, template=template))
+        ana.runs("submit", "-f", "-", given=given)
+
+        def restarted() -> bool:
+            rows = json.loads(ana.runs("pods", "train", "-o", "json").out)
+            return bool(rows) and rows[0]["restarts"] == 1 and rows[0]["phase"] == "Running"
+
+        until(restarted, "the container restarted", within_s=60)
+        for words in ((), ("--rank", "0", "--tail", "1"), ("-c", "main")):
+            assert ana.runs("logs", "train", *words).out == "main of train-0\n"
+        assert ana.runs("logs", "train", "-c", "side", "--previous").out == "side of train-0\n"
+        assert "previous" in ana.runs("logs", "train", "--previous", code=2).err
+        assert "no pod of rank 7" in ana.runs("logs", "train", "--rank", "7", code=2).err
+        assert "no-such" in ana.runs("logs", "train", "-c", "no-such", code=2).err
+        ana.fairlead("cancel", "train")
+        world.reach("train", "Failed")

@@ -68,6 +68,7 @@ class TrafficWorld:
             conditions = {"ready": True, "serving": True, "terminating": False}
             endpoint = {
                 "addresses": [backend.host],
+                "nodeName": "n7",
                 "conditions": {**conditions, **states.get(backend.id, {})},
             }
             wanted[f"{service}-{backend.id}"] = {
@@ -176,6 +177,10 @@ class KubeTrafficProcess:
 
     def log(self) -> str:
         return self.log_path.read_text()
+
+    def events(self, name: str) -> list[Document]:
+        rows = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+        return [row for row in rows if row["event"] == name]
 
     def kill(self) -> None:
         self.process.kill()

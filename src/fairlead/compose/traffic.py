@@ -145,6 +145,7 @@ def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
         rules,
         {backend.id: backend.node for backend in listed if backend.node is not None},
         looked_up=group.service is not None,
+        own_nodes=document.kube is not None,
     )
 
 

@@ -5,6 +5,7 @@
     election     who leads; controller orders one turn
     cpu/         pods resized by their load
     gpu/         runs: objects become requests to the engine, leases become pods
+    traffic/     RouteGroups become groups of the traffic agent
     dev/         the programs of a cluster, and a cluster on this machine
 
 `import fairlead.kube` loads none of them.

@@ -26,7 +26,7 @@ SYNC_S = 60.0
 OpenPlane = Callable[[Executor], ControlPlane]
 
 
-class Part(Protocol):
+class ControllerPart(Protocol):
     """What the leader does in each turn besides runs, from copies of its own."""
 
     def sources(self) -> Sequence[Mirrored]: ...
@@ -34,7 +34,7 @@ class Part(Protocol):
     def turn(self) -> None: ...
 
 
-MakePart = Callable[[KubeClient, Callable[[], None]], Part]
+MakePart = Callable[[KubeClient, Callable[[], None]], ControllerPart]
 """Given the client, and what wakes the controller."""
 
 
@@ -59,7 +59,10 @@ class ClusterController:
         self._image, self._runs_max = image, runs_max
         self._woken, self._stop = threading.Event(), threading.Event()
         wake = self._woken.set
-        made = {kind: Mirrored(client, KINDS[kind].path(), wake) for kind in WATCHED}
+        made = {
+            kind: Mirrored(client, KINDS[kind].path(), wake, packed=kind == "Run")
+            for kind in WATCHED
+        }
         self.sources = Sources(
             nodes=Mirrored(client, "/api/v1/nodes", wake),
             namespaces=Mirrored(client, "/api/v1/namespaces", wake),

@@ -69,9 +69,10 @@ def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path |
     """Run a Kubernetes cluster with Fairlead until Ctrl-C.
 
     On loopback: a real API server, etcd, controllers and scheduler; nodes and pods are simulated by
-    KWOK. Fairlead's kinds are installed and its controller runs, with preemption. The programs are
-    built first where they are missing. Prints the kubeconfig, which only you can read. Without
-    --dir the cluster is removed when it stops.
+    KWOK. Fairlead's kinds are installed and its controller runs, with preemption; with --real-node
+    its node agent, too, which sets CPU limits. The programs are built first where they are missing.
+    Prints the kubeconfig, which only you can read. Without --dir the cluster is removed when it
+    stops.
 
     \b
       fairlead kube dev --nodes 16
@@ -94,6 +95,9 @@ def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path |
         if not bare:
             cluster.apply(crds_of())
             cluster.run("fairlead-controller", _controller(cluster.directory, cluster.kubeconfig))
+        if real_node and not bare:
+            command = node_agent_command(cluster.directory / "node-agent", cluster.kubeconfig)
+            cluster.run("fairlead-node", command)
         click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
         click.echo(f"export PATH={programs.directory}:$PATH")
         kept = "stays" if directory else "is removed"
@@ -111,6 +115,15 @@ def _controller(directory: Path, kubeconfig: Path) -> list[str]:
     command = [sys.executable, "-m", "fairlead", "kube", "controller", "--qps", "0"]
     command += ["--resolver", "enforce", "--image", "busybox", "--admin-namespace", "default"]
     return [*command, "--kubeconfig", str(kubeconfig), "--data", str(directory / "ledger")]
+
+
+def node_agent_command(directory: Path, kubeconfig: Path) -> list[str]:
+    """The node agent of a cluster's real node."""
+    from fairlead.kube.dev.real_node import CGROUP, NAME
+
+    command = [sys.executable, "-m", "fairlead", "node", "run", "--kube", "--node-name", NAME]
+    command += ["--root", CGROUP, "--kubeconfig", str(kubeconfig)]
+    return [*command, "--state-dir", str(directory)]
 
 
 def _note(line: str) -> None:

@@ -41,6 +41,7 @@ def _rows(target: KubeTransport, run: str) -> list[Document]:
 def _row(pod: Document) -> Document:
     meta, status = pod["metadata"], pod.get("status", {})
     containers = status.get("containerStatuses") or []
+    sidecars = status.get("initContainerStatuses") or []
     ended = [row["state"]["terminated"] for row in containers if "terminated" in row["state"]]
     waiting = [row["state"]["waiting"] for row in containers if "waiting" in row["state"]]
     leaving = "Terminating" if "deletionTimestamp" in meta else status.get("phase", "Unknown")
@@ -51,7 +52,7 @@ def _row(pod: Document) -> Document:
         "pod": meta["name"],
         "phase": leaving,
         "node": pod["spec"].get("nodeName"),
-        "restarts": sum(row.get("restartCount", 0) for row in containers),
+        "restarts": sum(row.get("restartCount", 0) for row in (*containers, *sidecars)),
         "exit": ended[0].get("exitCode") if ended else None,
         "start": status.get("startTime"),
         "ip": status.get("podIP"),
@@ -100,11 +101,12 @@ def logs(
 ) -> None:
     """Print the output of one rank of a run.
 
-    Kubernetes keeps it while the pod exists. Ctrl-C stops following, and the run continues.
+    Kubernetes keeps it while the pod exists. A rank's containers are not restarted in their pod;
+    sidecars may be, and --previous is theirs. Ctrl-C stops following, and the run continues.
 
     \b
       kubectl runs logs train
-      kubectl runs logs train --rank 3 --previous
+      kubectl runs logs train --rank 3 -c proxy --previous
       kubectl runs logs -f train --tail 20
     """
     target = transport()

@@ -49,6 +49,8 @@ class Group:
     governor: GroupGovernor
     nodes: Mapping[str, str] = field(default_factory=dict)
     """The machines of its backends, where they are known."""
+    own_nodes: bool = False
+    """Whether only these machines count; else every machine that is seen."""
 
     @property
     def members(self) -> list[str]:
@@ -115,6 +117,14 @@ class GroupStatus(NamedTuple):
     mode: AdmissionMode = AdmissionMode.NORMAL
     liveness: Liveness = Liveness.NORMAL
     isolated: Mapping[str, Cause] = {}
+
+
+def _counting(
+    nodes: tuple[NodeReading, ...] | None, group: Group
+) -> tuple[NodeReading, ...] | None:
+    if nodes is None or not group.own_nodes:
+        return nodes
+    return tuple(node for node in nodes if node.id in group.nodes.values())
 
 
 class TrafficLoop:
@@ -189,10 +199,13 @@ class TrafficLoop:
             require(self.ports.record(name) is not None, "a governed group comes with a recorder")
         return by_name
 
-    def tick(self, now_ms: int) -> TickRound:
-        """See, decide and record every group; beat; apply. A fault in one leaves the others be."""
+    def tick(self, now_ms: int, *, early: bool = False) -> TickRound:
+        """See, decide and record every group; beat; apply. A fault in one leaves the others be.
+
+        `early`: a report brought it forward.
+        """
         faults: list[str] = []
-        sightings = self._look(now_ms, faults)
+        sightings = self._look(now_ms, faults, early=early)
         liveness = self._liveness(sightings.values(), now_ms)
         made: dict[str, GroupRound] = {}
         changed: list[Transition] = []
@@ -209,7 +222,7 @@ class TrafficLoop:
 
     # --- see
 
-    def _look(self, now_ms: int, faults: list[str]) -> dict[str, Sighting]:
+    def _look(self, now_ms: int, faults: list[str], *, early: bool) -> dict[str, Sighting]:
         """What was seen of each group; everything is read once."""
         ports, seen = self.ports, dict[str, GroupSeen]()
         nodes: tuple[NodeReading, ...] | None = None
@@ -231,13 +244,14 @@ class TrafficLoop:
                 readings={id: readings[name, id] for id in group.members if (name, id) in readings},
                 covered=tuple(sorted(ports.signals.covers(name))),
                 asked_ms=ports.signals.asked_ms(name, now_ms),
-                nodes=nodes,
+                nodes=_counting(nodes, group),
                 probed=tuple(result for result in probed if result.group == name),
                 checked=tuple(result for result in checked if result.group == name),
                 commands={
                     id: OperatorCommand(command)
                     for id, command in sorted(orders.get(name, {}).items())
                 },
+                early=early,
             )
             for name, group in sorted(self.groups.items())
         }
@@ -342,7 +356,7 @@ class TrafficLoop:
             self._tables[table.group] = table
             return True
         if table.limits.concurrency is not None:
-            self.plane.limit(table.group, table.limits.concurrency.room, decision=decision)
+            self.plane.limit(table.group, table.limits.concurrency, decision=decision)
         return False
 
     def _mark(self, name: str, sequence: int | None, now_ms: int, problem: str) -> str:

@@ -19,17 +19,23 @@ NODE = f"{GROUP}/node"
 """A label of PodAllocations."""
 MIRROR = "kubernetes.io/config.mirror"
 _ENDED = ("Succeeded", "Failed")
-_SCALE = {"n": -6, "u": -3, "m": 0, "": 3, "k": 6, "M": 9}
+_QUANTITY = re.compile(
+    r"([0-9]{0,18})(?:\.([0-9]{0,18}))?(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?", re.ASCII
+)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 def millicores(quantity: str) -> int:
     """A quantity of CPU, rounded up as the API server does. Raises `ValueError`."""
-    found = re.fullmatch(r"([0-9]{1,12})(?:\.([0-9]{0,9}))?([numkM]?)", quantity)
-    if found is None:
+    found = _QUANTITY.fullmatch(quantity)
+    if found is None or not (found[1] or found[2]):
         raise ValueError(f"{quantity!r} is no quantity of CPU")
-    whole, fraction, unit = found.groups("")
-    digits, zeros = int(whole + fraction), _SCALE[unit] - len(fraction)
-    return int(digits * 10**zeros) if zeros >= 0 else -(-digits // 10**-zeros)
+    whole, fraction, exponent, suffix = found.groups("")
+    tens = int(exponent or 0) + _DECIMAL.get(suffix, 0) + 3 - len(fraction)
+    binary = 1024 ** (_BINARY.index(suffix) + 1) if suffix in _BINARY else 1
+    digits = int(whole + fraction) * binary
+    return int(digits * 10**tens) if tens >= 0 else -(-digits // 10**-tens)
 
 
 def path_of(document: Document, sub: str = "") -> str:

@@ -38,6 +38,21 @@ class _Case:
     def state(self) -> ResizeState:
         return self.resize.state
 
+    @property
+    def moves(self) -> bool:
+        resize = self.resize
+        return resize.differs or resize.leaves or self.state is not ResizeState.SETTLED
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a pod and its PodAllocation come to, at these versions."""
+
+    versions: tuple[str, str]
+    case: _Case | None
+    verdict: Verdict
+    """Where there is no case, or none of an allocation."""
+
 
 class Resizer:
     """A `Part` of the controller. With `restore_only` it puts limits back and sets none."""
@@ -55,8 +70,10 @@ class Resizer:
         self._pods = Mirrored(client, cpu_pods.PODS, wake, selector=GOVERNED)
         self._told: dict[str, str] = {}
         """The decision that an Event was made for, by pod."""
-        self._busy = True
-        """Something is under way, or failed: look even where no watch told of a change."""
+        self._known: dict[str, _Read] = {}
+        """What was made of each pod in the last turn; nothing where that failed."""
+        self._busy: set[str] = {""}
+        """Nodes where something is under way; at first we do not know."""
         self._begun = False
 
     def sources(self) -> Sequence[Mirrored]:
@@ -71,59 +88,72 @@ class Resizer:
         for source in self.sources():
             source.take_gone()
         if self._busy or any(changed):
-            self._busy = True
-            self._busy = self.resize()
+            self.resize()
 
-    def resize(self) -> bool:
-        """Send what may be sent now; whether something is under way."""
+    def resize(self) -> None:
+        """Send what may be sent now, on nodes where something changed or is under way."""
         allocations = self._allocations.all()
-        cases, verdicts = self._cases(allocations)
-        self._told = {uid: told for uid, told in self._told.items() if uid in cases}
+        read, fresh = self._read(allocations)
         nodes: dict[str, list[_Case]] = {}
-        for case in cases.values():
-            nodes.setdefault(case.pod["spec"]["nodeName"], []).append(case)
-        due, capacities = set[str](), _capacities(allocations)
+        for row in read.values():
+            if row.case is not None:
+                nodes.setdefault(row.case.pod["spec"]["nodeName"], []).append(row.case)
+        verdicts = {uid: read[uid].verdict for uid in fresh}
+        due, cases, capacities = set[str](), dict[str, _Case](), _capacities(allocations)
         for node, on_it in nodes.items():
+            if node not in self._busy and not any(case.resize.uid in fresh for case in on_it):
+                continue
             plan = next_resizes(capacities.get(node, 0), [case.resize for case in on_it])
             due |= set(plan.send)
             for case in on_it:
+                cases[case.resize.uid] = case
                 if case.allocation is not None:
                     wait = plan.wait.get(case.resize.uid)
                     verdicts[case.resize.uid] = _verdict(case, case.allocation, wait)
+        self._known, self._busy = {}, set(nodes) | {""}  # until all of this is done
         try:
             self._client.each(due, lambda uid: self._resize(cases[uid], verdicts))
             self._release(cases)
         finally:
             self._show_all(allocations, cases, verdicts)
-        return any(
-            case.resize.differs or case.resize.leaves or case.state is not ResizeState.SETTLED
-            for case in cases.values()
-        )
+        self._known = read
+        self._busy = {node for node, on_it in nodes.items() if any(case.moves for case in on_it)}
+        self._told = {uid: told for uid, told in self._told.items() if uid in read}
 
     # -- reading
 
-    def _cases(
-        self, allocations: dict[Key, Document]
-    ) -> tuple[dict[str, _Case], dict[str, Verdict]]:
-        cases: dict[str, _Case] = {}
-        verdicts: dict[str, Verdict] = {}
+    def _read(self, allocations: dict[Key, Document]) -> tuple[dict[str, _Read], set[str]]:
+        """Every pod that is ours to look at, and those that changed since the last turn."""
+        read: dict[str, _Read] = {}
+        fresh: set[str] = set()
         governed = {pod["metadata"]["uid"]: pod for pod in self._pods.all().values()}
         by_uid = {document["spec"]["uid"]: document for document in allocations.values()}
         for uid in sorted(governed.keys() | by_uid.keys()):
+            versions = _version(governed.get(uid)), _version(by_uid.get(uid))
+            before = self._known.get(uid)
+            if before is not None and before.versions == versions and uid in governed:
+                read[uid] = before
+                continue
             try:
                 pod = governed.get(uid) or self._find(by_uid[uid])
-                allocation = by_uid.get(uid)
-                refused = "the pod is gone" if pod is None else _refuse(pod, allocation)
-                if refused is not None:
-                    verdicts[uid], allocation = ("Ignored", refused), None
-                if pod is None or not pod["spec"].get("nodeName") or cpu_pods.is_over(pod):
-                    continue
-                case = _case(pod, allocation)
-                if case is not None and (case.resize.leaves or not self._restore_only):
-                    cases[uid] = case
+                read[uid] = _Read(versions, *self._look(pod, by_uid.get(uid)))
+                fresh.add(uid)
             except MISREAD as error:
                 self._say(f"CPU limits of pod {uid} are left as they are: {error!r}")
-        return cases, verdicts
+        return read, fresh
+
+    def _look(
+        self, pod: Document | None, allocation: Document | None
+    ) -> tuple[_Case | None, Verdict]:
+        refused = "the pod is gone" if pod is None else _refuse(pod, allocation)
+        if refused is not None:
+            allocation = None
+        case = None
+        if pod is not None and pod["spec"].get("nodeName") and not cpu_pods.is_over(pod):
+            case = _case(pod, allocation)
+        if self._restore_only and case is not None and not case.resize.leaves:
+            case = None
+        return case, ("Ignored", refused or "the pod does not run")
 
     def _find(self, allocation: Document) -> Document | None:
         """A pod that has no label of ours yet."""
@@ -136,9 +166,10 @@ class Resizer:
     def _resize(self, case: _Case, verdicts: dict[str, Verdict]) -> bool:
         """Mark the pod, then resize it. Both are refused if it changed since it was read: the next
         turn looks again."""
-        wanted = dict(case.resize.wanted)
+        pod, wanted = case.pod, dict(case.resize.wanted)
         try:
-            pod = self._client.patch(cpu_pods.path_of(case.pod), _mark(case))
+            if not self._restore_only:  # a policy may keep our marks for the controller
+                pod = self._client.patch(cpu_pods.path_of(pod), _mark(case))
             if wanted != case.resize.spec:
                 path, patch = cpu_pods.path_of(pod, "resize"), cpu_pods.resize_patch(pod, wanted)
                 pod = self._client.patch(path, patch, "strategic-merge")
@@ -162,7 +193,19 @@ class Resizer:
             and case.state is ResizeState.SETTLED
             and case.resize.wanted == case.resize.spec
         }
-        self._client.each(done, lambda uid: release(self._client, cases[uid].pod))
+        self._client.each(done, lambda uid: self._unmark(cases[uid].pod))
+
+    def _unmark(self, pod: Document) -> bool:
+        named = {name: pod["metadata"][name] for name in ("uid", "resourceVersion")}
+        marks = {"labels": {GOVERNED: None}, "annotations": {ORIGINAL: None, RESIZE: None}}
+        try:
+            self._client.patch(cpu_pods.path_of(pod), {"metadata": {**named, **marks}})
+        except ApiError as error:
+            if not (
+                gone(error) or error.status == 409 or (self._restore_only and error.status == 403)
+            ):
+                raise
+        return True
 
     def _tell(self, case: _Case) -> None:
         meta, uid = case.pod["metadata"], case.resize.uid
@@ -220,6 +263,10 @@ class Resizer:
             if not gone(error):
                 raise
         return True
+
+
+def _version(document: Document | None) -> str:
+    return "" if document is None else str(document["metadata"]["resourceVersion"])
 
 
 def _refuse(pod: Document, allocation: Document | None) -> str | None:
@@ -315,15 +362,3 @@ def _mark(case: _Case) -> Document:
         annotations[ORIGINAL] = cpu_pods.original_text(case.pod)
     named = {name: meta[name] for name in ("uid", "resourceVersion")}
     return {"metadata": {**named, "labels": {GOVERNED: "true"}, "annotations": annotations}}
-
-
-def release(client: KubeClient, pod: Document) -> bool:
-    """Take our marks from a pod."""
-    named = {name: pod["metadata"][name] for name in ("uid", "resourceVersion")}
-    marks = {"labels": {GOVERNED: None}, "annotations": {ORIGINAL: None, RESIZE: None}}
-    try:
-        client.patch(cpu_pods.path_of(pod), {"metadata": {**named, **marks}})
-    except ApiError as error:
-        if not gone(error) and error.status != 409:
-            raise
-    return True
