@@ -31,9 +31,10 @@ GPUS = 2
 def cluster(node_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A real node with a disk for the ledger, and as many GPUs as it says."""
     folder = tmp_path_factory.mktemp("chart")
-    images = (build(), busybox_image(folder))
-    options = ClusterOptions(real_node=True, images=images)
+    archive = build()
+    options = ClusterOptions(real_node=True, images=(busybox_image(folder),))
     with Cluster(node_programs, folder / "cluster", options) as started:
+        started.real_node.import_image(archive)
         (folder / "disk").mkdir()
         started.apply([disk(folder / "disk")])
         patch = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": str(GPUS)}]
@@ -132,6 +133,9 @@ def test_the_chart_runs_a_run_on_a_real_node(cluster: Cluster, tmp_path: Path) -
         return bool(row["resources"]["limits"]["cpu"] != "500m")
 
     until(limited, "the idle pod has another limit", WITHIN_S)
+
+    charts.follow(cluster, "backup", folder=tmp_path)  # and the copy is verified
+    assert (tmp_path / "keys" / "chance.key").exists()
 
     before = leader(cluster)
     restart = ("rollout", "restart", "deployment/fairlead-controller")
