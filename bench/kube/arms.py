@@ -16,7 +16,7 @@ import yaml
 from bench.kube.load import CLASS, CLASSES, Load, WorkloadSet, run
 from bench.kube.minimal_kueue import without_limit
 from bench.kube.observer import Observer
-from bench.kube.server import CONTROLLER, HARNESS, Server, started
+from bench.kube.server import CONTROLLER, HARNESS, Server, before_others, started
 from bench.timing import ROOT
 from fairlead.host.process import spawn
 from fairlead.kube.client import KubeClient, connection
@@ -26,6 +26,9 @@ from fairlead.kube.kinds import KINDS, crds
 Line = dict[str, Any]
 QPS, BURST = 50.0, 100
 GPUS = 8
+PREFIX = "fairlead-bench-"
+RAM = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where our ledger is: etcd, which is Kueue's memory, does not sync to disk here either."""
 SILENCE_S = 60.0
 """An arm that shows nothing new for so long is over: what is missing is in its figures."""
 HARNESS_QPS, HARNESS_BURST = 1000, 2000
@@ -36,7 +39,7 @@ WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/workloads"
 
 def fairlead(load: Load, *, limited: bool) -> Line:
     """Our controller; our harness creates the Runs."""
-    with started() as server, tempfile.TemporaryDirectory(prefix="fairlead-bench-") as data:
+    with started() as server, tempfile.TemporaryDirectory(prefix=PREFIX, dir=RAM) as data:
         client = server.client()
         _install(server, client, load)
         observer = Observer(connection(server.harness), KINDS["Run"].path(), CLASS, "Completed")
@@ -46,8 +49,10 @@ def fairlead(load: Load, *, limited: bool) -> Line:
         command += ["--qps", str(QPS), "--burst", str(BURST)] if limited else []
         with open(Path(data) / "log", "wb") as log:
             process = spawn(command, output=log, cwd=str(ROOT), ends_with_us=signal.SIGKILL)
+            before_others(process.pid)
             try:
-                _wait(lambda: b"leads" in (Path(data) / "log").read_bytes(), process)
+                await_ready(lambda: b"leads" in (Path(data) / "log").read_bytes(), process)
+                await_ready(lambda: is_ready(client, load), process)
                 server.watch_processes(controller=process.pid)
                 before = server.used()
                 threads = [
@@ -60,14 +65,12 @@ def fairlead(load: Load, *, limited: bool) -> Line:
                 return _figures(load, observer, server, before)
             finally:
                 observer.stop()
-                _end(process)
-                if os.environ.get("BENCH_KEEP"):
-                    Path(os.environ["BENCH_KEEP"]).write_bytes((Path(data) / "log").read_bytes())
+                end(process)
 
 
 def kueue(load: Load, *, limited: bool) -> Line:
     """Kueue's minimal controller and its own harness, which creates and finishes the workloads."""
-    with started() as server, tempfile.TemporaryDirectory(prefix="fairlead-bench-") as out:
+    with started(peers=True) as server, tempfile.TemporaryDirectory(prefix=PREFIX) as out:
         folder, programs = Path(out), server.cluster.programs
         bases = programs.data("kueue") / "config" / "components" / "crd" / "bases"
         server.cluster.kubectl("create", "-f", str(bases))
@@ -82,6 +85,7 @@ def kueue(load: Load, *, limited: bool) -> Line:
                 output=log,
                 ends_with_us=signal.SIGKILL,
             )
+            before_others(controller.pid)
             time.sleep(3)
             server.watch_processes(controller=controller.pid)
             before = server.used()
@@ -94,15 +98,16 @@ def kueue(load: Load, *, limited: bool) -> Line:
                 env={**os.environ, "KUBECONFIG": str(server.harness)},
                 ends_with_us=signal.SIGKILL,
             )
+            before_others(runner.pid)
             try:
                 _follow(observer, load.workloads, controller)
                 figures = _figures(load, observer, server, before)
-                _wait(lambda: (folder / "summary.yaml").exists(), controller)
+                await_ready((folder / "summary.yaml").exists, controller)
                 return figures | {"own_summary": _summary(folder / "summary.yaml")}
             finally:
                 observer.stop()
-                _end(runner)
-                _end(controller)
+                end(runner)
+                end(controller)
 
 
 def _summary(path: Path) -> Line:
@@ -127,6 +132,14 @@ def _install(server: Server, client: KubeClient, load: Load) -> None:
     for number in range(load.quota * 5 // 4 // GPUS + 3):
         client.create("/api/v1/nodes", fake_node(number, GPUS))
     server.cluster.apply(load.for_fairlead())
+
+
+def is_ready(client: KubeClient, load: Load) -> bool:
+    """Whether every budget is accepted: until then there is nothing to admit with."""
+    found, _ = client.list(KINDS["Budget"].path())
+    held = [row for each in found for row in each.get("status", {}).get("conditions", ())]
+    accepted = [row for row in held if row["type"] == "Accepted" and row["status"] == "True"]
+    return len(accepted) == load.cohorts * load.queues
 
 
 def _create(server: Server, workloads: WorkloadSet) -> None:
@@ -211,7 +224,7 @@ def _curve(rows: list[Any], began: float, points: int = 120) -> Line:
     }
 
 
-def _wait(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def await_ready(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 120
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -219,7 +232,7 @@ def _wait(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(20)

@@ -6,6 +6,7 @@ controller`. A runtime begins with the recorded decision, as a pod would be made
 """
 
 import argparse
+import json
 import os
 import signal
 import socket
@@ -17,13 +18,16 @@ from pathlib import Path
 
 from bench.kube.load import RUNTIME
 from fairlead.engine.gpu import Config, ControlPlane
+from fairlead.engine.gpu.committer import Committer, Decide
 from fairlead.host.clock import now_ms
+from fairlead.host.memory import keep_little
 from fairlead.kube.client import KubeClient, RateLimit, connection
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.ports.executor import Executor, Exit, Job
+from fairlead.ports.ledger import Entry
 
 
 class TimedExecutor:
@@ -44,8 +48,11 @@ class TimedExecutor:
 
     resume = pause
 
-    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
+    def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         """There is no process."""
+
+    def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
+        return False
 
     def poll(self) -> list[Exit]:
         now = now_ms()
@@ -72,23 +79,46 @@ def main() -> None:
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--qps", type=float, default=0.0)
     parser.add_argument("--burst", type=int, default=100)
+    parser.add_argument("--pods", action="store_true", help="the product's executor")
+    parser.add_argument("--timings", type=Path, help="where to write seconds of each decision")
     options = parser.parse_args()
+    keep_little()
     limit = RateLimit(options.qps, options.burst) if options.qps else None
     client = KubeClient(connection(options.kubeconfig), limit)
     election = Election(client, f"{socket.gethostname()}-{os.getpid()}", namespace="default")
     executor = TimedExecutor()
     with ExitStack() as opened:
 
-        def open_plane(_pods: Executor) -> ControlPlane:
+        def open_plane(pods: Executor) -> ControlPlane:
             ledger = opened.enter_context(open_up(options.data, None))
             master = open_master(options.data / KEYS)
-            return ControlPlane(ledger, executor, now_ms, Config(), master)
+            used = pods if options.pods else executor
+            plane = ControlPlane(ledger, used, now_ms, Config(), master)
+            if options.timings:
+                _time(plane.committer, opened, options.timings)
+            return plane
 
         made = ClusterController(client, election, open_plane, now_ms, say=print)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: made.stop())
         threading.Thread(target=_wake, args=(made, executor), daemon=True).start()
         made.run()
+
+
+def _time(committer: Committer, opened: ExitStack, path: Path) -> None:
+    """Note how long each decision takes that records something: deciding and recording."""
+    spans: list[float] = []
+    commit = committer.commit
+
+    def timed(decide: Decide) -> list[Entry]:
+        began = time.perf_counter()
+        made = commit(decide)
+        if made:
+            spans.append(time.perf_counter() - began)
+        return made
+
+    committer.commit = timed  # type: ignore[method-assign]
+    opened.callback(lambda: path.write_text(json.dumps(spans)))
 
 
 def _wake(made: ClusterController, executor: TimedExecutor) -> None:

@@ -1,8 +1,8 @@
 """The load: Kueue's published baseline, or a smaller one of the same shape, for either side.
 
 5 cohorts of 6 queues with a quota of 20; each queue gets 350 small, 100 medium and 50 large
-workloads (1, 5, 20 GPUs; 200, 500, 1000 ms), one every 100, 500, 1200 ms. For Kueue a cohort may
-borrow; for Fairlead a queue is an owner with an envelope of 20 and a cohort is a family that shares.
+workloads (1, 5, 20 GPUs; 200, 500, 1000 ms), one every 100, 500, 1200 ms. In Kueue the queues of a
+cohort borrow; in Fairlead a queue is an owner with an envelope of 20, a cohort is a family.
 """
 
 from collections.abc import Iterator
@@ -107,10 +107,10 @@ class Load:
         }
         return {"cohorts": [{"className": "cohort", "count": self.cohorts, "queuesSets": [queues]}]}
 
-    def for_fairlead(self) -> Iterator[Document]:
+    def for_fairlead(self, quota: int = QUOTA) -> Iterator[Document]:
         """Namespaces, whose they are, and their budgets."""
         for cohort, queue in self.names():
-            envelope = {"name": "main", "flavor": "gpu", "concurrency": QUOTA}
+            envelope = {"name": "main", "flavor": "gpu", "concurrency": quota}
             yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": queue}}
             yield _made("OwnerBinding", queue, {"namespace": queue, "owner": queue})
             yield _made(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from bench.cpu.promises import judge as judge_cpu
 from bench.gpu_resolve import verdicts as resolve_verdicts
+from bench.kube.promises import judge as judge_kube
 from bench.traffic.promises import judge as judge_traffic
 
 Judge = Callable[[list[dict[str, Any]], tuple[str, ...]], list[dict[str, Any]]]
@@ -73,3 +74,13 @@ def test_a_resolve_that_grows_too_fast_would_not_be_kept() -> None:
 def test_the_tables_and_pictures_are_there(name: str) -> None:
     """The README links them."""
     assert (RESULTS / name).stat().st_size > 1_000
+
+
+def test_the_verdicts_beside_kueue_follow_from_the_runs() -> None:
+    """Judged again, they are the same; more workloads a second, and every class sooner."""
+    document = stored("kube.json")
+    verdicts = judge_kube(document)
+    assert verdicts == document["verdicts"]
+    kept = {(v["promise"], v["arm"]) for v in verdicts if v["passed"]}
+    for promise in ("at least 1.3 × Kueue's workloads/s", "lower mean admission in every class"):
+        assert (promise, "Fairlead, QPS 50; 15000 workloads") in kept

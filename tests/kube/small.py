@@ -88,6 +88,7 @@ class Small:
         self.plane.reconcile()
         self.auditor.turn()
         self.mirror.turn()
+        self.mirror.wait()
 
     def node(self, name: str) -> Document:
         found = self.plane.objects.get("Node", name)

@@ -17,7 +17,7 @@ from fairlead.kube.watch import Mirrored
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Archived
 from tests.kube.small import Server, Small, put, refusing, shown
-from tests.kube.world import made, node, run
+from tests.kube.world import made, node, run, until
 
 PLAIN = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
 
@@ -84,7 +84,7 @@ def test_what_the_server_refuses_to_show_keeps_no_run_waiting(
     for _ in range(3):
         controller.turn()
     assert small.status("team-a.train")["phase"] == "Running"
-    assert any(path.endswith("/pods") for _, path, _ in small.client.sent)
+    until(lambda: any(path.endswith("/pods") for _, path, _ in small.client.sent), "pods are made")
 
 
 def test_a_lease_that_was_made_without_its_status_gets_it(small: Small) -> None:
@@ -203,6 +203,6 @@ def test_an_outcome_that_cannot_be_read_is_left_out(
         raise error
 
     monkeypatch.setattr(small.plane.outcome_reports, "get", get)
-    small.mirror._outcomes.add(7)
+    small.mirror._note_outcome(7)
     small.turn()
-    assert not small.mirror._outcomes
+    assert not small.mirror._due

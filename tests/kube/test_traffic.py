@@ -87,7 +87,7 @@ def agent(
 def test_endpoints_come_and_go_while_clients_are_served(
     agent: KubeTrafficProcess, world: TrafficWorld, backends: Backends
 ) -> None:
-    """One is added, turns slow, terminates and is removed: no client sees an error."""
+    """One is added, turns slow, terminates and is removed: no connection fails."""
     a, b = (backends.start(name) for name in ("a", "b"))
     ids = {each.id: f"{each.host}:{each.port}" for each in (a, b)}
     for each in ids:
@@ -240,6 +240,39 @@ def test_an_agent_that_starts_while_the_api_server_is_away_goes_on(
         agent.start()
         agent.until("goes on", lambda: agent.slots(group) == {f"{a.host}:{a.port}": 256})
         assert request("127.0.0.1", port) == "a"
+    finally:
+        agent.close()
+
+
+@pytest.mark.component("envoy")
+def test_envoy_follows_endpoints_too(
+    audited: tuple[Cluster, charts.Audit], folder: Path, world: TrafficWorld, backends: Backends
+) -> None:
+    """An agent of another dataplane serves the groups that ask for it."""
+    cluster, _ = audited
+    a, b = (backends.start(name) for name in ("a", "b"))
+    port, group = free_port(), f"{world.namespace}.web"
+    wanted = route_group(world.namespace, port=port, dataplane="envoy", config=OPEN)
+    world.apply(service(world.namespace), wanted)
+    world.endpoints([a])
+    account = cluster.kubeconfig_for(*ACCOUNT)
+    agent = KubeTrafficProcess(folder, account, "127.0.0.1", plane="envoy")
+    try:
+        agent.until("served", lambda: agent.slots(group) == {f"{a.host}:{a.port}": 256})
+        load = ThreadLoad(lambda: request("127.0.0.1", port), 0.02)
+        with load.running(2):
+            load.wait(20)
+            world.endpoints([a, b])
+            agent.until("joined", lambda: "b" in {sent.word for sent in load.sent})
+            world.endpoints([a, b], a={"ready": False, "terminating": True})
+            agent.until("drains", lambda: agent.slots(group).get(f"{a.host}:{a.port}") == 0)
+            world.endpoints([b])
+            agent.until("gone", lambda: set(agent.slots(group)) == {f"{b.host}:{b.port}"})
+            load.wait(20)
+        failed = {sent.word for sent in load.sent if sent.word.startswith("failed")}
+        assert failed == set()
+        assert load.sent[-1].word == "b"
+        agent.until("shown", lambda: world.condition("Programmed").get("status") == "True")
     finally:
         agent.close()
 

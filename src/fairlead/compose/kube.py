@@ -13,6 +13,7 @@ from fairlead.api.queries import Ask, Asker, answer
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, Config, ControlPlane
 from fairlead.host.clock import now_ms
+from fairlead.host.memory import keep_little
 from fairlead.kube.client import KubeClient, RateLimit, connection
 from fairlead.kube.controller import ClusterController, ControllerPart
 from fairlead.kube.cpu.resizer import Resizer
@@ -60,6 +61,7 @@ def controller(
     config: KubeConfig, say: Callable[[str], None] = lambda _: None
 ) -> Iterator[ClusterController]:
     """The controller, ready to `run`."""
+    keep_little()
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     limit = None if config.qps is None else RateLimit(config.qps, config.burst)
     to = connection(config.kubeconfig, context=config.context)

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 
@@ -40,6 +40,8 @@ WAIT_MAX_S = 10
 """Whatever a server asks for: the next turn asks again."""
 WRITERS = 8
 """Requests that are under way at once."""
+ROOM = 512
+"""Writes that wait for them."""
 T = TypeVar("T", bound=Any)
 MISREAD = (LookupError, TypeError, ValueError, AttributeError)
 """What an object raises that is not as we expect."""
@@ -74,6 +76,10 @@ class RateLimit:
         self._lock = threading.Lock()
         self._tokens, self._at = float(burst), time.monotonic()
 
+    def room(self, span_s: float) -> int:
+        """How many it lets through in such a while."""
+        return max(WRITERS, int(span_s * self._per_s))
+
     def wait(self) -> None:
         with self._lock:
             now = time.monotonic()
@@ -104,6 +110,7 @@ class KubeClient:
         self._closed = False
         self._kept = threading.local()
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube")
+        self._showing = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube-show")
         self.namespace = to.namespace
         self.requests = 0
         """How many were sent: what a controller costs its API server."""
@@ -112,7 +119,23 @@ class KubeClient:
         """What is not begun is dropped; what is under way is waited for, so that nothing is
         written after it returns."""
         self._closed = True
-        self._pool.shutdown(cancel_futures=True)
+        for pool in (self._pool, self._showing):
+            pool.shutdown(cancel_futures=True)
+
+    def room(self, span_s: float) -> int:
+        """How many writes are worth handing over for such a while: what waits longer is outdated
+        by then."""
+        return ROOM if self._limit is None else self._limit.room(span_s)
+
+    def submit(self, write: Callable[[], bool]) -> Future[bool]:
+        """Beside the caller, and beside what `later` was given: what only shows something must not
+        keep pods waiting."""
+        try:
+            return self._showing.submit(write)
+        except RuntimeError:  # closed: the next leader does it
+            dropped: Future[bool] = Future()
+            dropped.cancel()
+            return dropped
 
     def later(self, write: Callable[..., object], *given: object) -> None:
         """Beside the caller; faults are the callee's to handle."""

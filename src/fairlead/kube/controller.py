@@ -59,7 +59,10 @@ class ClusterController:
         self._image, self._runs_max = image, runs_max
         self._woken, self._stop = threading.Event(), threading.Event()
         wake = self._woken.set
-        made = {kind: Mirrored(client, KINDS[kind].path(), wake) for kind in WATCHED}
+        made = {
+            kind: Mirrored(client, KINDS[kind].path(), wake, packed=kind == "Run")
+            for kind in WATCHED
+        }
         self.sources = Sources(
             nodes=Mirrored(client, "/api/v1/nodes", wake),
             namespaces=Mirrored(client, "/api/v1/namespaces", wake),

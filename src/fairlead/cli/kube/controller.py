@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tls-cert",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Certificate of the HTTP server; read again when it changes.",
 )
 @click.option(
-    "--tls-key", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Its key."
+    "--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Key of the certificate."
 )
 @click.option("--tls-service", help="Issue and rotate the certificate of this Service instead.")
 @click.option(

@@ -5,8 +5,9 @@ earlier versions wrote.
 """
 
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
+import msgspec
 from msgspec import Struct, field
 
 from fairlead.core.lottery import BeaconRound, OwnerWeighting
@@ -44,7 +45,35 @@ class Stored(Struct, frozen=True, dict=True):
 
     @cached_property
     def spec(self) -> Spec:
-        return read_spec(self.kind, self.document)
+        return _shared_spec(self.kind, msgspec.json.encode(self.document))
+
+
+# Runs come by the hundred with the same spec: one of each is kept in memory. None is changed.
+
+
+@lru_cache(maxsize=1024)
+def _shared_spec(kind: str, written: bytes) -> Spec:
+    return read_spec(kind, msgspec.json.decode(written))
+
+
+@lru_cache(maxsize=1024)
+def _shared_document(written: bytes) -> Document:
+    return dict(msgspec.json.decode(written))
+
+
+def shared_document(document: Document) -> Document:
+    """The same document, or an equal one that another object has."""
+    return _shared_document(msgspec.json.encode(document))
+
+
+@lru_cache(maxsize=1024)
+def _shared_refusal(written: bytes) -> FundRefusal:
+    return msgspec.json.decode(written, type=FundRefusal)
+
+
+def shared_refusal(refusal: FundRefusal) -> FundRefusal:
+    """The same refusal, or an equal one that another run got."""
+    return _shared_refusal(msgspec.json.encode(refusal))
 
 
 def job_prefix(run: str, uid: str) -> str:
@@ -81,7 +110,7 @@ class Reclaim(Struct):
     """
 
     outcome: int | None
-    """The resolve that decided it; None when its owner asked for it."""
+    """The resolve that decided it; None: its owner asked for it, or its node is out of service."""
     leases: dict[str, str]
     """Those that are still open, with the reason that they will end with."""
     preempts: bool
@@ -115,6 +144,10 @@ class RunState(Struct):
     pause_seq: int | None = None
     """The entry that last paused or resumed its job; None: none did."""
     stopping: bool = False
+    stop_seq: int | None = None
+    """The entry that last asked for its end, or took the devices of its job; None: none did."""
+    width_seq: int | None = None
+    """The entry that last made it give leases back, or grow; None: none did since its start."""
     started_ms: int | None = None
     ended_ms: int | None = None
     exit_code: int | None = None

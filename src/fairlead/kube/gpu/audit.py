@@ -18,7 +18,7 @@ from fairlead.kube.client import MISREAD, Document, KubeClient
 from fairlead.kube.conditions import now
 from fairlead.kube.gpu.gangs import GangWriter
 from fairlead.kube.gpu.pods import PODS, PodExecutor
-from fairlead.kube.gpu.ranks import GPU, RUN, RankPod, whole
+from fairlead.kube.gpu.ranks import GPU, RUN, RankPod, read_pod, whole
 from fairlead.kube.kinds import GROUP, engine_name
 from fairlead.kube.watch import Sources
 from fairlead.ports.faults import Fault
@@ -55,6 +55,8 @@ class Auditor:
         self._client, self._plane, self._sources, self._say = client, plane, sources, say
         self._executor, self._gangs = executor, GangWriter(client, sources)
         self._swept_ms, self._asked_ms = -SWEEP_MS, -FOREIGN_MS
+        self._troubles: dict[str, str] = {}
+        """Why pods of a job could not be made."""
         self._absent_ms: dict[str, int] = {}
         """Since when a job has no pod."""
         self._recorded: dict[tuple[str, str], int] = {}
@@ -77,19 +79,22 @@ class Auditor:
             for key, document in self._sources.pods.take_changed().items()
             if document is not None
         }
-        runs |= self.findings.keys() | {job.rsplit(".", 2)[0] for job in self._executor.troubles}
+        self._troubles = self._executor.troubles()
+        runs |= self.findings.keys() | {job.rsplit(".", 2)[0] for job in self._troubles}
         if now_ms - self._swept_ms >= SWEEP_MS:
             self._swept_ms = now_ms
             runs |= projection.live.keys()
             self._forget()
+        pods: dict[str, list[RankPod]] = {}
+        for pod in filter(None, map(read_pod, self._sources.pods.all().values() if runs else ())):
+            pods.setdefault(pod.run, []).append(pod)
         for run in sorted(runs):
-            self._look(run, projection.live.get(run), now_ms)
+            self._look(run, projection.live.get(run), pods.get(run, []), now_ms)
         if now_ms - self._asked_ms >= FOREIGN_MS:
             self._asked_ms = now_ms
             self._client.later(self._count_foreign)
 
-    def _look(self, run: str, state: RunState | None, now_ms: int) -> None:
-        pods = self._gangs.of_run(run)
+    def _look(self, run: str, state: RunState | None, pods: list[RankPod], now_ms: int) -> None:
         found: list[Mismatch] = []
         if state is not None and state.job is not None:
             mine = [pod for pod in pods if pod.job == state.job]
@@ -97,7 +102,7 @@ class Auditor:
             self._note_devices(run, state, mine)
         for finding in found:
             if finding.uid:
-                self._act(run, finding)
+                self._act(run, finding, pods)
         first = found[0] if found else None
         if self.findings.get(run) != first:
             self.changed.add(run)
@@ -123,18 +128,18 @@ class Auditor:
                 yield Mismatch(MORE_GPUS, said, meta["name"], meta["uid"], node)
 
     def _missing(self, job: str, pods: list[RankPod], now_ms: int) -> Iterator[Mismatch]:
-        why = self._executor.troubles.get(job)
+        why = self._troubles.get(job)
         if why is not None:
             yield Mismatch(NOT_MADE, f"its pods cannot be made: {why}")
             return
-        if pods:
+        if pods or not self._executor.wants(job):
             self._absent_ms.pop(job, None)
             return
         since_ms = self._absent_ms.setdefault(job, now_ms)
         if now_ms - since_ms >= ABSENT_MS:
             yield Mismatch(NOT_MADE, f"it has no pod, for {(now_ms - since_ms) // 60_000} minutes")
 
-    def _act(self, run: str, finding: Mismatch) -> None:
+    def _act(self, run: str, finding: Mismatch, pods: list[RankPod]) -> None:
         """Once for each pod: record it, and then evict what runs elsewhere, citing the entry."""
         key = (finding.uid, finding.reason)
         seq = self._recorded.get(key)
@@ -144,7 +149,7 @@ class Auditor:
             seq = self._recorded[key] = entry.seq
             self.mismatches += 1
         if finding.reason == ELSEWHERE:
-            for pod in self._gangs.of_run(run):
+            for pod in pods:
                 if pod.document["metadata"]["uid"] == finding.uid and not pod.leaving:
                     with contextlib.suppress(Fault):  # the next turn asks again
                         self._gangs.evict(pod.document, None, str(seq))

@@ -17,7 +17,7 @@ from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.ranks import GPU, pod_name, whole
 from fairlead.kube.gpu.template import PodTemplate, read_template
-from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name
+from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
@@ -68,18 +68,21 @@ class FrontEnd:
         self._image, self._runs_max, self._say = image, runs_max, say
         self._counted: Counter[str] | None = None
         """Runs that have not ended, by namespace, as of this turn."""
-        self._unheld: set[tuple[str, Key]] = set()
-        """Objects that are in the engine, and still without our finalizer."""
+        self.unheld: set[tuple[str, Key]] = set()
+        """Objects that are in the engine, and still without our finalizer: the mirror gives it."""
         self._done: dict[tuple[str, Key], tuple[str, int]] = {}
         """Objects whose uid and generation the engine has taken or refused."""
-        self._waiting: dict[str, set[Key]] = {"Budget": set(), "Run": set(), "Reservation": set()}
-        """Objects to look at in the next turn."""
+        self._waiting = {kind: self._recorded(kind) for kind in ("Budget", "Run", "Reservation")}
+        """Objects to look at in the next turn: at first all of the ledger, because one that had no
+        finalizer yet may have been deleted while no controller ran."""
         self._nodes = {Key("", row["metadata"]["name"]) for row in plane.objects.list("Node")}
         """Nodes to look at in the next turn; first those of the ledger, which may be gone."""
         self._bindings_changed = True
         self._failing: dict[str, str] = {}
         """Objects that cannot be followed, and why, as was said."""
         self.verdicts: dict[tuple[str, Key], Acceptance] = {}
+        self._judged: set[tuple[str, Key]] = set()
+        """Objects that have a new verdict."""
         self.bound: dict[str, Document] = {}
         """The bindings that hold, by namespace."""
 
@@ -96,11 +99,10 @@ class FrontEnd:
             self._bindings_changed = not self._bind()
             self._waiting["Run"] |= self._refused("Run")
         for kind, waiting in self._waiting.items():
-            waiting.update(sources.of(kind).take_changed())
+            waiting.update(sources.of(kind).take_keys())
             for key in sorted(waiting):
                 if self._attempt(f"{kind} {'/'.join(key)}", partial(self._follow, kind, key)):
                     waiting.discard(key)
-        self._client.each(self._unheld, lambda pair: self._hold(*pair))
 
     def _attempt(self, what: str, follow: Callable[[], bool]) -> bool:
         """One object that we misread, or that the engine refuses, keeps no other one waiting."""
@@ -113,6 +115,11 @@ class FrontEnd:
             return False
         self._failing.pop(what, None)
         return done
+
+    def take_judged(self) -> set[tuple[str, Key]]:
+        """Objects that have a new verdict since the last call."""
+        judged, self._judged = self._judged, set()
+        return judged
 
     def find_run(self, name: str) -> RunObject | None:
         """The cluster's object of a run of the ledger, if it is the one that was submitted."""
@@ -208,6 +215,14 @@ class FrontEnd:
 
     # -- budgets, runs, reservations --------------------------------------------------------------
 
+    def _recorded(self, kind: str) -> set[Key]:
+        """Objects of the ledger that were made from objects of the cluster."""
+        return {
+            Key("", stored.name) if kind == "Budget" else Key(*kube_name(stored.name))
+            for stored in self._plane.committer.projection.of_kind(kind)
+            if UID in stored.labels
+        }
+
     def _refused(self, kind: str) -> set[Key]:
         return {
             key for of, key in self.verdicts if of == kind and not self.verdicts[of, key].accepted
@@ -220,6 +235,7 @@ class FrontEnd:
         if document is None:
             self._done.pop((kind, key), None)
             self.verdicts.pop((kind, key), None)
+            self.unheld.discard((kind, key))
             return self._forget(kind, name, None)
         meta = document["metadata"]
         if "deletionTimestamp" in meta:
@@ -244,6 +260,7 @@ class FrontEnd:
             message = f"submitted for owner {owner!r}" if owner else "in the ledger"
             verdict = Acceptance(True, "Accepted", message, meta["generation"])
         self.verdicts[kind, key] = verdict
+        self._judged.add((kind, key))
         self._done[kind, key] = version
         return verdict.reason != TOO_MANY  # which is looked at again when others have ended
 
@@ -269,7 +286,7 @@ class FrontEnd:
         elif kind == "Reservation":
             spec["run"] = engine_name(key.namespace, spec["run"])
         if FINALIZER not in meta.get("finalizers", ()):
-            self._unheld.add((kind, key))
+            self.unheld.add((kind, key))
         manifest = {
             "apiVersion": API_VERSION,
             "kind": kind,
@@ -307,7 +324,7 @@ class FrontEnd:
         container = {"name": "run", "image": self._image, "command": spec.get("command") or []}
         return PodTemplate({"spec": {"containers": [container]}})
 
-    def _hold(self, kind: str, key: Key) -> bool:
+    def hold(self, kind: str, key: Key) -> bool:
         """An object stays until its accounts are settled."""
         document = self._sources.of(kind).get(key)
         if document is None or "deletionTimestamp" in document["metadata"]:

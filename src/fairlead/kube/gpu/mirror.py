@@ -4,18 +4,27 @@ What is shown follows the ledger's entries; nothing reads it back. After a start
 compared once with what the cluster shows.
 """
 
+import heapq
+import time
 from collections.abc import Callable
+from concurrent import futures
+from concurrent.futures import Future
+from enum import StrEnum
+from functools import partial
+from typing import NamedTuple
 
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.resolver.preview import without_names
+from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Denied
-from fairlead.kube.client import ApiError, Document, KubeClient
+from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
 from fairlead.kube.gpu.announce import announcements
 from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.front import Acceptance, FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
+from fairlead.ports.faults import Fault, TemporaryFault
 from fairlead.ports.ledger import Archived
 from fairlead.schema.objects import API_VERSION
 from fairlead.schema.times import format_time
@@ -38,8 +47,40 @@ EVENTS = {
 }
 
 
+GPUS_MAX = 10**9
+AHEAD_S = 1.3
+"""Writes for so long are handed over at once, or for half as long again as the last turn took."""
+OLDEST = 32
+"""One in so many is the one that waits longest, whatever it is: nothing waits for ever."""
+
+
+class ItemPart(StrEnum):
+    """What an item of the mirror is about."""
+
+    OBJECT = "object"
+    FINALIZER = "finalizer"
+    LEASE = "lease"
+    OUTCOME = "outcome"
+    EVENT = "event"
+
+
+class Item(NamedTuple):
+    """Something that the cluster is to show."""
+
+    part: ItemPart
+    kind: str
+    key: Key
+
+
+Rank = tuple[int, int, int]
+"""The smallest is shown first."""
+Write = Callable[[], bool]
+"""One object brought up to date; whether it is."""
+
+
 class Mirror:
-    """Writes what changed; `turn` after every turn of the engine."""
+    """Shows what changed, beside the turns: what is most important first, and of each object the
+    newest state only. `turn` after every turn of the engine."""
 
     def __init__(
         self,
@@ -54,41 +95,47 @@ class Mirror:
         self._say = say
         self._client, self._plane, self._sources = client, plane, sources
         self._front, self._auditor, self._leases = front, auditor, sources.leases
+        self._runs = plane.committer.projection.runs
         self._seq: int | None = None
         """The last entry that was looked at; None: nothing was compared yet."""
-        self._objects: set[tuple[str, Key]] = set()
-        self._lease_names: set[str] = set()
-        self._outcomes: set[int] = set()
-        """What is to be shown; it stays here until it is."""
+        self._due: dict[Item, Rank] = {}
+        """What is to be shown, the oldest first; it stays here until it is handed over."""
+        self._news: set[Item] = set()
+        """What something happened to since the last turn."""
+        self._under_way: dict[Item, Future[bool]] = {}
+        self._events: dict[Item, tuple[str, Document]] = {}
+        self._turned_s = time.monotonic()
         self._verdicts: dict[tuple[str, Key], Acceptance] = {}
+        self._phases: dict[Key, str] = {}
         """Those that are shown."""
 
     def turn(self) -> None:
+        """Raises a fault of what could not be written; it is tried again."""
+        faults = self._take_done()
         self._look()
-        for pair, verdict in self._front.verdicts.items():
-            if self._verdicts.get(pair) != verdict:
-                self._objects.add(pair)
-        for pair in self._verdicts.keys() - self._front.verdicts.keys():
-            del self._verdicts[pair]
+        for pair in self._front.take_judged():
+            if self._verdicts.get(pair) != self._front.verdicts.get(pair):
+                self._news.add(Item(ItemPart.OBJECT, *pair))
+            if pair in self._front.unheld:
+                self._news.add(Item(ItemPart.FINALIZER, *pair))
         self._take_audited()
-        self._client.each(self._objects, lambda pair: self._show(*pair))
-        found = {name: self._plane.objects.get("Lease", name) for name in self._lease_names}
-        closed = {name for name, lease in found.items() if not _is_open(lease)}
-        # Those that are closed first: no device is ever shown under two leases.
-        opened = self._lease_names - closed
-        try:
-            self._client.each(closed, lambda name: self._show_lease(name, found[name]))
-            self._client.each(opened, lambda name: self._show_lease(name, found[name]))
-        finally:
-            self._lease_names = closed | opened
-        self._client.each(self._outcomes, self._show_outcome)
+        news, self._news = self._news, set()
+        for item in sorted(news):
+            if self._is_over(item):
+                self._due.pop(item, None)
+            else:
+                self._due[item] = self._rank(item)
+        self._hand_over()
+        if faults:
+            raise faults[0]
 
     def _take_audited(self) -> None:
         changed, self._auditor.changed = self._auditor.changed, set()
         for run in changed:
-            self._objects.add(("Run", Key(*kube_name(run))))
+            self._news.add(Item(ItemPart.OBJECT, "Run", Key(*kube_name(run))))
             state = self._plane.committer.projection.live.get(run)
-            self._lease_names |= set() if state is None else state.leases.keys()
+            for name in () if state is None else state.leases:
+                self._note_lease(name)
 
     def _as_leased(self, made: Conditions, run: str) -> list[Document]:
         """Told from the first finding on, and then that it is over."""
@@ -97,20 +144,140 @@ class Mirror:
             return [made.row(AS_LEASED, finding.reason, finding.message, holds=False)]
         return [made.row(AS_LEASED, AS_LEASED, "", holds=True)] if made.has(AS_LEASED) else []
 
+    def wait(self) -> None:
+        """Until what was handed over is written, or has failed."""
+        futures.wait(list(self._under_way.values()))
+
+    def _take_done(self) -> list[Fault]:
+        faults: list[Fault] = []
+        for item, future in [row for row in self._under_way.items() if row[1].done()]:
+            del self._under_way[item]
+            shown = False
+            try:
+                shown = not future.cancelled() and future.result()
+            except Fault as fault:
+                faults.append(fault)
+            except MISREAD as error:  # one of them must not keep the others waiting
+                faults.append(TemporaryFault(f"{item.kind} {item.key}: {error!r}"))
+            if not shown:
+                self._news.add(item)
+                self._phases.pop(item.key, None)
+            elif item.part is ItemPart.EVENT:
+                del self._events[item]
+            elif item.part is ItemPart.FINALIZER:
+                self._front.unheld.discard((item.kind, item.key))
+        return faults
+
+    def _hand_over(self) -> None:
+        """The most important ones, as they are now."""
+        now_s = time.monotonic()
+        span_s, self._turned_s = now_s - self._turned_s, now_s
+        room = self._client.room(max(AHEAD_S, 1.5 * span_s)) - len(self._under_way)
+        busy = {(item.kind, item.key) for item in self._under_way}  # one write of each at a time
+        free = [item for item in self._due if (item.kind, item.key) not in busy]
+        if room <= 0 or not free:
+            return
+        oldest = free[: room // OLDEST] if len(free) > room else []
+        chosen = oldest + heapq.nsmallest(room - len(oldest), free, key=self._due.__getitem__)
+        ending = self._slots_that_end()
+        for item in dict.fromkeys(chosen):
+            if (item.kind, item.key) in busy:
+                continue
+            write = self._write_of(item, ending)
+            if write is None:
+                continue  # not yet
+            del self._due[item]
+            if write is not _nothing:
+                busy.add((item.kind, item.key))
+                self._under_way[item] = self._client.submit(write)
+
+    def _rank(self, item: Item) -> Rank:
+        """What is shown first: who was preempted, then who may run, of these the widest; how runs
+        ended; the finalizers of runs that hold something; leases; who waits; what budgets have
+        left."""
+        if item.part is ItemPart.OBJECT and item.kind == "Run":
+            return self._rank_of_run(item.key)
+        if item.kind == "Budget":
+            return (6, 0, 0)
+        return (_RANKS.get(item.part, 1), 0, 0)
+
+    def _rank_of_run(self, key: Key) -> Rank:
+        state = self._runs.get(engine_name(*key))
+        if state is None:
+            return (1, 0, 0)
+        shown, phase = self._phases.get(key, ""), state.phase.value
+        admitted = ("Running", "Completed")
+        if phase in admitted and shown not in admitted:
+            gpus = self._plane.committer.projection.run_spec(engine_name(*key)).gpus
+            return (0, -gpus, state.submitted_seq)
+        if phase == "Pending":
+            return (5 if shown in ("", phase) else 0, -GPUS_MAX, state.submitted_seq)
+        return (1, 0, state.submitted_seq)
+
+    def _write_of(self, item: Item, ending: set[str]) -> Write | None:
+        """How to show an item as it is now; None: later."""
+        if item.part is ItemPart.OBJECT:
+            return self._show(item.kind, item.key)
+        if item.part is ItemPart.FINALIZER:
+            return self._hold(item.kind, item.key)
+        if item.part is ItemPart.OUTCOME:
+            return self._show_outcome(int(item.key.name))
+        if item.part is ItemPart.EVENT:
+            return partial(self._create_event, *self._events[item])
+        lease = self._plane.objects.get("Lease", item.key.name)
+        if lease is not None and _is_open(lease) and not ending.isdisjoint(lease["spec"]["slots"]):
+            return None  # no device is ever shown under two leases
+        return partial(self._show_lease, item.key.name, lease)
+
+    def _slots_that_end(self) -> set[str]:
+        """Devices that are shown under leases that are closed."""
+        closed = (key for key in self._leases.known() if not self._is_open(key.name))
+        shown = (self._leases.get(key) for key in closed)
+        return {slot for lease in shown if lease is not None for slot in lease["spec"]["slots"]}
+
+    def _is_over(self, item: Item) -> bool:
+        """Whether there is nothing to show any more: a lease that was never shown is closed, a run
+        that is without a finalizer has ended."""
+        if item in self._under_way:
+            return False
+        if item.part is ItemPart.LEASE:
+            return not self._is_open(item.key.name) and self._leases.get(item.key) is None
+        if item.part is ItemPart.FINALIZER and item.kind == "Run":
+            state = self._runs.get(engine_name(*item.key))
+            return state is None or state.phase.ended
+        return False
+
+    def _is_open(self, name: str) -> bool:
+        return name in self._plane.committer.projection.leases
+
+    def _hold(self, kind: str, key: Key) -> Write:
+        """An object stays until its accounts are settled; of a run that has ended they are."""
+        state = self._runs.get(engine_name(*key)) if kind == "Run" else None
+        if (kind, key) not in self._front.unheld:
+            return _nothing
+        if state is not None and state.phase.ended:
+            self._front.unheld.discard((kind, key))
+            return _nothing
+        return partial(self._front.hold, kind, key)
+
     def _look(self) -> None:
         """What entries are about since the last turn; after a start, everything."""
         plane, last = self._plane, self._plane.seq
         if self._seq is None:
             for kind in ("Budget", "Run", "Reservation"):
-                self._objects |= {(kind, key) for key in self._sources.of(kind).all()}
-            self._lease_names |= {row["metadata"]["name"] for row in plane.objects.list("Lease")}
-            self._lease_names |= {key.name for key in self._leases.all()}
-            self._outcomes |= set(sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:])
+                for key in self._sources.of(kind).known():
+                    self._news.add(Item(ItemPart.OBJECT, kind, key))
+            for name in sorted(plane.committer.projection.leases):
+                self._note_lease(name)
+            for key in self._leases.known():
+                self._note_lease(key.name)
+            for seq in sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:]:
+                self._note_outcome(seq)
             self._seq = self._told_to(last)
         # One that was made although we were told otherwise is seen after its lease was closed.
-        for key in self._leases.take_changed():
-            if not _is_open(plane.objects.get("Lease", key.name)):
-                self._lease_names.add(key.name)
+        for key in self._leases.take_keys():
+            if not self._is_open(key.name):
+                self._note_lease(key.name)
         while self._seq < last and (page := plane.events.read(self._seq, 1000)):
             for event in page:
                 self._note(event)
@@ -122,23 +289,32 @@ class Mirror:
         recent = self._plane.events.read(max(0, last - RECENT_ENTRIES), RECENT_ENTRIES)
         return next((event["seq"] - 1 for event in recent if event["time"] >= since), last)
 
+    def _note_lease(self, name: str) -> None:
+        self._news.add(Item(ItemPart.LEASE, "GPULease", Key(kube_name(name)[0], name)))
+
+    def _note_outcome(self, seq: int) -> None:
+        self._news.add(Item(ItemPart.OUTCOME, "ResolverOutcome", Key("", str(seq))))
+
     def _note(self, event: Document) -> None:
         about, kind, body = event["object"], event["kind"], event["body"]
         if kind in ("lease.open", "lease.close", "lease.unfunded", "lease.funded"):
-            self._lease_names.add(body["lease"])
+            self._note_lease(body["lease"])
             if "run" in body:
-                self._objects.add(("Run", Key(*kube_name(body["run"]))))
+                key = Key(*kube_name(body["run"]))
+                self._news.add(Item(ItemPart.OBJECT, "Run", key))
         if kind.startswith("gpu.resolve."):
             seq = event["seq"] if kind == "gpu.resolve.commit" else body.get("outcome")
             seq = body.get("commit_seq", seq)
             if isinstance(seq, int):
-                self._outcomes.add(seq)
+                self._note_outcome(seq)
             self._announce(event)
         if about is None or about["kind"] not in KINDS:
             return
         name = about["name"]
         key = Key("", name) if about["kind"] == "Budget" else Key(*kube_name(name))
-        self._objects.add((about["kind"], key))
+        self._news.add(Item(ItemPart.OBJECT, about["kind"], key))
+        if kind == "run.phase" and ("Run", key) in self._front.unheld:
+            self._news.add(Item(ItemPart.FINALIZER, "Run", key))
         if kind in EVENTS:
             reason, type = EVENTS[kind]
             self._event(about["kind"], key, event["reason"] or reason, type, event)
@@ -156,19 +332,22 @@ class Mirror:
             key = Key(*kube_name(announcement.name))
             self._event(announcement.kind, key, announcement.reason, "Warning", told)
 
-    def _show(self, kind: str, key: Key) -> bool:
-        """Whether the object shows its state now."""
+    def _show(self, kind: str, key: Key) -> Write | None:
+        """How to make an object show its state; None: what became of it is not known yet."""
         document = self._sources.of(kind).get(key)
         if document is None:
-            return True
+            self._verdicts.pop((kind, key), None)
+            self._phases.pop(key, None)
+            return _nothing
         name = key.name if kind == "Budget" else engine_name(*key)
         stored = self._plane.objects.get(kind, name)
         verdict = self._front.verdicts.get((kind, key))
         if verdict is None:
-            return False
+            return None
         made = Conditions(document)
         rows = [made.row("Accepted", verdict.reason, verdict.message, holds=verdict.accepted)]
         status: Document = {}
+        expected: Phase | None = None
         if stored is not None:
             status = dict(stored["status"])
             if kind == "Reservation":  # a tenant reads it
@@ -182,8 +361,19 @@ class Mirror:
             status = {"phase": "Refused", "reason": verdict.reason, "message": verdict.message}
         status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
         self._verdicts[kind, key] = verdict
+        if kind == "Run":
+            self._phases[key] = status.get("phase", "")
+            if stored is not None:
+                expected = self._runs[name].phase
         if all(document.get("status", {}).get(field) == value for field, value in status.items()):
-            return True
+            return _nothing
+        return partial(self._patch, kind, key, status, expected)
+
+    def _patch(self, kind: str, key: Key, status: Document, expected: Phase | None) -> bool:
+        if expected is not None:
+            state = self._runs.get(engine_name(*key))
+            if state is None or state.phase is not expected:
+                return False  # it has changed since: its newest state is written, not this one
         path = KINDS[kind].path(key.namespace, key.name, "status")
         try:
             self._sources.of(kind).put(self._client.patch(path, {"status": status}))
@@ -221,6 +411,7 @@ class Mirror:
                 "spec": {field: value for field, value in spec.items() if value is not None},
             }
             shown = self._client.create(kind.path(namespace), document)
+            self._leases.put(shown)
         made, devices = Conditions(shown), self._auditor.devices.get(name, ())
         rows = [made.row("Open", lease["spec"]["reason"], "", holds=True)]
         rows += self._as_leased(made, lease["spec"]["run"])
@@ -231,40 +422,42 @@ class Mirror:
             path = kind.path(namespace, name, "status")
             self._leases.put(self._client.patch(path, {"status": status}))
 
-    def _show_outcome(self, seq: int) -> bool:
+    def _show_outcome(self, seq: int) -> Write:
         try:
-            self._write_outcome(seq)
-        except ApiError:
-            return False
+            report = self._plane.outcome_reports.get(seq, author=_PUBLIC)
         except (Archived, Denied) as error:  # its entries can be read no more
             self._say(f"outcome {seq} is not shown: {error}")
-        return True
+            return _nothing
+        return partial(self._write_outcome, seq, report)
 
-    def _write_outcome(self, seq: int) -> None:
-        report = self._plane.outcome_reports.get(seq, author=_PUBLIC)
+    def _write_outcome(self, seq: int, report: Document) -> bool:
         kind, name = KINDS["ResolverOutcome"], f"outcome-{seq}"
         spec = {"outcome": seq, "chain": report["chain"], "k": report["k"]}
         spec |= {"cause": report["cause"] or "", "deficitGPUs": report["deficitGPUs"]}
-        shown = self._client.get(kind.path(name=name))
-        if shown is None:
-            document = {
-                "apiVersion": API_VERSION,
-                "kind": "ResolverOutcome",
-                "metadata": {"name": name},
-                "spec": spec,
-            }
-            shown = self._client.create(kind.path(), document)
-        stage = report["stage"]
-        rows = [Conditions(shown).row("Applied", stage.title(), "", holds=stage == "applied")]
-        status = {"stage": stage, "label": report.get("label"), "conditions": rows}
-        self._client.patch(kind.path(name=name, sub="status"), {"status": status})
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": "ResolverOutcome",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        try:
+            shown = self._client.get(kind.path(name=name))
+            if shown is None:
+                shown = self._client.create(kind.path(), document)
+            stage = report["stage"]
+            rows = [Conditions(shown).row("Applied", stage.title(), "", holds=stage == "applied")]
+            status = {"stage": stage, "label": report.get("label"), "conditions": rows}
+            self._client.patch(kind.path(name=name, sub="status"), {"status": status})
+        except ApiError:
+            return False
+        return True
 
     def _event(self, kind: str, key: Key, reason: str, type: str, event: Document) -> None:
         document = self._sources.of(kind).get(key)
         if document is None:
             return
         namespace = key.namespace or "default"
-        body = {
+        body: Document = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": f"{key.name}.{event['seq']:x}", "namespace": namespace},
@@ -283,14 +476,28 @@ class Mirror:
             "count": 1,
             "source": {"component": "fairlead"},
         }
+        item = Item(ItemPart.EVENT, "Event", Key(namespace, body["metadata"]["name"]))
+        self._events[item] = (f"/api/v1/namespaces/{namespace}/events", body)
+        self._news.add(item)
+
+    def _create_event(self, path: str, body: Document) -> bool:
         try:
-            self._client.create(f"/api/v1/namespaces/{namespace}/events", body)
+            self._client.create(path, body)
         except ApiError as error:
             # It is there, or refused for good (its namespace ends, a policy): what follows in the
             # ledger is shown all the same.
             if error.passes:
                 raise
+        return True
 
 
 def _is_open(lease: Document | None) -> bool:
     return lease is not None and bool(lease["status"]["open"])
+
+
+_RANKS = {ItemPart.OUTCOME: 1, ItemPart.EVENT: 2, ItemPart.FINALIZER: 3, ItemPart.LEASE: 4}
+
+
+def _nothing() -> bool:
+    """What is shown is so already."""
+    return True
