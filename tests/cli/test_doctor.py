@@ -98,7 +98,7 @@ def test_a_base_that_does_not_work_exits_with_1(
 ) -> None:
     """No place for the state: said by name, with the cure."""
     (tmp_path / "file").touch()
-    monkeypatch.setattr(checks, "default_state_directory", lambda: tmp_path / "file" / "x")
+    monkeypatch.setattr(checks.paths, "state_directory", lambda: tmp_path / "file" / "x")
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1
     assert "the base does not work (state directory)" in result.stdout

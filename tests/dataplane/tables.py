@@ -25,10 +25,13 @@ def table(
     *,
     stored: tuple[float, float] | None = None,
     open: Mapping[str, int | None] | None = None,
+    inside: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Table:
     """A table as the engine makes it; `stored` is the budget that `hard` relaxes to."""
     kept = None if stored is None else Admission(AdmissionMode.SOFT, *stored)
-    limits = plan_limits(slots, admission, stored=kept, inside_max=inside_max, open=open)
+    limits = plan_limits(
+        slots, admission, stored=kept, inside_max=inside_max, open=open, inside=inside
+    )
     return Table(group, epoch, slots, limits)
 
 

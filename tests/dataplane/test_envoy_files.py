@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.dataplane.envoy import EnvoyDataplane, documents
+from fairlead.dataplane.envoy import EnvoyDataplane, admin, documents
 from fairlead.ports.dataplane import SCHEMA_VERSION
+from fairlead.ports.faults import PermanentFault
 from tests.dataplane.proxy_worlds import EnvoyWorld
 from tests.dataplane.tables import IDS, only, opened
 
@@ -49,3 +50,17 @@ def test_after_the_machines_end_the_plane_starts_with_even_splits() -> None:
         assert set(world.send(group, 8)) == {"b2"}
     finally:
         world.close()
+
+
+def test_a_document_that_is_rejected_at_once_is_a_fault_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However quick Envoy was: what counts is how many it had rejected before the write."""
+    counted = {"runtime.update_rejected": "4", "runtime.version_text": "old"}
+    monkeypatch.setattr(admin, "stats", lambda path, pattern: dict(counted))
+    before = admin.updates(tmp_path, ["runtime"])
+    counted["runtime.update_rejected"] = "5"
+    with pytest.raises(PermanentFault, match="rejected runtime"):
+        admin.take_up(tmp_path, {"runtime": "new"}, before)
+    counted["runtime.version_text"] = "new"
+    admin.take_up(tmp_path, {"runtime": "new"}, before)

@@ -21,8 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairlead.core.invariant import known
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS
-from fairlead.core.traffic.limits import rooms
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane.memory import MemoryDataplane
@@ -67,9 +67,8 @@ class World(ABC):
         """What an agent does in a tick that changes something."""
         self.alone = False
         self.plane.heartbeat()
-        made = table(
-            group, epoch, slots, admission, inside_max, stored=stored, open=self._open(group)
-        )
+        held = self._held(group)
+        made = table(group, epoch, slots, admission, inside_max, stored=stored, **held)
         self.plane.apply(made, decision=epoch)
         self.tables = {**self.tables, group: made}
 
@@ -79,12 +78,20 @@ class World(ABC):
         for name, made in self.tables.items():
             bound = made.limits.concurrency
             if bound is not None:
-                room = rooms(made.slots, bound.inside_max, self._open(name))
-                self.plane.limit(name, room, decision=made.epoch)
+                now = table(
+                    name, made.epoch, made.slots, inside_max=bound.inside_max, **self._held(name)
+                )
+                renewed = known(now.limits.concurrency, "a bounded group")
+                self.plane.limit(name, renewed, decision=made.epoch)
 
-    def _open(self, group: str) -> dict[str, int | None]:
+    def _held(self, group: str) -> dict[str, Any]:
+        """What `plan_limits` asks of what is seen."""
         seen = self.plane.read().get(group)
-        return {} if seen is None else {id: each.open for id, each in seen.backends.items()}
+        backends = {} if seen is None else seen.backends
+        return {
+            "open": {id: backend.open for id, backend in backends.items()},
+            "inside": {id: backend.inside for id, backend in backends.items()},
+        }
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for it, long enough for a machine that does other things too."""

@@ -23,7 +23,8 @@ from fairlead.recorder import read as read_record
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import reserve, world_of
 from tests.engine.gpu.test_choices import demoted, grown, narrow_start, shrunk_by_its_owner, swapped
-from tests.engine.gpu.worlds import FakeExecutor, run
+from tests.engine.gpu.test_grow import ELASTIC
+from tests.engine.gpu.worlds import ADMIN, FakeExecutor, run
 from tests.engine.test_cpu_loop import World as CpuWorld
 from tests.engine.test_cpu_loop import turned
 from tests.engine.traffic_worlds import TrafficWorld
@@ -117,6 +118,16 @@ def test_tables_cite_an_entry_that_was_written_before_the_flip(tmp_path: Path) -
     assert applied == sorted(set(applied))
 
 
+CITED = {
+    "start": {"gpu.fund", "gpu.place"},
+    "stop": {"gpu.resolve.commit", "run.phase", "run.cut"},
+    "resize": {"gpu.resolve.commit", "run.cut", "run.grown"},
+    "pause": {"run.phase"},
+    "resume": {"run.phase"},
+}
+"""What each act may cite: a start its plan, the others the outcome or the entry that asked."""
+
+
 class CitedExecutor(FakeExecutor):
     """Checks with every act that its decision is in the ledger already."""
 
@@ -131,10 +142,9 @@ class CitedExecutor(FakeExecutor):
         kinds = {
             entry.kind
             for entry in log
-            if decision in (entry.plan_id, str(entry.seq))
-            and entry.kind in ("gpu.fund", "gpu.place", "gpu.resolve.commit", "gpu.resolve.draw")
+            if decision == (entry.plan_id if act == "start" else str(entry.seq))
         }
-        assert kinds, f"{act} cites {decision!r}, which no recorded decision has"
+        assert kinds & CITED[act], f"{act} cites {decision!r}, which no recorded decision has"
         self.cited.append((act, decision))
 
     def start(self, job: Any) -> None:
@@ -149,12 +159,68 @@ class CitedExecutor(FakeExecutor):
         self._check("resize", decision)
         super().resize(run, devices, grace_ms=grace_ms, decision=decision)
 
+    def pause(self, run: str, *, decision: str) -> None:
+        self._check("pause", decision)
+        super().pause(run, decision=decision)
+
+    def resume(self, run: str, *, decision: str) -> None:
+        self._check("resume", decision)
+        super().resume(run, decision=decision)
+
+
+def cited_world(**settings: Any) -> Any:
+    world = world_of(**settings)
+    world.executor = CitedExecutor(world)
+    world.plane = world.open()
+    return world
+
+
+def entry_of(world: Any, decision: str) -> Any:
+    (entry,) = [entry for entry in world.log if str(entry.seq) == decision]
+    return entry
+
+
+def test_acts_that_users_ask_for_cite_the_entry_of_the_request() -> None:
+    """Cancel, shrink, growth, pause and resume: not the plan by which the run once started."""
+    world = cited_world()
+    world.apply(run("elastic", owner="b", gpus=8, command=["sleep", "9"], **ELASTIC))
+    world.turn()
+    act = world.plane.verbs.act
+    act("Run", "elastic", "pause", author=ADMIN)
+    act("Run", "elastic", "resume", author=ADMIN)
+    act("Run", "elastic", "shrink", author=ADMIN, width=4)
+    act("Run", "elastic", "cancel", author=ADMIN)
+    cited = {done: entry_of(world, by) for done, by in world.executor.cited if done != "start"}
+    assert set(cited) == {"pause", "resume", "resize", "stop"}
+    assert cited["pause"].body["reason"] == "Paused"
+    assert cited["resume"].body["reason"] == "Resumed"
+    assert (cited["resize"].kind, cited["resize"].body["outcome"]) == ("run.cut", None)
+    assert cited["stop"].body["reason"] == "CancelRequested"
+
+
+def test_growth_and_a_lost_node_are_cited() -> None:
+    """A run that grows cites its growth; a job whose node failed, the entry that displaced it."""
+    world = cited_world()
+    world.apply(run("elastic", owner="b", gpus=8, duration="9h", command=["sleep", "9"], **ELASTIC))
+    world.turn()
+    reserve(world, run("new", gpus=4, duration="1h"))
+    world.turn()
+    world.turn(11 / 3600)
+    world.turn(1)
+    world.plane.verbs.act("Node", "n1", "fail", author=ADMIN)
+    cited = [(act, entry_of(world, by)) for act, by in world.executor.cited if act != "start"]
+    assert [(act, entry.kind) for act, entry in cited] == [
+        ("resize", "gpu.resolve.commit"),
+        ("resize", "run.grown"),
+        ("stop", "run.cut"),
+    ]
+    lost = cited[-1][1].body
+    assert (lost["reason"], lost["outcome"], lost["preempts"]) == ("NodeFailed", None, True)
+
 
 def lottery_world() -> Any:
     """Four runs with processes, and a reservation whose start preempts some of them."""
-    world = world_of()
-    world.executor = CitedExecutor(world)
-    world.plane = world.open()
+    world = cited_world()
     world.apply(
         *(run(f"r{i}", owner="bc"[i % 2], gpus=2, command=["sleep", "9"]) for i in range(4))
     )

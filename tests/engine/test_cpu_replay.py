@@ -296,3 +296,34 @@ def test_a_sample_that_is_not_ours_is_refused(
     first = next(iter(read(record[0])))
     entry = forged(first, lambda input: change(input["samples"][0]))
     assert "is refused now" in next(iter(replay([entry]))).detail
+
+
+def test_limits_that_are_left_out_are_recorded_and_checked(record: tuple[Path, Node]) -> None:
+    """Each limit of a plan has its result; one that core would have written, or left out, differs.
+
+    In this life the writes of a pod fail now and then, also decreases.
+    """
+    entries = list(read(record[0]))
+    results = {row[3] for entry in entries for row in entry.input["written"] or ()}
+    assert results == {"written", "failed", "decrease-failed", "no-room"}
+    place = next(
+        number
+        for number, entry in enumerate(entries)
+        if any(row[3] == "decrease-failed" for row in entry.input["written"] or ())
+    )
+
+    def answer(change: Callable[[list[Any]], None]) -> str:
+        tampered = forged(entries[place], lambda input: change(input["written"]))
+        return list(replay([*entries[:place], tampered]))[-1].detail
+
+    def written_after_all(rows: list[Any]) -> None:
+        row = next(row for row in rows if row[3] == "decrease-failed")
+        row[2:] = [300, "written"]
+
+    def left_out_without_a_reason(rows: list[Any]) -> None:
+        next(row for row in rows if row[3] == "failed")[3] = "no-room"
+
+    assert "was to be left out: decrease-failed" in answer(written_after_all)
+    assert "was to be written" in answer(left_out_without_a_reason)
+    assert "must hold all" in answer(lambda rows: rows.pop())
+    assert "is not the limit" in answer(lambda rows: rows[0].__setitem__(0, "other"))

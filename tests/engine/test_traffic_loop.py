@@ -11,7 +11,7 @@ import pytest
 from fairlead.core.invariant import InvariantBroken
 from fairlead.core.traffic import Config, Resource, StallTotals
 from fairlead.core.traffic.limits import Concurrency
-from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading, Reading
+from fairlead.core.traffic.sighting import GroupSeen, Liveness, Look, NodeReading, Reading
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import (
     ANCHOR_EVERY_MS,
@@ -27,6 +27,7 @@ from fairlead.ports.dataplane import Backend, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import RecordHead
 from fairlead.recorder import FileRecorder, read, replay, verify
+from fairlead.schema.replay import Replayer, Verdict
 from tests.engine.traffic_worlds import Eyes, Machines, MemoryRecorder, TrafficWorld
 
 HEALTHY = {"a": 128, "b": 128}
@@ -637,3 +638,20 @@ def watched(plane: Any, name: str, diary: list[str]) -> None:
         return real(*arguments, **named)
 
     setattr(plane, name, call)
+
+
+def test_an_early_tick_records_which_reports_brought_it_forward() -> None:
+    """The looks are in the sighting, and core's rule over them is part of the recorded decision."""
+    world = TrafficWorld()
+    failing = tuple(Look(world.now_ms + i * 100, 10, 4 * i) for i in range(3))
+    fine = tuple(Look(world.now_ms + i * 100, 10 * i, 0) for i in range(3))
+    world.eyes.readings = {("web", "a"): Reading(looks=failing), ("web", "b"): Reading(looks=fine)}
+    world.loop.tick(world.now_ms)
+    world.loop.tick(world.now_ms + 50, early=True)
+    due, early = [row for row in world.recorder.appended if row["kind"] == "traffic.govern"]
+    assert (due["input"]["sighting"]["early"], due["output"]["urgent"]) == (False, [])
+    assert (early["input"]["sighting"]["early"], early["output"]["urgent"]) == (True, ["a"])
+    replayer = Replayer()
+    for number, row in enumerate((due, early)):
+        answer = replayer.run(number, row["kind"], row["version"], row["input"], row["output"])
+        assert answer.verdict is Verdict.SAME

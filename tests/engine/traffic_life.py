@@ -89,8 +89,9 @@ class EventfulWorld(TrafficWorld):
         stored, fresh = self.governor.export(), GroupGovernor("web", self.governor.rules)
         fresh.restore(stored)
         if self.rng.random() < 0.7:
-            waiting = {entry.kind for entry in self.recorder.unapplied()}
-            fresh.resume(self.recorder.tail(KIND), applied=KIND not in waiting)
+            tail = self.recorder.tail(KIND)
+            applied = bool(tail) and self.recorder.was_applied(tail[-1].seq)
+            fresh.resume(tail, applied=applied)
         self.restart(fresh)
 
     def _broken(self) -> dict[str, GroupSeen]:

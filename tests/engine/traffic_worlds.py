@@ -109,6 +109,9 @@ class MemoryRecorder:
     def tail(self, kind: str) -> list[Any]:
         return []
 
+    def was_applied(self, seq: int) -> bool:
+        return self.marks.get(seq) == "applied"
+
     def last(self, kind: str) -> None:
         """Nothing is at hand."""
 

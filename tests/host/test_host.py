@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.compose.node import node_directory
 from fairlead.host import clock, paths, process
+from fairlead.schema.node import NodeAgentDocument
 
 
 def test_the_clocks_agree_on_what_they_share() -> None:
@@ -45,6 +47,8 @@ def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRLEAD_STATE", "here")
     assert paths.state_directory() == Path("here")
     assert paths.default_state_directory() == Path("/var/lib/fairlead")
+    assert node_directory(NodeAgentDocument()) == Path("here/node")
+    assert node_directory(NodeAgentDocument(state_dir="/own")) == Path("/own")
 
 
 def test_a_spawned_process_leads_its_own_session(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,3 +154,26 @@ def account(cluster: Cluster, namespace: str, name: str, folder: Path, *bound: s
     path.write_text(yaml.safe_dump(config))
     path.chmod(0o600)
     return path
+
+
+def page(name: str) -> str:
+    """The commands of docs/kubernetes-operate.md under this mark."""
+    text = (ROOT / "docs" / "kubernetes-operate.md").read_text()
+    (found,) = re.findall(rf"<!-- proven: {re.escape(name)} -->\n```sh\n(.*?)```", text, re.DOTALL)
+    return str(found)
+
+
+def follow(cluster: Cluster, name: str, *, folder: Path = ROOT) -> str:
+    """Run them as an admin does; what they printed."""
+    path = f"{cluster.programs.directory}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", page(name)],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "KUBECONFIG": str(cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+    return done.stdout

@@ -12,7 +12,7 @@ import yaml
 from tests.kube.world import Document, World
 
 ROOT = Path(__file__).parents[2]
-RBAC = ROOT / "deploy" / "kube" / "base" / "rbac.yaml"
+RBAC = ROOT / "deploy" / "kube" / "base" / "fairlead.yaml"
 
 
 def write_scripts(folder: Path) -> None:

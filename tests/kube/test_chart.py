@@ -113,6 +113,22 @@ def test_egress_is_limited_on_request(programs: Programs) -> None:
     assert [row["port"] for row in spec["egress"][0]["ports"]] == [53, 53, 6443]
 
 
+def test_prometheus_finds_the_controller_on_request(programs: Programs) -> None:
+    """By the operator's kind; it trusts the authorities that the controller publishes."""
+    kinds = [row["kind"] for row in charts.rendered(programs)]
+    assert "ServiceMonitor" not in kinds
+    values = {"serviceMonitor_enabled": True, "serviceMonitor_labels": {"team": "ops"}}
+    rows = charts.rendered(programs, **values)
+    found = find(rows, "ServiceMonitor", "fairlead-controller")
+    assert found["metadata"]["labels"]["team"] == "ops"
+    (endpoint,) = found["spec"]["endpoints"]
+    service = find(rows, "Service", "fairlead-controller")
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    assert found["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert endpoint["tlsConfig"]["serverName"] == f"fairlead-controller.{NAMESPACE}.svc"
+    assert endpoint["tlsConfig"]["ca"]["configMap"]["name"] == "fairlead-controller-ca"
+
+
 def test_the_policy_is_off_until_it_is_asked_for(programs: Programs) -> None:
     kind = "ValidatingAdmissionPolicy"
     assert not [row for row in charts.rendered(programs) if row["kind"].startswith(kind)]

@@ -205,6 +205,7 @@ def _controller(world: World, folder: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.component("helm")
 def test_the_agent_follows_its_node_and_an_agent_without_state_takes_no_limit_for_the_users(
     pods: Pods, tmp_path: Path
 ) -> None:

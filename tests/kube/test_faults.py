@@ -186,7 +186,8 @@ def test_faults_change_nothing_in_the_end(
             until(schedule.nothing_left, "nothing is left behind", 120)
             for replica in replicas.all:
                 code = replica.end()
-                assert code in (0, 3, -9), f"ended with {code}:\n{replica.log[-2000:]}"
+                known = (0, 3, -9) if replica.log else (-15,)  # one that has hardly begun
+                assert code in known, f"ended with {code}:\n{replica.log[-2000:]}"
             witness.stop()
             check_ledger(ledger or str(replicas.data / "ledger.db"), witness, replicas)
         except AssertionError as error:

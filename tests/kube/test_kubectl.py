@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.kube.plugins import Person, tenant
-from tests.kube.world import World, made, node, run, team, until
+from tests.kube.world import World, made, node, plane_of, run, team, until
 
+# Many commands, each a process of its own: on a busy machine they take minutes.
+pytestmark = pytest.mark.timeout(900)
 LENDING = {"allow": True, "to": ["team-b"]}
 
 
@@ -160,3 +163,29 @@ def test_kubectl_completes_the_plugins(world: World, tmp_path: Path) -> None:
     assert names == ["train", ":4"]
     formats = ana.kubectl("__complete", "runs", "leases", "-o", "").out.splitlines()
     assert formats == ["table", "wide", "json", "yaml", "name", ":4"]
+
+
+def test_a_preview_names_no_run_of_another_owner(world: World, tmp_path: Path) -> None:
+    """Where preemption is only previewed, a reservation tells which runs it would take."""
+    world.apply(node("n1"), *team("team-a", gpus=8), *team("team-b", gpus=8), run("secret-a", 8))
+    ben = tenant(world, tmp_path, "team-b")
+    with world.controlled(resolver="dry-run") as controller:
+        world.reach("secret-a", "Running")
+        reserve = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
+        world.apply(run("big", 8, "team-b"), made("Reservation", "soon", reserve, "team-b"))
+
+        def blocked() -> bool:
+            found = world.get("reservation", "soon", "team-b").get("status", {})
+            return found.get("state") == "Blocked"
+
+        until(blocked, "the reservation is blocked")
+        stored = plane_of(controller).objects.get("Reservation", "team-b.soon")
+        assert "secret-a" in stored["status"]["message"], "the ledger names it"
+        answers = [
+            ben.runs("explain", "reservation/soon", "-o", "json").out,
+            ben.fairlead("describe", "reservation/soon", "-o", "json").out,
+            ben.fairlead("get", "reservations", "-o", "json").out,
+            json.dumps(world.get("events", namespace="team-b")),
+        ]
+        assert not [answer for answer in answers if "secret-a" in answer]
+        assert "(another owner)" in answers[0]

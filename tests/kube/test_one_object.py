@@ -9,7 +9,8 @@ from fairlead.engine.gpu.values import NotFound
 from fairlead.kube.client import Document, decode
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
-from fairlead.kube.gpu.front import TEXT_MAX
+from fairlead.kube.gpu.front import ADMIN, TEXT_MAX, FrontEnd
+from fairlead.kube.gpu.mirror import Mirror
 from fairlead.kube.gpu.ranks import whole
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored
@@ -163,6 +164,24 @@ def test_an_object_that_is_nested_too_deeply_is_read_without_its_depths(depth: i
     assert found["items"][0]["y"] == ']}\\"{['
     assert found["items"][1] == {"z": [1, 2]}
     assert "a" in found["items"][0]["x"]
+
+
+def test_a_namespace_has_a_limit_of_runs(small: Small) -> None:
+    """The refusal names the option; one that was refused is taken when another has ended."""
+    small.front = FrontEnd(small.client, small.plane, small.sources, runs_max=1)
+    small.mirror = Mirror(
+        small.client, small.plane, small.sources, small.front, auditor=small.auditor
+    )
+    small.add("team-a", run("first", 4), run("second", 4))
+    small.add("team-b", run("other", 4, "team-b"))
+    small.turn()
+    verdicts = {key.name: row for (kind, key), row in small.front.verdicts.items() if kind == "Run"}
+    assert [name for name, verdict in verdicts.items() if verdict.accepted] == ["first", "other"]
+    assert verdicts["second"].reason == "TooManyRuns"
+    assert "--max-runs" in verdicts["second"].message
+    small.plane.verbs.act("Run", "team-a.first", "cancel", author=ADMIN)
+    small.turn()
+    assert small.plane.objects.get("Run", "team-a.second") is not None
 
 
 def test_a_refusal_is_short_whatever_it_names(small: Small) -> None:

@@ -8,6 +8,7 @@ from fairlead.kube.client import Document
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.pods import PodExecutor
 from fairlead.kube.gpu.ranks import JOB, RANK, RANKS, RUN, grace_s, read_pod
+from fairlead.kube.watch import Key
 from fairlead.ports.executor import Job
 from tests.engine.gpu.worlds import START
 from tests.kube.small import Small, put, refusing, shown
@@ -123,3 +124,21 @@ def test_a_gang_that_lost_a_rank_while_nobody_looked_has_failed(
         (exit,) = executor.poll()
         assert exit.job == job.id
         assert exit.lost
+
+
+def test_a_gang_that_lost_a_node_holds_the_others_until_its_pods_are_gone(small: Small) -> None:
+    small.add("team-a", run("gang", 8), run("next", 4))
+    put(small.sources.nodes, node("n1", gpus=4), node("n2", gpus=4))
+    small.turn()
+    until(lambda: len(small.sources.pods.all()) == 2, "both pods are made")
+    small.sources.nodes._end(Key("", "n1"), shown(node("n1"), version=2))
+    small.turn()
+    assert small.status("team-a.gang")["reason"] == "NodeFailed"
+    assert small.status("team-a.next")["phase"] == "Pending", "n2 is still in use"
+    evicted = [path for _, path, _ in small.client.sent if path.endswith("/eviction")]
+    assert evicted, "and asked for"
+    for key, document in small.sources.pods.all().items():
+        small.sources.pods._end(key, shown(document, version=5000))
+    small.turn()
+    assert small.status("team-a.gang")["phase"] == "Pending"
+    assert small.status("team-a.next")["phase"] == "Running"

@@ -3,12 +3,14 @@ namespace: what RBAC allows, the policy refuses."""
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fairlead.kube.cpu.pods import GOVERNED, ORIGINAL, limits
 from fairlead.kube.dev.cluster import Cluster
 from tests.kube import charts
 from tests.kube.world import Document, World, made, node, run, team, until
@@ -382,3 +384,27 @@ def test_the_policy_has_no_faults_of_types(guarded: World) -> None:
     assert {row["metadata"]["name"]: row["status"].get("typeChecking") for row in rows()} == {
         row["metadata"]["name"]: {} for row in rows()
     }
+
+
+def test_an_admin_restores_cpu_limits_and_the_marks_stay_the_controllers(
+    guarded: World, tmp_path: Path
+) -> None:
+    """Break-glass works without a controller: the policy does not stand in its way."""
+    own, now = ({"cpu": f"{limit}m"} for limit in (800, 300))
+    document = pod("limited", container(limits=now, requests={"cpu": "50m"}))
+    name = document["spec"]["containers"][0]["name"]
+    original = json.dumps({name: {"limits": own, "requests": {"cpu": "50m"}}})
+    document["metadata"] |= {"labels": {GOVERNED: "true"}, "annotations": {ORIGINAL: original}}
+    document["spec"]["nodeName"] = "n1"
+    assert controller_of(guarded, tmp_path).create(document) is None
+    found = lambda: guarded.get("pod", "limited", TENANT)  # noqa: E731
+    until(lambda: found()["status"].get("phase") == "Running", "it runs")
+    admin = Kubectl(guarded.cluster, guarded.cluster.kubeconfig)
+    assert admin("label", "pod", "limited", f"{GOVERNED}-") is not None
+    command = [sys.executable, "-m", "fairlead", "kube", "restore", "--kubeconfig"]
+    done = subprocess.run(
+        [*command, str(guarded.cluster.kubeconfig)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"restored {TENANT}/limited\n"), done.stderr
+    assert limits(found()) == {name: 800}
+    assert GOVERNED in found()["metadata"]["labels"]

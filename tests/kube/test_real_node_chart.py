@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.host.process import free_port
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
@@ -30,9 +31,10 @@ GPUS = 2
 def cluster(node_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A real node with a disk for the ledger, and as many GPUs as it says."""
     folder = tmp_path_factory.mktemp("chart")
-    images = (build(), busybox_image(folder))
-    options = ClusterOptions(real_node=True, images=images)
+    archive = build()
+    options = ClusterOptions(real_node=True, images=(busybox_image(folder),))
     with Cluster(node_programs, folder / "cluster", options) as started:
+        started.real_node.import_image(archive)
         (folder / "disk").mkdir()
         started.apply([disk(folder / "disk")])
         patch = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": str(GPUS)}]
@@ -62,6 +64,7 @@ def install(cluster: Cluster, folder: Path) -> None:
         image_repository=repository,
         image_tag=tag,
         image_pullPolicy="Never",
+        api_port=free_port(),
         controller_hostNetwork=True,
         controller_resolver="enforce",
         kubernetes_host="127.0.0.1",
@@ -110,8 +113,29 @@ def test_the_chart_runs_a_run_on_a_real_node(cluster: Cluster, tmp_path: Path) -
 
     inside = ("-n", charts.NAMESPACE, "exec", "deployment/fairlead-controller", "--")
     assert cluster.kubectl(*inside, "id", "-u").strip() == "65532"
+    bundle = cluster.kubectl(
+        *("-n", charts.NAMESPACE, "get", "configmap", "fairlead-controller-ca"),
+        *("-o", "jsonpath={.data.ca\\.crt}"),
+    )
+    assert "BEGIN CERTIFICATE" in bundle  # and the kubelet's probes succeeded by it
     said = world.kubectl(*inside, "touch", "/opt/fairlead/x", check=False)
     assert "Read-only file system" in said
+
+    # The agent of the node asks for limits, and the controller sets them.
+    resources = {"limits": {"cpu": "500m"}, "requests": {"cpu": "50m"}}
+    idle = {"name": "main", "image": BUSYBOX, "args": ["sleep", "600"], "resources": resources}
+    meta = {"name": "idle", "namespace": "team-a"}
+    spec = {"containers": [idle], "terminationGracePeriodSeconds": 1}
+    world.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+    def limited() -> bool:
+        (row,) = world.get("pod", "idle", "team-a")["spec"]["containers"]
+        return bool(row["resources"]["limits"]["cpu"] != "500m")
+
+    until(limited, "the idle pod has another limit", WITHIN_S)
+
+    charts.follow(cluster, "backup", folder=tmp_path)  # and the copy is verified
+    assert (tmp_path / "keys" / "chance.key").exists()
 
     before = leader(cluster)
     restart = ("rollout", "restart", "deployment/fairlead-controller")

@@ -1,6 +1,7 @@
 """The accounts of the chart: no right is missing, and each is used."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ import yaml
 
 from fairlead.api.cluster_server import ClusterListen
 from fairlead.kube import queries
+from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.cpu.pods import SWITCH
 from fairlead.kube.kinds import crds
+from fairlead.kube.serving import ServingCertificate
 from tests.kube import charts
 from tests.kube.charts import BASE, CONTROLLER, NAMESPACE
 from tests.kube.cpu_world import SPACE, NodeAgent, Pods
@@ -34,6 +37,9 @@ def test_the_shipped_roles_are_what_controller_and_node_agent_need(
     monkeypatch.setattr(queries, "KEEP_S", 1.0)
     account = charts.account(deployed.cluster, NAMESPACE, CONTROLLER, tmp_path)
     world.kubectl("-n", NAMESPACE, "delete", "leases", "--all")
+    for kind, end in (("secret", "tls"), ("configmap", "ca")):
+        name = f"{CONTROLLER}-{end}"
+        world.kubectl("-n", NAMESPACE, "delete", kind, name, "--ignore-not-found")
     audit = deployed.audit()
     world.apply(node("n1"), node("n2"), *team("team-a"), *team("team-b"))
     world.apply(run("gang", 16, groupGPUs=8))
@@ -60,12 +66,23 @@ def test_the_shipped_roles_are_what_controller_and_node_agent_need(
         world.kubectl("delete", "budget", "team-a")
         until(lambda: not world.names("queries"), "the Query is removed")
         _limit_a_pod(world, tmp_path)
+    _rotate(KubeClient(connection(account)), tmp_path)
     for name in (CONTROLLER, NODE_AGENT):
         rights, refused = audit.of(name)
         allowed = charts.granted(deployed.cluster.programs, name, cpu_enabled=True)
         assert refused == []
         assert rights - allowed == set(), "allowed by something else than the shipped role"
         assert allowed - rights == set(), "never used"
+
+
+def _rotate(client: KubeClient, folder: Path) -> None:
+    """Issue the certificate, and two years later another one."""
+    for days in (0, 700):
+        now = datetime.now(UTC) + timedelta(days=days)
+        made = ServingCertificate(
+            client, NAMESPACE, CONTROLLER, folder / "tls", now=lambda now=now: now
+        )
+        made.turn()
 
 
 def _limit_a_pod(world: World, folder: Path) -> None:

@@ -133,6 +133,7 @@ def test_groups_of_another_dataplane_are_left_to_its_agent() -> None:
         ({"config": {"beta": 7}}, {}, "Invalid", "spec.config.beta: is not a known field"),
         ({"color": "red"}, {}, "Invalid", "spec.color: is not a known field"),
         ({"scrape": {}}, {}, "Invalid", "spec.scrape: must name at least one of requests"),
+        ({"config": {"s_total": 2000}}, {}, "Invalid", "spec.config.s_total: must be at most 1024"),
         ({"proto": "udp"}, {}, "Invalid", "spec.proto: must be tcp on haproxy"),
         ({"check": {"every_ms": 10}}, {}, "Invalid", "spec.check.every_ms: must be at least 500"),
         ({"port": None}, {}, "Invalid", "spec.port: is required on haproxy"),

@@ -178,6 +178,10 @@ class KubeTrafficProcess:
     def log(self) -> str:
         return self.log_path.read_text()
 
+    def events(self, name: str) -> list[Document]:
+        rows = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+        return [row for row in rows if row["event"] == name]
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()

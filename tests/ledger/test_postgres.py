@@ -205,11 +205,21 @@ def test_a_server_that_is_not_there_is_a_temporary_fault(tmp_path: Path) -> None
 
 def test_a_schema_without_a_ledger_is_said_to_be_that(postgres_world: PostgresWorld) -> None:
     """Not the error of a missing table."""
-    with (
-        PostgresReader(postgres_world.address, schema="nothing") as reader,
-        pytest.raises(PermanentFault, match="there is no ledger"),
-    ):
-        reader.head()
+    with pytest.raises(PermanentFault, match="there is no ledger"):
+        PostgresReader(postgres_world.address, schema="nothing")
+
+
+def test_a_reader_refuses_the_tables_of_another_release(postgres_world: PostgresWorld) -> None:
+    """A later one by its number, an earlier one because a reader changes nothing."""
+    postgres_world.open().close()
+    with PostgresReader(postgres_world.address, schema=postgres_world.schema) as reader:
+        assert reader.verify().ok
+    execute(postgres_world, "INSERT INTO migrations VALUES (99, 'later')")
+    with pytest.raises(PermanentFault, match="later release"):
+        PostgresReader(postgres_world.address, schema=postgres_world.schema)
+    execute(postgres_world, "DELETE FROM migrations")
+    with pytest.raises(PermanentFault, match="earlier release"):
+        PostgresReader(postgres_world.address, schema=postgres_world.schema)
 
 
 def test_commits_that_are_not_durable_are_refused(

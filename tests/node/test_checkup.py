@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.host import paths
 from fairlead.node.cgroup_mounts import CgroupHost
 from fairlead.node.doctor import checks
 from fairlead.node.doctor.checks import ALL_CHECKS
@@ -322,11 +323,11 @@ def test_the_state_directory_follows_user_and_xdg(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.setenv("XDG_STATE_HOME", "/data")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert checks.default_state_directory() == Path("/var/lib/fairlead")
+    assert paths.default_state_directory() == Path("/var/lib/fairlead")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert checks.default_state_directory() == Path("/data/fairlead")
+    assert paths.default_state_directory() == Path("/data/fairlead")
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert checks.default_state_directory() == Path("/home/ada/.local/state/fairlead")
+    assert paths.default_state_directory() == Path("/home/ada/.local/state/fairlead")
 
 
 def test_the_state_directory_is_judged_and_not_made(
@@ -334,7 +335,7 @@ def test_the_state_directory_is_judged_and_not_made(
 ) -> None:
     """Room is measured where it will be made; a file in its way is found."""
     wanted = tmp_path / "not" / "yet" / "fairlead"
-    monkeypatch.setattr(checks, "default_state_directory", lambda: wanted)
+    monkeypatch.setattr(checks.paths, "state_directory", lambda: wanted)
     assert checks.state_directory(Machine()).found.startswith(f"{wanted}: ")
     assert contents(tmp_path) == []
     (tmp_path / "not").touch()

@@ -252,3 +252,17 @@ def test_the_last_entry_is_known_however_full_its_segment_is(tmp_path: Path) -> 
         with FileRecorder(place, segment_bytes=size) as recorder:
             assert recorder.tail("test.small")[-1].input["number"] == 7
         verify(place)
+
+
+def test_what_became_of_an_entry_is_known_after_a_restart(tmp_path: Path) -> None:
+    """Applied, voided or neither, in whichever segment it is."""
+    with FileRecorder(tmp_path, segment_bytes=600) as recorder:
+        applied, voided, open_ = (recorder.append(**small(number)) for number in range(3))
+        recorder.mark(applied, "applied", time_ms=1)
+        recorder.mark(voided, "voided", time_ms=1, note="not applied")
+    with FileRecorder(tmp_path, segment_bytes=600) as recorder:
+        assert [recorder.was_applied(seq) for seq in (applied, voided, open_)] == [
+            True,
+            False,
+            False,
+        ]

@@ -12,14 +12,15 @@ from fairlead.schema.traffic_govern import KIND, VERSION
 DATA = Path(__file__).resolve().parents[1] / "data"
 STORED, CHECKED = DATA / "traffic.govern.jsonl", DATA / "traffic.govern.checks.jsonl"
 """Both of version 1."""
+SECOND = DATA / "traffic.govern.2.jsonl"
 
 
-def replayed(path: Path) -> list[dict[str, Any]]:
+def replayed(path: Path, version: int = 1) -> list[dict[str, Any]]:
     """The entries of a stored life, each of which is decided again as it was."""
     replayer = Replayer()
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     for number, entry in enumerate(entries):
-        answer = replayer.run(number, KIND, 1, entry["input"], entry["output"])
+        answer = replayer.run(number, KIND, version, entry["input"], entry["output"])
         assert answer.verdict is Verdict.SAME, (number, answer.detail)
     return entries
 
@@ -44,6 +45,15 @@ def test_a_stored_life_with_verdicts_of_health_checks_replays() -> None:
     assert entries[failed - 1]["output"]["slots"]["b"] > 0
     assert entries[failed]["output"]["slots"]["b"] == 0
     assert any(entry["input"]["memory"] for entry in entries[1:])
+
+
+def test_a_stored_life_of_version_2_replays() -> None:
+    """Before servers had a room each, and before early ticks said why."""
+    entries = replayed(SECOND, 2)
+    bounds = [entry["output"]["limits"]["concurrency"] for entry in entries]
+    assert any(bounds)
+    assert not any("by_server" in bound for bound in bounds if bound)
+    assert "urgent" not in entries[0]["output"]
 
 
 def test_a_damaged_verdict_is_refused() -> None:

@@ -22,6 +22,7 @@ from fairlead.api.service import Service
 from fairlead.api.streams import read_events
 from fairlead.core.invariant import InvariantBroken
 from fairlead.engine.gpu import Author, Denied, Forbidden, NotFound
+from fairlead.engine.gpu.resolver.preview import without_names
 from fairlead.ports.faults import Fault, PermanentFault
 
 own = Routes()
@@ -217,6 +218,10 @@ def _own_object(asker: Asker, made: Any) -> Any:
     if owner != asker.owner:
         name = document["metadata"]["name"]
         raise Forbidden(f"{document['kind']} {name!r} is another owner's")
+    if document["kind"] == "Reservation":
+        status = document["status"]
+        status = {**status, "message": without_names(status["message"] or "")}
+        shown["object"] = {**document, "status": status}
     for step in ("cover", "placement"):
         if shown.get(step) is not None:
             kept = ("seq", "kind", "time", "input_digest")
@@ -279,7 +284,15 @@ def _own_owner(asker: Asker, call: Call) -> Call:
 
 
 def _own_events(asker: Asker, made: Any) -> Any:
-    return {**made, "items": [row for row in made["items"] if row["owner"] == asker.owner]}
+    items = [row for row in made["items"] if row["owner"] == asker.owner]
+    return {**made, "items": [_own_event(row) for row in items]}
+
+
+def _own_event(row: Values) -> Values:
+    shown = {**row, "message": without_names(row["message"] or "")}
+    if isinstance(row["body"].get("message"), str):
+        shown["body"] = {**row["body"], "message": without_names(row["body"]["message"])}
+    return shown
 
 
 RULES: dict[str, Rule] = {

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,6 +21,7 @@ from fairlead.kube.election import Election, Terms
 from fairlead.kube.gpu.front import ADMIN, RUNS_MAX
 from fairlead.kube.queries import Queries, QueryAnswer, Question
 from fairlead.kube.reviews import Reviews
+from fairlead.kube.serving import ServingCertificate
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.ports.executor import Executor
@@ -49,6 +50,8 @@ class KubeConfig:
     """Queries in this namespace are an admin's; None: there is none."""
     listen: ClusterListen | None = None
     """Where its HTTP server listens; None: it has none."""
+    tls_service: str | None = None
+    """Name of the Service whose certificate the controller issues; None: it issues none."""
     engine: Config = field(default_factory=Config)
     terms: Terms = field(default_factory=Terms)
 
@@ -128,7 +131,16 @@ def controller(
 
         # A client of its own: who does not lead may not write, and a review is a POST.
         reviews = Reviews(KubeClient(to))
-        server = ClusterServer(config.listen, state, reviews.of, on_bug)
+        listen = config.listen
+        if config.tls_service is not None:
+            serving = ServingCertificate(
+                KubeClient(to), namespace, config.tls_service, config.data / "tls", say=say
+            )
+            serving.turn()
+            serving.start()
+            opened.callback(serving.stop)
+            listen = replace(listen, certificate=serving.certificate, key=serving.key)
+        server = ClusterServer(listen, state, reviews.of, on_bug)
         server.start()
         say(f"listens on {config.listen.host}:{server.port}")
         try:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.engine.cpu import CpuTurn
-from fairlead.host.paths import default_state_directory
+from fairlead.host.paths import state_directory
 from fairlead.node.agent import Agent
 from fairlead.node.cgroup_mounts import CgroupHost, read_cgroup_host
 from fairlead.node.cgroups import CgroupFiles, open_files
@@ -72,7 +72,7 @@ def root_below(host: CgroupHost, root: str | None) -> str:
 
 
 def node_directory(document: NodeAgentDocument) -> Path:
-    return Path(document.state_dir) if document.state_dir else default_state_directory() / "node"
+    return Path(document.state_dir) if document.state_dir else state_directory() / "node"
 
 
 def open_recorder(path: Path) -> Recorder:

@@ -140,8 +140,24 @@ class QueueReason(StrEnum):
     """By the order of submission."""
 
 
+class ActivationReason(StrEnum):
+    """Whether other runs may be preempted for a reservation that is due."""
+
+    DUE = "Due"
+    PREEMPTED_ONCE = "PreemptedOnce"
+    """Others were preempted for it once, and it did not start."""
+    OUTCOME_VOIDED = "OutcomeVoided"
+    """An operator voided its outcome, or nothing has changed since it was void."""
+
+
+class GrowthReason(StrEnum):
+    """Why a shrunk run has its place among those that may grow."""
+
+    NAME = "name"
+
+
 class QueueHold(StrEnum):
-    """Why a waiting run is not considered for admission now."""
+    """Why a run is not considered for admission, or for growth, now."""
 
     RESERVATION_NOT_DUE = "ReservationNotDue"
     """Its reservation starts it, later."""
@@ -149,6 +165,8 @@ class QueueHold(StrEnum):
     """Its reservation is due and starts it; the queue does not."""
     RESOLVE_OPEN = "ResolveOpen"
     """Free devices of its flavor are kept for the winner of an open outcome."""
+    NOT_SETTLED = "NotSettled"
+    """It is paused, ends, or has leases to give back; said of runs that are to grow."""
 
 
 class TrafficReason(StrEnum):

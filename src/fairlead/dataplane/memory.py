@@ -84,7 +84,7 @@ class MemoryDataplane:
         tables.check_flip(table, group.active.table.epoch, self.liveness())
         group.active = Active(table, decision)
 
-    def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
+    def limit(self, group: str, bound: Concurrency, *, decision: int | None) -> None:
         """Shares are compared on every request here."""
 
     def heartbeat(self) -> None:

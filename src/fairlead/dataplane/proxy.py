@@ -201,6 +201,8 @@ class BackendCount:
     errors: int = 0
     open: int = 0
     queue: int | None = 0
+    inside: tuple[int, ...] = ()
+    """Requests in its server of each side, where sides have servers of their own."""
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 
 def state_directory() -> Path:
-    """$FAIRLEAD_STATE, else the default: where the control plane keeps its ledger and socket."""
+    """$FAIRLEAD_STATE, else the default: the control plane keeps its ledger and socket here, and
+    each agent its state in a folder of its own."""
     given = os.environ.get("FAIRLEAD_STATE")
     return Path(given) if given else default_state_directory()
 

@@ -1,7 +1,7 @@
-"""Keys and certificates of a development cluster: one authority, servers and clients signed by it.
+"""Keys and certificates: an authority, and servers and clients signed by it.
 
-`cluster` makes them. Elliptic keys: an authority and six certificates take milliseconds, where RSA
-takes a second.
+`dev.cluster` makes those of a development cluster; `serving` those of the controller's HTTP server.
+Elliptic keys: an authority and six certificates take milliseconds, where RSA takes a second.
 """
 
 import datetime
@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fairlead.host import files
 
-VALID_DAYS = 365
+VALID = datetime.timedelta(days=365)
 _BACKDATED = datetime.timedelta(minutes=5)
 
 
@@ -29,40 +29,43 @@ class KeyPair:
     certificate: bytes
 
 
-class Authority:
-    """Signs for one cluster; read from its folder if it was made before."""
+class Signer:
+    """An authority's key, and what it signs."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not (folder / "ca.crt").exists():
-            self._create()
-        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    def __init__(self, pair: KeyPair) -> None:
+        key = serialization.load_pem_private_key(pair.key, None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ValueError(f"{folder}/ca.key is not an elliptic key")
-        self._key = key
-        self.certificate = (folder / "ca.crt").read_bytes()
-        self._name = x509.load_pem_x509_certificate(self.certificate).subject
+            raise ValueError("an authority's key must be an elliptic one")
+        self.pair, self._key = pair, key
+        self._name = x509.load_pem_x509_certificate(pair.certificate).subject
 
-    def _create(self) -> None:
+    @classmethod
+    def create(
+        cls, name: str, valid: datetime.timedelta = VALID, now: datetime.datetime | None = None
+    ) -> "Signer":
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fairlead-kube-dev")])
-        usage = _usage(signs=True)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         built = (
-            _builder(name, name, key.public_key())
+            _builder(subject, subject, key.public_key(), valid, now)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(usage, critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(_key_id(key), critical=False)
             .sign(key, hashes.SHA256())
         )
-        files.replace(self.folder / "ca.key", _pem(key))
-        # Last: where the certificate is, the key is too.
-        files.replace(self.folder / "ca.crt", built.public_bytes(serialization.Encoding.PEM))
+        return cls(KeyPair(_pem(key), built.public_bytes(serialization.Encoding.PEM)))
 
     def client(self, user: str, groups: Sequence[str] = ()) -> KeyPair:
         """Who presents it is `user` of `groups` for the API server."""
-        return self._sign(user, groups, ExtendedKeyUsageOID.CLIENT_AUTH, None)
+        return self._sign(user, groups, ExtendedKeyUsageOID.CLIENT_AUTH)
 
-    def server(self, name: str, names: Sequence[str], addresses: Sequence[str]) -> KeyPair:
+    def server(
+        self,
+        name: str,
+        names: Sequence[str],
+        addresses: Sequence[str] = (),
+        valid: datetime.timedelta = VALID,
+        now: datetime.datetime | None = None,
+    ) -> KeyPair:
         """For a server under these names and addresses."""
         alternatives = x509.SubjectAlternativeName(
             [
@@ -70,7 +73,50 @@ class Authority:
                 *(x509.IPAddress(ipaddress.ip_address(each)) for each in addresses),
             ]
         )
-        return self._sign(name, (), ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH
+        return self._sign(name, (), purpose, alternatives=alternatives, valid=valid, now=now)
+
+    def _sign(
+        self,
+        user: str,
+        groups: Sequence[str],
+        purpose: x509.ObjectIdentifier,
+        *,
+        alternatives: x509.SubjectAlternativeName | None = None,
+        valid: datetime.timedelta = VALID,
+        now: datetime.datetime | None = None,
+    ) -> KeyPair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+        subject.append(x509.NameAttribute(NameOID.COMMON_NAME, user))
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            _builder(x509.Name(subject), self._name, key.public_key(), valid, now)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(issuer, critical=False)
+        )
+        if alternatives is not None:
+            builder = builder.add_extension(alternatives, critical=False)
+        signed = builder.sign(self._key, hashes.SHA256())
+        return KeyPair(_pem(key), signed.public_bytes(serialization.Encoding.PEM))
+
+
+class Authority:
+    """Signs for one development cluster; read from its folder if it was made before."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (folder / "ca.crt").exists():
+            made = Signer.create("fairlead-kube-dev").pair
+            files.replace(folder / "ca.key", made.key)
+            # Last: where the certificate is, the key is too.
+            files.replace(folder / "ca.crt", made.certificate)
+        key, self.certificate = (folder / "ca.key").read_bytes(), (folder / "ca.crt").read_bytes()
+        signer = Signer(KeyPair(key, self.certificate))
+        self.client, self.server = signer.client, signer.server
 
     def write(self, name: str, pair: KeyPair) -> None:
         """As NAME.key and NAME.crt in the folder."""
@@ -88,32 +134,15 @@ class Authority:
         files.replace(self.folder / "sa.key", _pem(key))
         files.replace(self.folder / "sa.pub", public)
 
-    def _sign(
-        self,
-        user: str,
-        groups: Sequence[str],
-        purpose: x509.ObjectIdentifier,
-        alternatives: x509.SubjectAlternativeName | None,
-    ) -> KeyPair:
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-        subject.append(x509.NameAttribute(NameOID.COMMON_NAME, user))
-        builder = (
-            _builder(x509.Name(subject), self._name, key.public_key())
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        )
-        if alternatives is not None:
-            builder = builder.add_extension(alternatives, critical=False)
-        signed = builder.sign(self._key, hashes.SHA256())
-        return KeyPair(_pem(key), signed.public_bytes(serialization.Encoding.PEM))
-
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    valid: datetime.timedelta,
+    now: datetime.datetime | None,
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
+    now = now or datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -121,8 +150,13 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + datetime.timedelta(days=VALID_DAYS))
+        .not_valid_after(now + valid)
     )
+
+
+def _key_id(key: ec.EllipticCurvePrivateKey) -> x509.SubjectKeyIdentifier:
+    """Tells an authority from its successor, which has the same name."""
+    return x509.SubjectKeyIdentifier.from_public_key(key.public_key())
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:

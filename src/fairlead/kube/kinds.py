@@ -22,7 +22,7 @@ from fairlead.schema.objects import (
     RunSpec,
     Time,
 )
-from fairlead.schema.route_group import EVERY_MS_MIN, RouteGroupSpec
+from fairlead.schema.route_group import CONFIG_MAX, EVERY_MS_MIN, RouteGroupSpec
 from fairlead.schema.traffic import AgentConfigDocument
 
 GROUP, VERSION = API_VERSION.split("/")
@@ -384,6 +384,9 @@ def structural(struct: type[msgspec.Struct]) -> Document:
         # A file's parameters are checked by name when it is read; here the API server does it.
         components["RouteGroupSpec"]["properties"]["config"] = config
     spec = _inline(top, components)
+    if struct is RouteGroupSpec:
+        for name, most in CONFIG_MAX.items():
+            spec["properties"]["config"]["properties"][name]["maximum"] = most
     if struct is RunSpec:
         # The owner follows from the namespace; one that is written must be the same.
         spec["required"].remove("owner")

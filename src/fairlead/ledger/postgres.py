@@ -187,6 +187,12 @@ class Session:
                 connection.execute(text.encode())
                 connection.execute("INSERT INTO migrations VALUES (%s, %s)", (version, name))
 
+    def check_tables(self, connection: Connection) -> None:
+        """A reader changes nothing: tables of another release are refused."""
+        ((applied,),) = connection.execute("SELECT coalesce(max(number), 0) FROM migrations")
+        if store.missing_migrations("postgres", applied):
+            raise PermanentFault("this schema holds no ledger, or one of an earlier release")
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -197,7 +203,11 @@ class PostgresReader(StoreReader):
     """Reads a ledger, without a key."""
 
     def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
-        super().__init__(Session(dsn, schema))
+        with ExitStack() as undo:
+            session = undo.enter_context(closing(Session(dsn, schema)))
+            session.run(DOING, session.check_tables)
+            undo.pop_all()
+        super().__init__(session)
 
 
 class _Waiting(NamedTuple):

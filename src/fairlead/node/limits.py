@@ -13,7 +13,7 @@ from fairlead.core.cpu import PodSighting
 from fairlead.core.invariant import require
 from fairlead.node.cgroups import CgroupFiles, quota_for
 from fairlead.node.kernel_files import Quota
-from fairlead.node.sensor import container_path
+from fairlead.node.sensor import container_path, identity_of
 from fairlead.node.state import ORIGINALS, StateDirectory
 from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
@@ -68,11 +68,12 @@ class Originals:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def freeze(self, sightings: Iterable[PodSighting], files: CgroupFiles) -> None:
+    def freeze(self, sightings: Iterable[PodSighting], files: CgroupFiles) -> list[PodSighting]:
         """Keep the quota of every container seen for the first time; forget those that went. One
-        that is opted out is not frozen, but its limit may still be one of ours."""
+        that is opted out is not frozen, but its limit may still be one of ours; so may that of a
+        pod that another pattern found. Returns the pods with their users' own limits."""
         present: dict[tuple[str, str], Original] = {}
-        changed = False
+        changed, known_pods = False, list[PodSighting]()
         for sighting in sightings:
             for container in sighting.containers:
                 key = (sighting.uid, container.name)
@@ -83,9 +84,16 @@ class Originals:
                         continue
                     known, changed = Original(*key, sighting.identity, quota), True
                 present[key] = known
+            found = (present.get((sighting.uid, seen.name)) for seen in sighting.containers)
+            limits = {row.container: row.quota.millicores for row in found if row is not None}
+            known_pods.append(sighting._replace(originals=limits))
+        for key in self._kept.keys() - present.keys():
+            if identity_of(files, key[0]) == self._kept[key].identity and _read(files, *key):
+                present[key] = self._kept[key]
         if changed or present.keys() != self._kept.keys():
             self._kept = present
             self._store()
+        return known_pods
 
     def _store(self) -> None:
         kept = [self._kept[key] for key in sorted(self._kept)]

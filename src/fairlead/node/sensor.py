@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 from fairlead.core.cpu import ContainerSighting, PodSighting
@@ -49,13 +50,9 @@ class CgroupSensor:
         self._discover_ms = discover_ms
         self._discovered_ms: int | None = None
         self._pods: dict[str, _Pod] = {}
-        self.first: Callable[[list[PodSighting]], None] = lambda _: None
-        """Is given each sample before the governor, and so the actuator, knows of its pods."""
-        # Inode numbers of cgroups start again at every boot: only with its id they identify a pod.
-        try:
-            self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        except OSError:
-            self._boot = ""
+        self.first: Callable[[list[PodSighting]], list[PodSighting]] = lambda sightings: sightings
+        """Is given each sample before the governor, and so the actuator, knows of its pods; returns
+        it with what is known of them from before."""
 
     def sample(self, now_ms: int) -> list[PodSighting]:
         last = self._discovered_ms
@@ -63,8 +60,7 @@ class CgroupSensor:
             self._discovered_ms = now_ms
             self._discover(now_ms)
         sightings = [self._sight(uid, pod) for uid, pod in sorted(self._pods.items())]
-        self.first(sightings)
-        return sightings
+        return self.first(sightings)
 
     def close(self) -> None:
         for pod in self._pods.values():
@@ -85,7 +81,7 @@ class CgroupSensor:
         with self._files.cpu.directory(uid) as descriptor:
             stat = os.fstat(descriptor)
         pod = self._pods.get(uid)
-        identity = f"{self._boot}/{stat.st_ino}"
+        identity = f"{_boot_id()}/{stat.st_ino}"
         if pod is None or pod.identity != identity:
             if pod is not None:
                 pod.close()
@@ -122,6 +118,24 @@ class CgroupSensor:
             pod.started_ms,
             pod.identity,
         )
+
+
+@cache
+def _boot_id() -> str:
+    """Inode numbers of cgroups start again at every boot: only with its id they identify a pod."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def identity_of(files: CgroupFiles, uid: str) -> str | None:
+    """What tells a pod's cgroup from a later one of the same name; None: it is gone."""
+    try:
+        with files.cpu.directory(uid) as descriptor:
+            return f"{_boot_id()}/{os.fstat(descriptor).st_ino}"
+    except OSError:
+        return None
 
 
 def container_path(uid: str, container: str) -> str:

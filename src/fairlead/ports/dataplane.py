@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from fairlead.core.traffic.limits import Limits, Split
+from fairlead.core.traffic.limits import Concurrency, Limits, Split
 from fairlead.core.traffic.sighting import GroupSeen
 from fairlead.ports.faults import PermanentFault
 
@@ -106,7 +106,7 @@ class Dataplane(Protocol):
     def apply(self, table: Table, *, decision: int | None) -> None:
         """Flip a group to a table: every new connection sees the old one or the new one, whole."""
 
-    def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
+    def limit(self, group: str, bound: Concurrency, *, decision: int | None) -> None:
         """What each backend of a bounded group may hold until the next tick, without a flip;
         nothing to do where shares are compared on every request."""
 

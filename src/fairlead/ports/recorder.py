@@ -1,6 +1,6 @@
 """The port between a fast governor and its flight recorder: record, then apply, then mark.
 
-    seq = recorder.append("cpu.govern", version=1, time_ms=now_ms, input=document, output=plan)
+    seq = recorder.append("cpu.govern", version=2, time_ms=now_ms, input=document, output=plan)
     ...                                               # apply the plan
     recorder.mark(seq, "applied", time_ms=now_ms)
 
@@ -88,3 +88,6 @@ class FlightRecorder(Recorder, Protocol):
     def tail(self, kind: str) -> list[RecordEntry]:
         """All entries of a kind in the newest segment that has one: from the entry that holds
         everything to the newest, so that a new process can go on from there."""
+
+    def was_applied(self, seq: int) -> bool:
+        """Whether an entry is marked as applied; not one that is voided, or has no mark."""

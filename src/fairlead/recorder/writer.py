@@ -15,8 +15,8 @@ from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known, require
 from fairlead.host import files
 from fairlead.ports.faults import faults
-from fairlead.ports.recorder import RecordEntry, RecordHead, Status
-from fairlead.recorder.chain import FORMAT, GENESIS, Document, RecordChain, seal
+from fairlead.ports.recorder import Mark, RecordEntry, RecordHead, Status
+from fairlead.recorder.chain import FORMAT, GENESIS, Document, Link, RecordChain, seal
 from fairlead.recorder.reader import GZ, CorruptRecord, RecordSegment, links, number_of, segments
 
 LOCK = "recorder.lock"
@@ -142,10 +142,17 @@ class FileRecorder:
                 return found
         return []
 
+    def was_applied(self, seq: int) -> bool:
+        later = sum(part.first_seq > seq for part in self._parts)
+        marks = (link for link in self._links(self._parts[-later - 1 :]) if isinstance(link, Mark))
+        return any((mark.entry_seq, mark.status) == (seq, "applied") for mark in marks)
+
     def _entries(self, parts: list[_Part]) -> list[RecordEntry]:
+        return [link for link in self._links(parts) if isinstance(link, RecordEntry)]
+
+    def _links(self, parts: list[_Part]) -> list[Link]:
         with faults(f"read {self._directory}"):
-            found = links([part.path for part in parts], RecordChain())
-            return [line for line in found if isinstance(line, RecordEntry)]
+            return list(links([part.path for part in parts], RecordChain()))
 
     def sync(self) -> None:
         with faults("sync the record"):

@@ -1,13 +1,14 @@
 """The node agent's recorded decision, `cpu.govern`: the counters of its samples, and the plan.
 
-A life replays from its record alone. The first entry, and the first of each segment, holds the
-memory and the configuration; the others hold the samples and the limits that were written since
-the entry before, and follow from it. The output is that of `cpu.allocate` with a digest of the
-memory, smoothed demands included, that the samples led to.
+A life replays from its record alone (`schema/life.py`). The entries that hold the memory hold the
+configuration, too; all hold the samples and what became of each limit of the plan before. The
+output is that of `cpu.allocate` with a digest of the memory, smoothed demands included, that the
+samples led to.
+
+Version 1 held the limits that were written, and not why others were left out. Its records replay.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from operator import add, sub
 from typing import Any, NamedTuple
 
@@ -15,16 +16,27 @@ import msgspec
 
 from fairlead.core import cpu
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Counters, CpuConfig, CpuMemory, NodeSample, PodSighting, WrittenLimit
+from fairlead.core.cpu import (
+    Counters,
+    CpuConfig,
+    CpuMemory,
+    NodeSample,
+    PodSighting,
+    WritePhase,
+    WriteResult,
+    WrittenLimit,
+)
+from fairlead.core.invariant import known
 from fairlead.core.units import OutOfRange
 from fairlead.schema.border import BadInput, read_document
 from fairlead.schema.cpu import from_plan
+from fairlead.schema.life import begin, digest
 
-KIND, VERSION = "cpu.govern", 1
-_DIGEST_BYTES = 16
+KIND, VERSION = "cpu.govern", 2
 _encoder = msgspec.json.Encoder(order="deterministic")
 _ZERO = Counters(0, 0, 0, 0, 0)
 _BLIND = (None,) * len(_ZERO)
+LEFT_OUT = (WriteResult.DECREASE_FAILED, WriteResult.NO_ROOM)
 _EMPTY: tuple["Column", ...] = ((),) * (1 + len(_ZERO))
 
 
@@ -38,6 +50,7 @@ class PodRow(NamedTuple):
     opted_out: bool
     started_ms: int | None
     identity: str
+    originals: Mapping[str, int | None] = {}
 
 
 Roster = tuple[PodRow, ...]
@@ -100,7 +113,8 @@ class CpuGovernDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
 
     now_ms: int
     written: tuple[WrittenLimit, ...] | None
-    """Limits of the plan before this one. None: the life begins here, or goes on after a gap."""
+    """What became of each limit of the plan before this one; none: they were not to be written.
+    None: the life begins here, or goes on after a gap."""
     memory: CpuMemory | None
     """None, as `config`: as the entry before this one left it."""
     config: CpuConfig | None
@@ -137,8 +151,7 @@ def input_of(
 
 def output_of(memory: CpuMemory, plan: cpu.NodePlan) -> dict[str, Any]:
     """The output document of a decision; `memory` is what it was made from."""
-    digest = blake2b(_encoder.encode(memory), digest_size=_DIGEST_BYTES).hexdigest()
-    return {**from_plan(plan), "digest": digest}
+    return {**from_plan(plan), "digest": digest(_encoder.encode(memory))}
 
 
 class CpuLife(NamedTuple):
@@ -148,6 +161,8 @@ class CpuLife(NamedTuple):
     memory: CpuMemory
     config: CpuConfig
     roster: Roster | None
+    plan: cpu.NodePlan | None = None
+    """Where it is known, the next entry is checked to have written what it had to."""
 
 
 class Followed(NamedTuple):
@@ -158,9 +173,11 @@ class Followed(NamedTuple):
     config: CpuConfig
     roster: Roster | None
 
-    def settle(self, mode: cpu.CpuMode, misses: Mapping[str, cpu.Misses]) -> CpuLife:
+    def settle(
+        self, mode: cpu.CpuMode, misses: Mapping[str, cpu.Misses], plan: cpu.NodePlan | None = None
+    ) -> CpuLife:
         memory = cpu.settle(self.memory, mode, misses)
-        return CpuLife(self.snapshot.now_ms, memory, self.config, self.roster)
+        return CpuLife(self.snapshot.now_ms, memory, self.config, self.roster, plan)
 
 
 def follow(document: CpuGovernDocument, before: CpuLife | None) -> Followed:
@@ -183,18 +200,34 @@ def _begin(
 ) -> tuple[CpuMemory, CpuConfig, Roster | None]:
     led = None
     if before is not None and document.written is not None:
-        led = before.memory
-        for written in document.written:
-            led = cpu.applied(led, before.now_ms, written)
-    if document.memory is not None and document.config is not None:
-        if led is not None and _encoder.encode(led) != _encoder.encode(document.memory):
-            raise BadInput("memory", "is not what the entries before it lead to")
-        if led is not None and before is not None and document.config != before.config:
-            raise BadInput("config", "is not that of the entry before")
-        return document.memory, document.config, None
-    if before is None or led is None:
-        raise BadInput("memory", "is left out, and so is the entry that it follows from")
-    return led, before.config, before.roster
+        led = _carried_out(before, document.written)
+    memory = begin(document.memory, led, _encoder.encode)
+    if document.memory is None or document.config is None:
+        life = known(before, "what is left out follows from an entry")
+        return memory, life.config, life.roster
+    if led is not None and before is not None and document.config != before.config:
+        raise BadInput("config", "is not that of the entry before")
+    return memory, document.config, None
+
+
+def _carried_out(before: CpuLife, written: tuple[WrittenLimit, ...]) -> CpuMemory:
+    """The memory once a plan was applied; `BadInput` where a limit was left out that was to be
+    written, or written though it was to be left out."""
+    memory, plan, failed = before.memory, before.plan, False
+    if plan is not None and written and len(written) != len(plan.writes):
+        raise BadInput("written", f"must hold all {len(plan.writes)} limits of the plan, or none")
+    for index, row in enumerate(written):
+        if plan is not None:
+            write = plan.writes[index]
+            reason = cpu.left_out(memory, plan, write, decrease_failed=failed)
+            if (row.uid, row.container) != (write.uid, write.container):
+                raise BadInput(f"written[{index}]", "is not the limit that the plan has there")
+            if (row.result if row.result in LEFT_OUT else None) != reason:
+                was = "written" if reason is None else f"left out: {reason}"
+                raise BadInput(f"written[{index}]", f"was to be {was}")
+            failed |= write.phase is WritePhase.DECREASE and row.result is WriteResult.FAILED
+        memory = cpu.applied(memory, before.now_ms, row)
+    return memory
 
 
 def _sample(row: SampleDocument, roster: Roster | None, memory: CpuMemory) -> NodeSample:
@@ -211,8 +244,11 @@ def _sample(row: SampleDocument, roster: Roster | None, memory: CpuMemory) -> No
     return NodeSample(row.now_ms, pods)
 
 
-def replay_cpu(input: Mapping[str, Any], before: Any) -> tuple[Mapping[str, Any], CpuLife]:
+def replay_cpu(
+    input: Mapping[str, Any], before: Any, *, version: int = VERSION
+) -> tuple[Mapping[str, Any], CpuLife]:
     """An entry of `cpu.govern` decided again, given what the one before it led to."""
     followed = follow(read_document(canonical(input), CpuGovernDocument), before)
     plan = cpu.allocate(followed.snapshot)
-    return output_of(followed.memory, plan), followed.settle(plan.mode, plan.memory)
+    life = followed.settle(plan.mode, plan.memory, plan if version > 1 else None)
+    return output_of(followed.memory, plan), life

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from fairlead.core import gpu as core
-from fairlead.schema import cpu, gpu, traffic
+from fairlead.schema import cpu, funding, gpu, traffic
 from fairlead.schema.border import read_document
-from fairlead.schema.gpu import FUND, STYLE
+from fairlead.schema.funding import FUND
+from fairlead.schema.gpu import STYLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ def _unless(name: str) -> Callable[[dict[str, Any]], bool]:
     return lambda result: not result[name]
 
 
-_COVER = gpu.COVER.document(gpu.CoverInput, "CoverDocument")
-_FUND = FUND.document(gpu.FundInput, "FundDocument")
+_COVER = funding.COVER.document(funding.CoverInput, "CoverDocument")
+_FUND = FUND.document(funding.FundInput, "FundDocument")
 _START = FUND.document(gpu.StartInput, "StartDocument")
 _PLACED = STYLE.document(core.Placement, "PlaceResult")
 _RESIZED = STYLE.document(core.Resize, "ResizeResult")
@@ -66,11 +67,15 @@ _DEFICIT = STYLE.document(gpu.DeficitInput)
 _SHORT = STYLE.document(core.Deficit, "DeficitResult")
 _WAITING = STYLE.document(core.Waiting)
 _QUEUED = STYLE.document(core.Queue, "QueueResult")
+_RESERVATIONS = STYLE.document(core.ActivateRequest)
+_ACTIVATED = STYLE.document(core.Activations, "ActivateResult")
+_SHRUNK = STYLE.document(core.ShrunkRuns)
+_GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
 _KINDS = (
     Kind("cpu.clear", cpu.ClearDocument, cpu.ClearResult, cpu.decide_clear),
     Kind("cpu.allocate", cpu.AllocateDocument, cpu.AllocateResult, cpu.decide_allocate),
-    Kind("gpu.cover", _COVER, gpu.CoverResult, gpu.decide_cover, _unless("funded")),
-    Kind("gpu.fund", _FUND, gpu.CoverResult, gpu.decide_fund, _unless("funded")),
+    Kind("gpu.cover", _COVER, funding.CoverResult, funding.decide_cover, _unless("funded")),
+    Kind("gpu.fund", _FUND, funding.CoverResult, funding.decide_fund, _unless("funded")),
     Kind("gpu.place", gpu.PlaceDocument, _PLACED, gpu.decide_place, _unless("placed")),
     Kind(
         "gpu.start",
@@ -103,6 +108,8 @@ _KINDS = (
         lambda result: result["shortfall_gpus"] > 0,
     ),
     Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
+    Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
+    Kind("gpu.grow", _SHRUNK, _GROWS, gpu.decide_grow),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),
     Kind(
         "traffic.configure",

@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Node
-from fairlead.schema import gpu as documents
+from fairlead.schema import funding as documents
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.derive import Style
 from fairlead.schema.times import parse_duration as parse_duration  # noqa: PLC0414 - the border's

@@ -40,7 +40,7 @@ for as long as records of it are around.
 Sequel = Callable[[Mapping[str, Any], Any], tuple[Mapping[str, Any], Any]]
 """(input, what the entry before left or None) to (result, what this entry leaves)."""
 SEQUELS: Mapping[tuple[str, int], Sequel] = {
-    (CPU_KIND, CPU_VERSION): replay_cpu,
+    **{(CPU_KIND, v): partial(replay_cpu, version=v) for v in range(1, CPU_VERSION + 1)},
     **{(KIND, v): partial(replay_govern, version=v) for v in range(1, VERSION + 1)},
 }
 """Decisions whose input is whole only in the first entry of a segment; raises BadInput."""

@@ -21,6 +21,8 @@ from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.objects import Label
 from fairlead.schema.traffic_agent import DataplaneKind, GroupSettings, Port, Proto, check_settings
 
+CONFIG_MAX = {"derivative_window_ms": 60_000, "s_total": 1_024, "stall_m": 100}
+"""Parameters that an agent's memory or time grows with."""
 EVERY_MS_MIN = 500
 """How often a tenant may have the agent of every node ask each backend."""
 
@@ -57,6 +59,10 @@ def read_route_group(spec: Any, all_groups: Mapping[str, Any]) -> RouteGroupSpec
     except BadInput as error:
         raise BadInput(f"spec.{error.path}" if error.path else "spec", error.message) from error
     check_settings(read, all_groups, "spec")
+    for name, most in CONFIG_MAX.items():
+        if read.config.get(name, 0) > most:
+            message = f"must be at most {most}, got {read.config[name]}"
+            raise BadInput(f"spec.config.{name}", message)
     ebpf = read.dataplane is KubeDataplane.EBPF
     if ebpf and read.port is not None:
         raise BadInput("spec.port", "must be left out on ebpf: the Service's address is used")

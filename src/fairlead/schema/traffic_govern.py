@@ -1,22 +1,23 @@
 """The agent's recorded decision, `traffic.govern`: what was seen of a group, and the plan for it.
 
-A life replays from its record alone. The first entry, and the first of each segment, holds the
-memory and the rules; the others hold the sighting and whether the plan before it was applied, and
-follow from the entry before them. The output is that of `traffic.tick` with the limits for the
-dataplane, the backends to drain, and a digest of the memory and of the snapshot that the plan was
-made from.
+A life replays from its record alone (`schema/life.py`). The entries that hold the memory hold the
+rules, too; all hold the sighting and whether the plan before it was applied. The output is that of
+`traffic.tick` with the limits for the dataplane, the backends to drain, and a digest of the memory
+and of the snapshot that the plan was made from.
 
-Version 1 recorded the verdicts of health checks, not their results, and left out sensors that had
-been silent for too long. Its records still replay.
+Version 2 left out what brought an early tick forward, and what each of a backend's servers may
+hold. Version 1 also recorded the verdicts of health checks, not their results, and left out sensors
+that had been silent for too long. Records of both still replay.
 """
 
 from collections.abc import Mapping
-from hashlib import blake2b
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fairlead.core.canonical import canonical
+from fairlead.core.invariant import known
 from fairlead.core.traffic import (
     CHECK_FAILURES,
     GroupDecision,
@@ -29,10 +30,10 @@ from fairlead.core.traffic import (
 )
 from fairlead.core.units import OutOfRange
 from fairlead.schema.border import BadInput, check_shape, parse_json
+from fairlead.schema.life import begin, digest
 from fairlead.schema.traffic import from_plan, plain
 
-KIND, VERSION = "traffic.govern", 2
-_DIGEST_BYTES = 16
+KIND, VERSION = "traffic.govern", 3
 _encoder = msgspec.json.Encoder()
 
 
@@ -87,20 +88,26 @@ def output_of(
     memory: GroupMemory, decision: GroupDecision, *, version: int = VERSION
 ) -> dict[str, Any]:
     """The output document of a decision; `memory` is what it left behind."""
-    return {
+    document = {
         **from_plan(decision.plan),
         "digest": _digest(memory, decision.snapshot, version),
         "drains": list(decision.drains),
         "limits": plain(decision.limits),
+        "urgent": list(decision.urgent),
     }
+    if version < 3:
+        del document["urgent"]
+        if document["limits"]["concurrency"] is not None:
+            del document["limits"]["concurrency"]["by_server"]
+    return document
 
 
 def _digest(memory: GroupMemory, snapshot: Snapshot, version: int) -> str:
     """Of all that the plan was made from: the snapshot's state and the windows behind its nodes are
     in the memory."""
     remembered = _of_version(memory, version)
-    text = _encoder.encode((remembered, snapshot.backends, snapshot.retry_index, snapshot.config))
-    return blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+    seen = (snapshot.backends, snapshot.retry_index, snapshot.config)
+    return digest(_encoder.encode((remembered, *seen)))
 
 
 def _of_version(memory: GroupMemory, version: int) -> Any:
@@ -156,13 +163,10 @@ def _begin(
     led = None
     if before is not None and document.applied is not None:
         led = settle(before.memory, before.decision.plan, applied=document.applied)
-    if document.memory is not None and document.rules is not None:
-        if led is not None and _text(led, version) != _text(document.memory, version):
-            raise BadInput("memory", "is not what the entries before it lead to")
-        return document.memory, document.rules
-    if before is None or led is None:
-        raise BadInput("memory", "is left out, and so is the entry that it follows from")
-    return led, before.rules
+    memory = begin(document.memory, led, partial(_text, version=version))
+    if document.memory is None or document.rules is None:
+        return memory, known(before, "what is left out follows from an entry").rules
+    return memory, document.rules
 
 
 def replay_govern(

@@ -185,7 +185,7 @@ class SimPorts:
         record = self.record
         followed = follow(read_document(canonical(input), CpuGovernDocument), self._life)
         plan = allocate(followed.snapshot)
-        self._life = followed.settle(plan.mode, plan.memory)
+        self._life = followed.settle(plan.mode, plan.memory, plan)
         same = canonical(output_of(followed.memory, plan)) == canonical(output)
         decision = record.decision(time_ms, followed.snapshot, plan, output, same=same)
         seq = len(record.decisions)

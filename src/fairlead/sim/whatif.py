@@ -27,7 +27,7 @@ from fairlead.schema.cpu_govern import CpuGovernDocument, CpuLife, follow
 BATCH = 2_000
 GAP_MS_MAX = 60_000
 """A snapshot counts until the next one, but not longer: the agent was not running in between."""
-_READ = (("cpu.govern", 1), ("cpu.allocate", 1), ("cpu.clear", 1))
+_READ = (("cpu.govern", 1), ("cpu.govern", 2), ("cpu.allocate", 1), ("cpu.clear", 1))
 LAST_MS = 5_000
 """For how long a record's only snapshot counts: the usual time between two."""
 

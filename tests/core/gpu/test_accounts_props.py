@@ -26,7 +26,8 @@ from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.funding import demotions, restorations
 from fairlead.core.gpu.model import AggregateCap
 from fairlead.core.gpu.usage import DAY_MS
-from fairlead.schema.gpu import FUND, STYLE
+from fairlead.schema.funding import FUND
+from fairlead.schema.gpu import STYLE
 from fairlead.schema.kinds import KINDS
 
 T0 = 20_454 * DAY_MS

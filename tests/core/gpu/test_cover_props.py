@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairlead.core.canonical import canonical
 from fairlead.core.gpu import tally
 from fairlead.schema.border import check_shape
-from fairlead.schema.gpu import COVER, CoverInput
+from fairlead.schema.funding import COVER, CoverInput
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.times import cap_ms, duration_ms
 from tests.core.gpu import cases, oracle

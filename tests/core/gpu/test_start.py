@@ -24,7 +24,8 @@ from fairlead.core.gpu import (
 )
 from fairlead.core.reasons import StartReason
 from fairlead.schema.border import BadInput
-from fairlead.schema.gpu import fund_document, start_document
+from fairlead.schema.funding import fund_document
+from fairlead.schema.gpu import start_document
 from fairlead.schema.kinds import KINDS
 from tests.core.gpu.build import NOW, budget, envelope
 

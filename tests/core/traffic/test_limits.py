@@ -173,3 +173,18 @@ def test_p95_is_a_latency_that_was_measured() -> None:
     assert p95([]) is None
     assert p95([7.0]) == 7.0
     assert p95([float(n) for n in range(100, 0, -1)]) == 95.0
+
+
+def test_a_server_has_the_room_of_its_backend_less_what_the_others_hold() -> None:
+    """One request always fits; a backend that is not limited, or has one server, is left out."""
+    limits = plan_limits(
+        {"a": 128, "b": 64, "c": 64},
+        Admission(),
+        inside_max=40,
+        open={"a": 12, "b": 99, "c": 0},
+        inside={"a": (9, 3), "b": (99, 0), "c": (), "gone": (1, 1)},
+    )
+    bound = limits.concurrency
+    assert bound is not None
+    room = bound.room
+    assert bound.by_server == {"a": (room["a"] - 3, room["a"] - 9), "b": (room["b"], 1)}

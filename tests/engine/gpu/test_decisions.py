@@ -9,6 +9,7 @@ from fairlead.engine.gpu.fold import FOLDS
 from fairlead.ledger.replay import replay
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import outcomes, phases, reserve, world_of
+from tests.engine.gpu.test_protocol import BEACON
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
 
 DECISIONS = ("gpu.fund", "gpu.place", "gpu.queue", "gpu.start", "gpu.deficit", "gpu.resolve.draw")
@@ -86,7 +87,7 @@ def test_the_queue_is_recorded_where_it_decides() -> None:
     order = [row["run"] for row in decision.body["output"]["order"]]
     assert order == ["w0", "w1", "w2", "w3"]
     again = world.open().committer.projection
-    assert again.queue_order == world.projection.queue_order == tuple(order)
+    assert again.orders == world.projection.orders == {"gpu.queue": tuple(order)}
 
 
 def test_a_run_that_lacks_devices_says_which_decisions_it_follows_from() -> None:
@@ -130,3 +131,68 @@ def test_every_kind_of_entry_is_folded_or_known_to_change_nothing() -> None:
     silent |= {"gpu.deficit", "gpu.start", "gpu.resize", "gpu.restart", "gpu.refund"}
     silent |= {"pod.mismatch"}
     assert {kind for kind, body in TYPES.items() if body not in FOLDS} == silent
+
+
+def orders(world: World, kind: str) -> list[list[str]]:
+    found = [entry for entry in world.log if entry.kind == kind]
+    assert {replay(world.ledger, entry).verdict for entry in found} <= {Verdict.SAME}
+    key = "reservation" if kind == "gpu.activate" else "run"
+    return [[row[key] for row in entry.body["output"]["order"]] for entry in found]
+
+
+def test_the_order_of_reservations_is_recorded_where_it_decides() -> None:
+    """By time and name; with the first that starts or preempts before another, and not again."""
+    world = world_of()
+    reserve(world, run("late", gpus=4, duration="1h"), 0.2)
+    reserve(world, run("b", gpus=4, duration="1h"), 0.1)
+    reserve(world, run("a", gpus=4, duration="1h"), 0.1)
+    assert orders(world, "gpu.activate") == [], "none is due"
+    world.turn(0.3)
+    assert orders(world, "gpu.activate") == [["a-slot", "b-slot", "late-slot"]]
+    assert phases(world) == {"a": "Running", "b": "Running", "late": "Reserved"}
+    size = len(world.log)
+    world.turn(0.01)
+    assert (len(world.log), len(orders(world, "gpu.activate"))) == (size, 1)
+    world.turn(1)
+    assert phases(world)["late"] == "Running"
+    assert len(orders(world, "gpu.activate")) == 1, "there is none behind the last one"
+
+
+def test_a_reservation_that_may_not_preempt_again_says_so_by_a_decision() -> None:
+    """After a void the recorded activation holds how the outcome ended, and answers no."""
+    world = world_of(beacon=BEACON)
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("new", gpus=4))
+    world.turn()
+    (outcome,) = outcomes(world)
+    world.plane.outcomes.void(outcome.seq, "not today", author=ADMIN)
+    world.turn(0.01)
+    assert world.status("Reservation", "new-slot")["reason"] == "OutcomeVoided"
+    (decision,) = [entry for entry in world.log if entry.kind == "gpu.activate"]
+    (row,) = decision.body["output"]["order"]
+    assert (row["preempts"], row["reason"]) == (False, "OutcomeVoided")
+    (asked,) = decision.body["input"]["reservations"]
+    assert asked["last"] == {
+        "outcome": outcome.seq,
+        "applied": False,
+        "by_operator": True,
+        "changed": False,
+    }
+    assert replay(world.ledger, decision).verdict is Verdict.SAME
+
+
+def test_the_order_of_growth_is_recorded_where_it_decides() -> None:
+    """Two shrunk runs and room for one: the order that chose is in the record, once."""
+    world = world_of(devices=8)
+    shape = {"groupGPUs": 2, "malleable": {"minTotalGPUs": 2, "stepGPUs": 2}, "duration": "9h"}
+    world.apply(*(run(f"e{i}", owner="b", gpus=4, **shape) for i in range(2)))
+    world.turn()
+    reserve(world, run("new", gpus=4, duration="1h"))
+    world.turn()
+    world.turn(11 / 3600)
+    assert phases(world) == {"e0": "Shrunk", "e1": "Shrunk", "new": "Running"}
+    assert orders(world, "gpu.grow") == [], "there is no room"
+    world.turn(1)
+    assert set(phases(world).values()) == {"Running", "Completed"}
+    assert orders(world, "gpu.grow") == [["e0", "e1"]]

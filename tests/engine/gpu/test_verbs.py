@@ -65,9 +65,14 @@ def test_cordon_keeps_new_leases_away_and_drain_ends_the_old_ones(world: World) 
     )
     world.plane.verbs.act("Node", "n1", "drain", author=ADMIN)
     status = world.status("Run", "r")
-    assert (status["phase"], status["reason"]) == ("Pending", "Drained")
+    assert (status["phase"], status["reason"]) == ("Running", "Drained")
     assert ("stop", "r", 0) in world.executor.calls
+    assert world.plane.reports.leases(), "its process still holds the devices"
     world.executor.end("r", world.now_ms, signal=9)
+    world.turn()
+    assert world.status("Run", "r")["phase"] == "Pending"
+    assert "Drained" in [row.body["reason"] for row in world.log if row.kind == "run.phase"]
+    assert not world.plane.reports.leases()
     world.plane.verbs.act("Node", "n1", "uncordon", author=ADMIN)
     world.turn()
     assert world.status("Run", "r")["phase"] == "Running"

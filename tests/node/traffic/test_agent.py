@@ -23,7 +23,7 @@ from fairlead.node.traffic.commands import COMMANDS, change_command
 from fairlead.node.traffic.poller import Poller
 from fairlead.node.traffic.reports import TrafficCollector
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
-from fairlead.ports.faults import PermanentFault
+from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.recorder import FileRecorder, read, replay
 from tests.engine.traffic_worlds import Eyes, Machines
 from tests.node.traffic.servers import until
@@ -214,6 +214,27 @@ def test_a_quick_restart_goes_on_where_it_was(folder: Folder) -> None:
     agent.close()
     assert made.snapshot.state is not None
     assert made.snapshot.state.clock_ms == last.output["state"]["clock_ms"]
+
+
+def test_a_tick_that_was_voided_is_not_resumed_as_applied(folder: Folder) -> None:
+    """The slots in force are those of the tick before it, and the next agent knows that."""
+
+    def refuse(table: Any, *, decision: int | None) -> None:
+        raise TemporaryFault("busy", retry_after_ms=1)
+
+    folder.run(folder.agent(), 2)
+    change_command(StateDirectory(folder.path), "web", "b", "isolate")
+    apply, folder.plane.apply = folder.plane.apply, refuse  # type: ignore[method-assign]
+    folder.run(folder.agent(), 1)
+    folder.plane.apply = apply  # type: ignore[method-assign]
+    last = list(read(folder.path / "record" / "web"))[-1]
+    assert last.output["slots"] == {"a": 256, "b": 0}
+    agent = folder.agent()
+    agent.start()
+    made = agent.tick().groups["web"]
+    agent.close()
+    assert made.snapshot.state is not None
+    assert {b.id: b.slots for b in made.snapshot.state.backends} == {"a": 128, "b": 128}
 
 
 def test_after_a_long_absence_it_begins_afresh_and_says_failsafe(folder: Folder) -> None:

@@ -36,12 +36,13 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tls-cert",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Certificate of the HTTP server; read again when it changes.",
 )
 @click.option(
-    "--tls-key", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Its key."
+    "--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Key of the certificate."
 )
+@click.option("--tls-service", help="Issue and rotate the certificate of this Service instead.")
 @click.option(
     "--max-runs",
     type=click.IntRange(1),
@@ -96,6 +97,8 @@ def controller(
     from fairlead.engine.gpu import Config
 
     listen = _listen(api_listen, tls_cert, tls_key)
+    if given["tls_service"] and (listen is None or tls_cert is not None):
+        raise click.UsageError("--tls-service belongs to --api-listen, without --tls-cert")
     engine = Config(resolver=resolver)
     config = KubeConfig(engine=engine, qps=qps or None, listen=listen, **given)
     with made(config, say=lambda line: click.echo(line, err=True)) as running:

@@ -221,6 +221,10 @@ class KubeTransport:
         meta = manifest.get("metadata")
         if not isinstance(meta, dict) or not isinstance(meta.get("name"), str) or not meta["name"]:
             raise ClusterRefusal(422, "Invalid", "must be a name", f"{where}.metadata.name")
+        if isinstance(manifest.get("spec"), dict):
+            # What `get -o yaml` shows as null is not set.
+            kept = {name: value for name, value in manifest["spec"].items() if value is not None}
+            manifest = {**manifest, "spec": kept}
         if not KINDS[manifest["kind"]].namespaced:
             return {**manifest, "apiVersion": manifest.get("apiVersion", API_VERSION)}
         namespace = meta.get("namespace", self.namespace)

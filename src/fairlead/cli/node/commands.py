@@ -11,7 +11,7 @@ from fairlead.cli.main import EXIT_FAULT
 from fairlead.cli.node.status import explain_pod, print_status
 from fairlead.cli.options import FILE, flag, option
 from fairlead.cli.table import Output
-from fairlead.host.paths import default_state_directory
+from fairlead.host.paths import state_directory
 from fairlead.node.state import STATE, fields
 from fairlead.node.supervisor import end_with_supervisor
 
@@ -45,7 +45,7 @@ def command() -> None:
     """Govern CPU limits of this machine's cgroups."""
 
 
-agent_commands = AgentCommands("node", default_state_directory)
+agent_commands = AgentCommands("node", state_directory)
 _setting, _state_dir = agent_commands.setting, agent_commands.state_dir
 _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 

@@ -29,8 +29,11 @@ from fairlead.core.cpu.observe import CpuMemory as CpuMemory
 from fairlead.core.cpu.observe import NodeSample as NodeSample
 from fairlead.core.cpu.observe import PodMemory as PodMemory
 from fairlead.core.cpu.observe import PodSighting as PodSighting
+from fairlead.core.cpu.observe import WriteResult as WriteResult
 from fairlead.core.cpu.observe import WrittenLimit as WrittenLimit
 from fairlead.core.cpu.observe import applied as applied
+from fairlead.core.cpu.observe import left_out as left_out
+from fairlead.core.cpu.observe import limits_millicores as limits_millicores
 from fairlead.core.cpu.observe import node_snapshot as node_snapshot
 from fairlead.core.cpu.observe import observe as observe
 from fairlead.core.cpu.observe import settle as settle

@@ -3,6 +3,7 @@
     memory = observe(memory, sample, config)             # every second
     snapshot = node_snapshot(memory, now_ms, config)     # every five; `allocate` decides it
     memory = settle(memory, plan.mode, plan.memory)      # once the decision is recorded
+    left_out(memory, plan, write, decrease_failed=False) # whether a limit is to be written now
     memory = applied(memory, now_ms, written)            # with each limit that was written
 
 Pure: the same memory, samples and configuration give the same bytes, so that the life of a node
@@ -11,10 +12,20 @@ replays from its recorded counters (`fairlead.schema.cpu_govern`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import NamedTuple
 
 from fairlead.core import units
-from fairlead.core.cpu.allocate import Container, GovernedPod, Guardrails, Misses, NodeSnapshot
+from fairlead.core.cpu.allocate import (
+    Container,
+    GovernedPod,
+    Guardrails,
+    LimitWrite,
+    Misses,
+    NodePlan,
+    NodeSnapshot,
+    WritePhase,
+)
 from fairlead.core.cpu.model import CpuMode, Headroom, Millicores, Pause, Policy, Ratio
 from fairlead.core.cpu.need import pod_bounds, pod_weight
 from fairlead.core.cpu.signal import (
@@ -87,10 +98,20 @@ class PodSighting(NamedTuple):
     opted_out: bool = False
     started_ms: int | None = None
     identity: str = ""
+    originals: Mapping[str, int | None] = {}
+    """The user's own limits of containers, where they are known from before: at first sight a pod
+    that was governed once has limits of ours in force."""
 
     @property
     def limit_millicores(self) -> int | None:
         return _together([container.limit_millicores for container in self.containers])
+
+    @property
+    def original_limit_millicores(self) -> int | None:
+        return _together([self.original_of(container) for container in self.containers])
+
+    def original_of(self, container: ContainerSighting) -> int | None:
+        return self.originals.get(container.name, container.limit_millicores)
 
     @property
     def reserved_millicores(self) -> int:
@@ -167,7 +188,7 @@ class PodMemory:
     @classmethod
     def at_first_sight(cls, sighting: PodSighting, now_ms: int, config: CpuConfig) -> "PodMemory":
         """Freeze the user's bounds: the current limit as ceiling would make every cut permanent."""
-        limit = sighting.limit_millicores
+        limit = sighting.original_limit_millicores
         low, high = pod_bounds(
             sighting.request_millicores, limit, capacity_millicores=config.capacity_millicores
         )
@@ -179,7 +200,7 @@ class PodMemory:
             original_limit_millicores=limit,
             started_ms=now_ms if sighting.started_ms is None else sighting.started_ms,
             identity=sighting.identity,
-            current_millicores=limit,
+            current_millicores=sighting.limit_millicores,
         )
 
     def not_after(self, now_ms: int) -> "PodMemory":
@@ -225,12 +246,27 @@ class CpuMemory:
         return self.windows.get(uid, _NO_WINDOW).counters
 
 
+class WriteResult(StrEnum):
+    """What became of a limit of a plan."""
+
+    WRITTEN = "written"
+    FAILED = "failed"
+    """The kernel refused it."""
+    GONE = "gone"
+    """Its container had left."""
+    DECREASE_FAILED = "decrease-failed"
+    """It was left out: a decrease before it failed."""
+    NO_ROOM = "no-room"
+    """It was left out: the limits in force leave no room for it."""
+
+
 class WrittenLimit(NamedTuple):
-    """A limit that was written: the one in force since then."""
+    """A limit of a plan, and the one in force since then; None: it was not written."""
 
     uid: str
     container: str
-    limit_millicores: int
+    limit_millicores: int | None
+    result: WriteResult = WriteResult.WRITTEN
 
 
 def observe(memory: CpuMemory, sample: NodeSample, config: CpuConfig) -> CpuMemory:
@@ -265,7 +301,10 @@ def _fold(
             if known is None:
                 continue  # as a pod at first sight
             limit = known.current_millicores
-        original, want = (limit, _UNKNOWN) if known is None else (known[0], known.want)
+        if known is None:
+            original, want = sighting.original_of(container), _UNKNOWN
+        else:
+            original, want = known[0], known.want
         # After a reset the new counters are the base of the next difference; after a failed
         # reading the old ones are, so that one lost sample costs one sample.
         if base := seen or before:
@@ -356,8 +395,42 @@ def settle(memory: CpuMemory, mode: CpuMode, misses: Mapping[str, Misses]) -> Cp
     return CpuMemory(mode, memory.reserved_millicores, pods, windows)
 
 
+def limits_millicores(memory: CpuMemory) -> int:
+    """Σ of the limits in force that are ours."""
+    return sum(
+        container.current_millicores or 0
+        for pod in memory.pods.values()
+        if pod.touched
+        for container in pod.containers.values()
+    )
+
+
+def left_out(
+    memory: CpuMemory, plan: NodePlan, write: LimitWrite, *, decrease_failed: bool
+) -> WriteResult | None:
+    """Why a limit is not to be written now; None: write it.
+
+    A decrease that failed keeps every increase waiting. The kernel may keep more than it was told:
+    what is in force counts, not the plan.
+    """
+    if write.phase is WritePhase.DECREASE:
+        return None
+    if decrease_failed:
+        return WriteResult.DECREASE_FAILED
+    pod, added = memory.pods[write.uid], write.after
+    if pod.touched:
+        added -= write.before or 0
+    else:
+        others = [seen for name, seen in pod.containers.items() if name != write.container]
+        added += sum(container.current_millicores or 0 for container in others)
+    room = plan.capacity_millicores - limits_millicores(memory)
+    return WriteResult.NO_ROOM if added > room else None
+
+
 def applied(memory: CpuMemory, now_ms: int, written: WrittenLimit) -> CpuMemory:
     """A limit of the plan of `now_ms` was written. One of a pod that has left changes nothing."""
+    if written.limit_millicores is None:
+        return memory
     pod = memory.pods.get(written.uid)
     known = pod.containers.get(written.container) if pod else None
     if pod is None or known is None:

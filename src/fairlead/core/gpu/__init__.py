@@ -45,6 +45,17 @@ from fairlead.core.gpu.model import Recurrence as Recurrence
 from fairlead.core.gpu.model import Request as Request
 from fairlead.core.gpu.model import Sharing as Sharing
 from fairlead.core.gpu.model import Window as Window
+from fairlead.core.gpu.order import ActivateRequest as ActivateRequest
+from fairlead.core.gpu.order import Activation as Activation
+from fairlead.core.gpu.order import Activations as Activations
+from fairlead.core.gpu.order import GrowingRun as GrowingRun
+from fairlead.core.gpu.order import GrowthOrder as GrowthOrder
+from fairlead.core.gpu.order import LastOutcome as LastOutcome
+from fairlead.core.gpu.order import ShrunkRun as ShrunkRun
+from fairlead.core.gpu.order import ShrunkRuns as ShrunkRuns
+from fairlead.core.gpu.order import WaitingReservation as WaitingReservation
+from fairlead.core.gpu.order import activate as activate
+from fairlead.core.gpu.order import grow as grow
 from fairlead.core.gpu.place import Gang as Gang
 from fairlead.core.gpu.place import Node as Node
 from fairlead.core.gpu.place import Placement as Placement

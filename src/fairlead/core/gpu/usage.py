@@ -105,7 +105,7 @@ def aggregate(totals: Mapping[Key, Usage], budget: str, members: Iterable[str]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChargePart:
     """What a closed lease used in one UTC day, and how much of that was overdraft."""
 
     day: int
@@ -120,7 +120,7 @@ class Charge:
     used_ms: int
     overdraft_ms: int
     void_ms: int
-    parts: tuple[Part, ...]
+    parts: tuple[ChargePart, ...]
 
 
 def settle(
@@ -132,7 +132,7 @@ def settle(
         for day, amount in _by_day(from_ms, min(to_ms, end_ms)).items():
             over[day] = over.get(day, 0) + amount
     parts = tuple(
-        Part(day, lease.gpus * amount, lease.gpus * over.get(day, 0))
+        ChargePart(day, lease.gpus * amount, lease.gpus * over.get(day, 0))
         for day, amount in sorted(used.items())
     )
     void = 0

@@ -76,6 +76,7 @@ class Pseudonyms:
         self._chain, self._k = chain, k
         self._secret_of, self._owner_of_budget = secret_of, owner_of_budget
         self._keys: dict[str, bytes] = {}
+        self._owners: dict[str, str] = {}
         self._payers: dict[tuple[str, str], tuple[str, str]] = {}
         self.runs: dict[str, str] = {}
         """Clear names of runs, by pseudonym; of those that were asked for."""
@@ -90,7 +91,10 @@ class Pseudonyms:
         return {self.owner(owner): owner for owner in self._keys}
 
     def owner(self, owner: str) -> str:
-        return pseudonym(self._key(owner), "owner", (owner,))
+        known = self._owners.get(owner)
+        if known is None:
+            known = self._owners[owner] = pseudonym(self._key(owner), "owner", (owner,))
+        return known
 
     def run(self, owner: str, run: str) -> str:
         hidden = self._hide(owner, "run", run)

@@ -256,6 +256,11 @@ class Streak:
         return replace(self, full=full, judged_ms=at_ms)
 
 
+def is_urgent(looks: tuple[Look, ...]) -> bool:
+    """Whether reports that show hardly anything but errors are not to wait for the next tick."""
+    return Streak(looks).fails(ERRORS_MIN)
+
+
 def find_broken(
     streaks: Mapping[str, Streak], held: Mapping[str, int | None]
 ) -> tuple[dict[str, Streak], set[str]]:

@@ -7,6 +7,7 @@ memory = settle(memory, decision.plan, applied=True)
 
 from dataclasses import dataclass
 
+from fairlead.core.traffic.counters import is_urgent
 from fairlead.core.traffic.limits import Limits, plan_limits
 from fairlead.core.traffic.memory import GroupMemory, GroupRules
 from fairlead.core.traffic.model import Admission, Snapshot, TickPlan
@@ -26,6 +27,8 @@ class GroupDecision:
     """Every number that a dataplane needs beside the slots."""
     drains: tuple[str, ...] = ()
     """Backends whose kept connections are to end, now that the plan sends nothing new to them."""
+    urgent: tuple[str, ...] = ()
+    """Backends whose reports brought this tick forward; none in a tick that was due."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -45,10 +48,16 @@ def govern(
         stored=Admission(AdmissionMode.SOFT, config.bucket_rate, config.bucket_burst),
         inside_max=config.inside_max,
         open={name: backend.open for name, backend in backends.items()},
+        inside={name: backend.inside for name, backend in backends.items()},
     )
     drains = tuple(
         name
         for name, command in sorted(sighting.commands.items())
         if command is OperatorCommand.DRAIN and plan.slots.get(name) == 0
     )
-    return memory, GroupDecision(observed, plan, limits, drains)
+    urgent = tuple(
+        name
+        for name, reading in sorted(sighting.readings.items())
+        if sighting.early and is_urgent(reading.looks)
+    )
+    return memory, GroupDecision(observed, plan, limits, drains, urgent)

@@ -65,6 +65,9 @@ class Concurrency:
     """By backend, until the next tick, for proxies that cannot compare shares on every request. A
     backend that is not listed may hold any number. It follows what is inside, so it differs in
     every tick; a table that differs in nothing else needs no flip."""
+    by_server: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
+    """The same for each server of a backend, where a proxy has several: what is still in the others
+    is taken off, but one request always fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,16 @@ def plan_limits(
     stored: Admission | None = None,
     inside_max: int | None = None,
     open: Mapping[str, int | None] | None = None,
+    inside: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Limits:
-    """`stored` is what `hard` relaxes to in fallback, `open` what each backend holds now."""
+    """`stored` is what `hard` relaxes to in fallback, `open` what each backend holds now, `inside`
+    what each of its servers does."""
     alone = fallback_admission(admission, stored)
     fallback = Fallback(fallback_members(slots), alone, retry_after_s(alone))
     bound = None
     if inside_max is not None:
-        bound = Concurrency(inside_max, room=rooms(slots, inside_max, open or {}))
+        room = rooms(slots, inside_max, open or {})
+        bound = Concurrency(inside_max, room=room, by_server=server_rooms(room, inside or {}))
     return Limits(fallback, admission, retry_after_s(admission), bound)
 
 
@@ -112,6 +118,17 @@ def rooms(
     inside = sum(open.get(id) or 0 for id in slots)
     expected = (3 * min(inside_max, max(inside, inside_max // 2)) + 1) // 2
     return {id: share(count, total, expected) for id, count in slots.items() if 0 < count < total}
+
+
+def server_rooms(
+    room: Mapping[str, int], inside: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The room of each backend less what its other servers hold, server by server."""
+    return {
+        id: tuple(max(1, room[id] - sum(held) + own) for own in held)
+        for id, held in inside.items()
+        if held and id in room
+    }
 
 
 def share(slots: int, total: int, inside: int, least: int = ROOM_LEAST) -> int:

@@ -80,6 +80,8 @@ class BackendSeen:
     retransmits: int | None = None
     jitter_ms: LatencyMs | None = None
     """How far round-trip times are from their average, on average."""
+    inside: tuple[int, ...] = ()
+    """Requests in each of its servers, where a proxy has several for one backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,8 @@ class Sighting:
     """Every result of a health check since the last tick, in their order."""
     commands: Mapping[str, OperatorCommand] = field(default_factory=dict)
     """The operator's commands, by backend."""
+    early: bool = False
+    """A report could not wait: this tick was brought forward."""
 
 
 def plausible(sighting: Sighting) -> Sighting:
@@ -194,6 +198,7 @@ def _backend(seen: BackendSeen) -> BackendSeen:
         _measure(seen.rtt_ms),
         _count(seen.retransmits),
         _measure(seen.jitter_ms),
+        tuple(min(max(0, held), SIZE_MAX) for held in seen.inside),
     )
 
 

@@ -11,7 +11,7 @@ from ctypes import Structure
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from fairlead.core.traffic.limits import liveness
+from fairlead.core.traffic.limits import Concurrency, liveness
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
 from fairlead.dataplane import tables
 from fairlead.dataplane.ebpf import layout
@@ -96,7 +96,7 @@ class EbpfDataplane:
         if answer == layout.HookAnswer.LOST:
             raise PermanentFault(f"group {table.group!r}: another agent changed it")
 
-    def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
+    def limit(self, group: str, bound: Concurrency, *, decision: int | None) -> None:
         """Shares are compared in the kernel, for every connection."""
 
     def heartbeat(self) -> None:

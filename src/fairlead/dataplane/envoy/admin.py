@@ -67,15 +67,20 @@ def stats(path: Path, pattern: str) -> dict[str, str]:
     return {name: value.strip('"') for name, _, value in pairs}
 
 
-def take_up(path: Path, versions: Mapping[str, str]) -> None:
+def updates(path: Path, scopes: Iterable[str]) -> dict[str, str]:
+    """Which versions Envoy has, and how many it rejected; read before something is written, or a
+    document that is rejected at once would look like one that was rejected before."""
+    pattern = "^(" + "|".join(scope.replace(".", r"\.") for scope in sorted(scopes)) + ")"
+    return stats(path, pattern + r"\.(version_text|update_rejected)$")
+
+
+def take_up(path: Path, versions: Mapping[str, str], before: Mapping[str, str]) -> None:
     """Wait until Envoy has taken up what was written; scopes of its stats to versions. A document
-    that it rejects stays rejected, so that is a fault for good, and the old one stays."""
-    pattern = "^(" + "|".join(scope.replace(".", r"\.") for scope in sorted(versions)) + ")"
-    pattern += r"\.(version_text|update_rejected)$"
-    before = stats(path, pattern)
+    that it rejects stays rejected, so that is a fault for good, and the old one stays. `before` are
+    the `updates` before it was written."""
     deadline = time.monotonic() + _TAKE_UP_S
     while True:
-        now = stats(path, pattern)
+        now = updates(path, versions)
         missing = [s for s, v in versions.items() if now.get(f"{s}.version_text") != v]
         if not missing:
             return

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
-from fairlead.core.traffic.limits import liveness
+from fairlead.core.traffic.limits import Concurrency, liveness
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.envoy import admin, deadman, documents
@@ -58,7 +58,7 @@ class EnvoyDataplane(proxy.ProxyDataplane):
         tables.check_flip(table, now.table.epoch if now else 0, self._liveness())
         self._flip(group, Active(table, decision, now.side if now else SIDES[1]))
 
-    def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
+    def limit(self, group: str, bound: Concurrency, *, decision: int | None) -> None:
         """Envoy weighs the requests in each backend on every choice."""
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
@@ -136,12 +136,13 @@ class EnvoyDataplane(proxy.ProxyDataplane):
         if not self._laid(group, now):  # else only admission or the bound changes
             now = replace(now, side=proxy.other_side(now.side))
             self._lay_weights(group, now)
+        scope = "http.{0}.rds.{0}".format(proxy.escape(group.name))
+        before = admin.updates(self._files.admin, [scope])
         with files.holding(self._files.folder / deadman.LOCK):
             if self._liveness() is not Liveness.NORMAL:
                 raise Stale(f"the heartbeat is old: {self._liveness()}")
             version = self._lay_routes(group, now)
-        name = proxy.escape(group.name)
-        admin.take_up(self._files.admin, {f"http.{name}.rds.{name}": version})
+        admin.take_up(self._files.admin, {scope: version}, before)
 
     def _beat(self) -> None:
         """Write the time down; bring the active tables back; start a dead-man process."""
@@ -207,8 +208,10 @@ class EnvoyDataplane(proxy.ProxyDataplane):
         biases = documents.read_biases(self._files.runtime)
         biases.pop(name, None)
         self._bias(biases if bound is None else biases | {name: bound.request_bias})
-        versions = self._lay_endpoints(group, now.table, (now.side, HASHED))
-        admin.take_up(self._files.admin, versions)
+        sides = (now.side, HASHED)
+        scopes = [f"cluster.{cluster_name(group.name, side)}" for side in sides]
+        before = admin.updates(self._files.admin, scopes)
+        admin.take_up(self._files.admin, self._lay_endpoints(group, now.table, sides), before)
 
     def _lay_routes(self, group: RouteGroup, now: Active) -> str:
         """What is needed when the agent dies comes first, what flips comes last."""
@@ -245,7 +248,8 @@ class EnvoyDataplane(proxy.ProxyDataplane):
     def _shape(self, scope: str, path: Path, resources: list[Document]) -> None:
         """Replace a document, if it differs, and wait until Envoy has it."""
         if documents.resources(path) != resources:
-            admin.take_up(self._files.admin, {scope: documents.write(path, resources)})
+            before = admin.updates(self._files.admin, [scope])
+            admin.take_up(self._files.admin, {scope: documents.write(path, resources)}, before)
 
 
 def _guard(folder: Path) -> None:

@@ -50,8 +50,6 @@ _FIXED = {
     **{f"{mode}_status": status for mode, status in proxy.REFUSED_STATUS.items()},
 }
 """What the templates name and nothing changes."""
-Held = Mapping[str, Mapping[str, int]]
-"""HAProxy backend to its servers, and how many requests are in each now."""
 
 
 class HaproxyFiles(proxy.ProxyFiles):

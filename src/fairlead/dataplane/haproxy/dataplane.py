@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
-from fairlead.core.traffic.limits import liveness
+from fairlead.core.traffic.limits import Concurrency, liveness
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.haproxy import config, runtime
@@ -49,7 +49,6 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         self._generation = ""
         self._active: dict[str, Active] = {}
         """What groups went by when it was last known, for a HAProxy that died; by name."""
-        self._held: config.Held = {}
         self._room: dict[str, int] = {}  # the limit that each server was last given
 
     def schema_version(self) -> int:
@@ -70,16 +69,15 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         now = Active(table, decision, proxy.other_side(side))
         proxy.save(self._files.laid(group.name, now.side), now)
         execute(self._files.socket, config.lay_out(name, now.side, table))
-        bound = table.limits.concurrency
-        self._make_room(name, bound.room if bound else {}, table.slots)
+        self._make_room(name, table.limits.concurrency, table.slots)
         execute(self._files.socket, [f"set map {states} {name} {config.write_state(now)}"])
         self._active[group.name] = now
 
     @proxy.as_fault
-    def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
+    def limit(self, group: str, bound: Concurrency, *, decision: int | None) -> None:
         """Give servers their limits, as far as these changed."""
         members = tables.configured(self._groups, group).backends
-        self._make_room(proxy.escape(group), room, [backend.id for backend in members])
+        self._make_room(proxy.escape(group), bound, [backend.id for backend in members])
 
     @proxy.as_fault
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
@@ -98,22 +96,21 @@ class HaproxyDataplane(proxy.ProxyDataplane):
 
     def _look(self) -> proxy.ProxyView:
         rows = runtime.read_counters(self._files.socket)
-        self._held = runtime.held(rows)
         counted = self._counted(rows, self._groups, self._generation)
         alive = _liveness(ask(self._files.socket, f"show table {config.BEAT}"))
         return counted, self._running_groups(self._groups.values()), alive
 
-    def _make_room(self, name: str, room: Mapping[str, int], ids: Iterable[str]) -> None:
+    def _make_room(self, name: str, bound: Concurrency | None, ids: Iterable[str]) -> None:
         """Say what each server may hold, 0 for any number, as far as that changed. A backend has a
-        server on each side: what is still in the one leaves less for the other."""
+        server on each side."""
         news = {}
-        for side in proxy.SIDES:
-            elsewhere = self._held.get(f"{name}_{proxy.other_side(side)}", {})
-            for id in sorted(ids):
-                server = proxy.escape(id)
-                most = max(1, room[id] - elsewhere.get(server, 0)) if id in room else 0
-                if self._room.get(f"{name}_{side}/{server}", 0) != most:
-                    news[f"{name}_{side}/{server}"] = most
+        for id in sorted(ids):
+            room = 0 if bound is None else bound.room.get(id, 0)
+            by_side = () if bound is None else bound.by_server.get(id, ())
+            for side, most in zip(proxy.SIDES, by_side or (room,) * len(proxy.SIDES), strict=True):
+                server = f"{name}_{side}/{proxy.escape(id)}"
+                if self._room.get(server, 0) != most:
+                    news[server] = most
         commands = [f"set maxconn server {server} {n}" for server, n in news.items()]
         execute(self._files.socket, commands)
         self._room |= news
@@ -152,7 +149,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
                     proxy.replace_text(path, was)
             raise
         self._active = now
-        self._room, self._held = {}, {}  # a new worker has no limits
+        self._room = {}  # a new worker has no limits
         for name, group in now.items():
             proxy.save(files.laid(name, group.side), group)
         known = {kept, *(files.laid(name, side) for name in now for side in proxy.SIDES)}
@@ -187,6 +184,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         for group in kept.values():
             for backend in group.backends.values():
                 backend.open = backend.queue = 0  # what was in an earlier worker ended there
+                backend.inside = ()
         names = map(proxy.escape, groups)
         return runtime.add({name: kept.get(name, proxy.GroupCount()) for name in names}, rows)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairlead.dataplane import proxy
-from fairlead.dataplane.haproxy.config import REQUESTS, HaproxyFiles, Held
+from fairlead.dataplane.haproxy.config import REQUESTS, HaproxyFiles
 from fairlead.dataplane.proxy import BackendCount, GroupCount
 from fairlead.host.clock import wait_until
 from fairlead.host.http import HttpEndpoint
@@ -159,15 +159,11 @@ def add(counted: dict[str, GroupCount], rows: Iterable[Row]) -> dict[str, GroupC
             count.errors += row["hrsp_5xx"] + row["eresp"]
             count.open += row["scur"]
             count.queue = (count.queue or 0) + row["qcur"]
+            if part in proxy.SIDES:
+                inside = dict(zip(proxy.SIDES, count.inside, strict=False))
+                inside[part] = row["scur"]
+                count.inside = tuple(inside.get(side, 0) for side in proxy.SIDES)
     return counted
-
-
-def held(rows: Iterable[Row]) -> Held:
-    servers: dict[str, dict[str, int]] = {}
-    for place, server, row in rows:
-        if server != "BACKEND":
-            servers.setdefault(place, {})[server] = row["scur"]
-    return servers
 
 
 class HaproxyLog(proxy.RequestLog):

@@ -16,6 +16,7 @@ from typing import Any, Self
 import msgspec
 
 from fairlead.core import cpu
+from fairlead.engine.life import LifeRecord
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.cpu_govern import (
     KIND,
@@ -53,9 +54,10 @@ class CpuGovernor:
         self._samples: list[SampleDocument] = []
         self._settled_ms = 0
         self._written: list[cpu.WrittenLimit] = []
+        """What became of each limit of the last plan."""
+        self._decrease_failed = False
         self._roster: Roster | None = None
-        self._linked = False
-        """The last decision is in the record, made by this configuration: the next one follows."""
+        self._life = LifeRecord(KIND, VERSION)
 
     @property
     def config(self) -> cpu.CpuConfig:
@@ -64,7 +66,8 @@ class CpuGovernor:
     @config.setter
     def config(self, config: cpu.CpuConfig) -> None:
         """Go on under another one (say, another policy). Frozen bounds stay frozen."""
-        self._config, self._linked = config, False
+        self._config = config
+        self._life.break_off()
 
     @property
     def pods(self) -> Mapping[str, cpu.PodMemory]:
@@ -89,50 +92,42 @@ class CpuGovernor:
         Samples that could not be recorded are not kept: the next entry holds the memory instead.
         """
         samples, self._samples = self._samples, []
-        linked, self._linked = self._linked, False
-        whole = not linked or recorder.begins_segment(KIND)
+        link = self._life.next(recorder)
         document, self._roster = input_of(
             now_ms,
             samples,
-            None if whole else self._roster,
-            written=self._written if linked else None,
-            memory=(self._before if samples else self._memory) if whole else None,
-            config=self._config if whole else None,
+            None if link.whole else self._roster,
+            written=self._written if link.follows else None,
+            memory=(self._before if samples else self._memory) if link.whole else None,
+            config=self._config if link.whole else None,
         )
         output = output_of(self._memory, plan)
-        sequence = recorder.append(
-            KIND, version=VERSION, time_ms=now_ms, input=document, output=output
-        )
-        self._linked = True
-        return sequence
+        return self._life.append(recorder, now_ms, input=document, output=output)
 
     def settle(self, now_ms: int, plan: cpu.NodePlan) -> None:
         """Go on from a plan once it is recorded: what is remembered follows from the record."""
         self._memory = cpu.settle(self._memory, plan.mode, plan.memory)
         self._settled_ms, self._written, self._samples = now_ms, [], []
+        self._decrease_failed = False
+
+    def left_out(self, plan: cpu.NodePlan, write: cpu.LimitWrite) -> cpu.WriteResult | None:
+        """Why a limit is not to be written now; None: write it."""
+        return cpu.left_out(self._memory, plan, write, decrease_failed=self._decrease_failed)
 
     def applied(self, write: cpu.LimitWrite, limit_millicores: int) -> None:
         written = cpu.WrittenLimit(write.uid, write.container, limit_millicores)
         self._memory = cpu.applied(self._memory, self._settled_ms, written)
         self._written.append(written)
 
+    def not_applied(self, write: cpu.LimitWrite, result: cpu.WriteResult) -> None:
+        decrease = write.phase is cpu.WritePhase.DECREASE
+        self._decrease_failed |= decrease and result is cpu.WriteResult.FAILED
+        self._written.append(cpu.WrittenLimit(write.uid, write.container, None, result))
+
     @property
     def adopted_millicores(self) -> int:
         """Σ of the limits in force that are ours."""
-        return sum(
-            container.current_millicores or 0
-            for pod in self.pods.values()
-            if pod.touched
-            for container in pod.containers.values()
-        )
-
-    def adds(self, write: cpu.LimitWrite) -> int:
-        """How much a write adds to `adopted_millicores`."""
-        pod = self.pods[write.uid]
-        if pod.touched:
-            return write.after - (write.before or 0)
-        others = [seen for name, seen in pod.containers.items() if name != write.container]
-        return write.after + sum(container.current_millicores or 0 for container in others)
+        return cpu.limits_millicores(self._memory)
 
     def export(self) -> GovernorState:
         memory, pods = self._memory, [self.pods[uid] for uid in sorted(self.pods)]

@@ -7,12 +7,17 @@ ports, so the agent on a machine and the simulated one run this same code.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fairlead.core.cpu import LimitWrite, NodePlan, NodeSnapshot, WritePhase
+from fairlead.core.cpu import LimitWrite, NodePlan, NodeSnapshot, WriteResult
 from fairlead.core.invariant import known, require
 from fairlead.engine.cpu.governor import CpuGovernor, GovernorState
 from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
 from fairlead.ports.faults import Fault
 from fairlead.ports.recorder import Recorder, Status
+
+WHY = {
+    WriteResult.DECREASE_FAILED: "waits for a decrease that failed",
+    WriteResult.NO_ROOM: "the limits in force leave no room for it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +101,23 @@ class CpuLoop:
     def _apply(
         self, decision: int, plan: NodePlan, actuator: CpuActuator
     ) -> tuple[list[LimitWrite], list[Failure]]:
-        """Write in the plan's order; a decrease that failed keeps every increase waiting."""
+        """Write in the plan's order what core does not leave out."""
         written: list[LimitWrite] = []
         failures: list[Failure] = []
         for write in plan.writes:
-            if write.phase is not WritePhase.DECREASE:
-                if any(failure.write.phase is WritePhase.DECREASE for failure in failures):
-                    failures.append(Failure(write, "waits for a decrease that failed"))
-                    continue
-                # The kernel may keep more than it was told: what is in force is asked, not the plan
-                room = plan.capacity_millicores - self.governor.adopted_millicores
-                if self.governor.adds(write) > room:
-                    failures.append(Failure(write, "the limits in force leave no room for it"))
-                    continue
+            result = self.governor.left_out(plan, write)
+            if result is not None:
+                failures.append(Failure(write, WHY[result]))
+                self.governor.not_applied(write, result)
+                continue
             try:
                 limit = actuator.write(decision, write.uid, write.container, write.after)
             except Gone:
-                continue  # its limit went with it
+                self.governor.not_applied(write, WriteResult.GONE)  # its limit went with it
+                continue
             except Fault as fault:
                 failures.append(Failure(write, str(fault)))
+                self.governor.not_applied(write, WriteResult.FAILED)
                 continue
             self.governor.applied(write, limit)
             written.append(write)

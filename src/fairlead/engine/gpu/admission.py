@@ -19,15 +19,8 @@ from fairlead.engine.gpu.leases import open_lease
 from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
-from fairlead.schema.gpu import (
-    STYLE,
-    PlaceInput,
-    from_plan,
-    from_start,
-    fund_document,
-    no_room,
-    start_document,
-)
+from fairlead.schema.funding import from_plan, fund_document
+from fairlead.schema.gpu import STYLE, PlaceInput, from_start, no_room, start_document
 from fairlead.schema.objects import RunSpec
 
 AT_ONCE = 200
@@ -66,13 +59,11 @@ class RunAdmission:
         The order is recorded with the first start that it decides: one run starts, others wait
         behind it, and the order that was last recorded does not say so already.
         """
-        projection, resolver = self._projection, self._projection.resolver
-        opened = (resolver.outcomes[seq] for _, seq in sorted(resolver.open_seqs.items()))
-        holds = tuple(hold_of(outcome, self._hold_ms) for outcome in opened)
-        waiting = gpu.Waiting(now_ms, self._waiting_runs(), holds)
+        projection = self._projection
+        waiting = gpu.Waiting(now_ms, self._waiting_runs(), self._holds())
         queue = gpu.queue(waiting)
         order = [row.run for row in queue.order]
-        recorded = RecordedOrder(order)
+        recorded = RecordedOrder(entries.QueueDecision, order)
 
         def decide(run: str) -> list[NewEntry]:
             # Another replica may have started or removed it since the list was made.
@@ -81,25 +72,47 @@ class RunAdmission:
             if self._still_refused(run, now_ms):
                 return []
             made = attempt(projection, run, now_ms)
-            if opens_leases(made) and not recorded.says(run, projection.queue_order):
-                output = msgspec.convert(STYLE.from_core(queue), entries.QueueOrder)
-                body, document = entries.QueueDecision(output), STYLE.from_core(waiting)
-                made.insert(0, NewEntry(body, now_ms, input=document))
+            if opens_leases(made) and not recorded.says(run, projection):
+                made.insert(0, order_decision(entries.QueueDecision, queue, waiting, now_ms))
             return made
 
         self._decide_all(order, decide)
 
     def grow_all(self, now_ms: int) -> None:
-        """What outcomes took comes back where no run that waits could use it."""
-        live = self._projection.live
+        """What outcomes took comes back where no run that waits could use it.
+
+        The order is recorded as that of the queue is, with the first growth that it decides.
+        """
+        projection, live = self._projection, self._projection.live
+        shrunk = tuple(
+            gpu.ShrunkRun(
+                run, projection.run_spec(run).flavor, state.width, state.grows_to, may_grow(state)
+            )
+            for run, state in sorted(live.items())
+            if state.grows_to > 0
+        )
+        if not shrunk:
+            return
+        asked = gpu.ShrunkRuns(now_ms, shrunk, self._holds())
+        found = gpu.grow(asked)
+        order = [row.run for row in found.order]
+        recorded = RecordedOrder(entries.GrowDecision, order)
 
         def decide(run: str) -> list[NewEntry]:
             state = live.get(run)
             if state is None or not may_grow(state) or self._is_held(run, now_ms):
                 return []
-            return growth(self._projection, run, now_ms)
+            made = growth(projection, run, now_ms)
+            if made and not recorded.says(run, projection):
+                made.insert(0, order_decision(entries.GrowDecision, found, asked, now_ms))
+            return made
 
-        self._decide_all(sorted(run for run in live if may_grow(live[run])), decide)
+        self._decide_all(order, decide)
+
+    def _holds(self) -> tuple[gpu.FlavorHold, ...]:
+        resolver = self._projection.resolver
+        opened = (resolver.outcomes[seq] for _, seq in sorted(resolver.open_seqs.items()))
+        return tuple(hold_of(outcome, self._hold_ms) for outcome in opened)
 
     def _waiting_runs(self) -> tuple[gpu.WaitingRun, ...]:
         """Every run that waits, by name. Most are the same from turn to turn, and are kept."""
@@ -186,15 +199,17 @@ def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.
 class RecordedOrder:
     """How far the order of one turn is the order that was last recorded."""
 
-    def __init__(self, order: Sequence[str]) -> None:
+    def __init__(self, kind: type[entries.OrderDecision], order: Sequence[str]) -> None:
+        self._kind = kind
         self._order, self._places = order, {run: place for place, run in enumerate(order)}
         self._recorded: Sequence[str] | None = None
         self._same = 0
         """So many runs at the beginning are the same ones, those that wait no more left out."""
 
-    def says(self, run: str, recorded: Sequence[str]) -> bool:
-        """Whether no run waits behind this one, or the recorded order has the same ones before
+    def says(self, run: str, projection: Projection) -> bool:
+        """Whether none comes behind this one, or the recorded order has the same ones before
         it."""
+        recorded = projection.orders.get(self._kind.ENTRY, ())
         if recorded is not self._recorded:
             self._recorded, self._same = recorded, 0
             left = (name for name in recorded if name in self._places)
@@ -203,6 +218,13 @@ class RecordedOrder:
                     break
                 self._same += 1
         return self._order[-1] == run or self._places[run] < self._same
+
+
+def order_decision(
+    kind: type[entries.OrderDecision], found: object, asked: object, now_ms: int
+) -> NewEntry:
+    """An order as it is recorded, with its whole input."""
+    return NewEntry(kind(STYLE.from_core(found)), now_ms, input=STYLE.from_core(asked))
 
 
 # -- one decision ---------------------------------------------------------------------------------

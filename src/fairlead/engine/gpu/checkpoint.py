@@ -34,7 +34,7 @@ class _State(msgspec.Struct, frozen=True):
     denied: list[tuple[tuple[str, str], int]]
     posted: list[tuple[tuple[str, str], int]]
     resolver: ResolverState = msgspec.field(default_factory=ResolverState)
-    queue_order: tuple[str, ...] = ()
+    orders: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
 def export(projection: Projection) -> bytes:
@@ -50,7 +50,7 @@ def export(projection: Projection) -> bytes:
         plans=dict(sorted(projection.plans.items())),
         **{name: sorted(getattr(projection, name).items()) for name in _TABLES},
         resolver=projection.resolver,
-        queue_order=projection.queue_order,
+        orders=dict(sorted(projection.orders.items())),
     )
     return msgspec.json.encode(state)
 
@@ -79,7 +79,7 @@ def restore(data: bytes) -> Projection:
     projection.accounts = Accounts.of_states(state.accounts)
     for name in ("plans", *_TABLES):
         getattr(projection, name).update(getattr(state, name))
-    projection.resolver, projection.queue_order = state.resolver, state.queue_order
+    projection.resolver, projection.orders = state.resolver, state.orders
     return projection
 
 

@@ -79,7 +79,11 @@ class Effects:
         wanted = {state.job for state in self._projection.live.values() if state.job is not None}
         for job in sorted(running - wanted):
             run = job.rsplit(".", 2)[0]
-            self._try(run, partial(executor.stop, run, 0, decision=job))
+            state = self._projection.runs.get(run)
+            # A run that was deleted left no entry to cite but the plan of its start.
+            ended = None if state is None else state.stop_seq
+            decision = job if ended is None else str(ended)
+            self._try(run, partial(executor.stop, run, 0, decision=decision))
         for name, state in sorted(self._projection.live.items()):
             if state.job is not None and self.has_process(name):
                 self._drive(executor, name, state, running, running - wanted)
@@ -90,7 +94,7 @@ class Effects:
         job, reclaim = state.job or "", state.reclaim
         if state.is_ending:
             grace_ms = self._config.grace_ms if reclaim is None else reclaim.grace_ms
-            decision = _decision(state)
+            decision = _decision(state, state.stop_seq)
             self._try(name, lambda: executor.stop(name, grace_ms, decision=decision))
             if job not in running:
                 self.missing.add(name)  # ended already, or never started: no exit will come
@@ -126,7 +130,7 @@ class Effects:
         devices = _kept_devices(state)
         if reclaim is None and self._devices.get(job) == devices:
             return
-        decision = _decision(state)
+        decision = _decision(state, state.width_seq)
         grace_ms = 0 if reclaim is None else max(0, reclaim.due_ms - self._committer.now())
 
         def resize() -> None:
@@ -184,11 +188,12 @@ def _widths(spec: RunSpec) -> Widths | None:
     return Widths(spec.group_gpus, spec.malleable.min_gpus, spec.gpus)
 
 
-def _decision(state: RunState) -> str:
-    """The id of the recorded decision behind an act: the outcome that preempts or shrinks a run,
-    else the plan that started its job."""
-    outcome = None if state.reclaim is None else state.reclaim.outcome
-    return state.job or "" if outcome is None else str(outcome)
+def _decision(state: RunState, entry: int | None) -> str:
+    """What an act cites: the outcome that preempts or shrinks a run, else the entry that asked for
+    the act; the plan of its start where a checkpoint of an earlier version does not say which."""
+    outcome = None if state.reclaim is None or state.stopping else state.reclaim.outcome
+    cited = outcome if outcome is not None else entry
+    return state.job or "" if cited is None else str(cited)
 
 
 def _kept_devices(state: RunState) -> tuple[str, ...]:

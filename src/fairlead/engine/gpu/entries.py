@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from fairlead.core.canonical import Rendered, encoded, text
-from fairlead.core.gpu import Lease, QueuedRun
-from fairlead.core.gpu.usage import Part
+from fairlead.core.gpu import Lease
+from fairlead.core.gpu.usage import ChargePart
 from fairlead.core.lottery import Commitment, Reveal
 from fairlead.ports.ledger import Draft, Entry
 
@@ -284,7 +284,7 @@ class ChargePost(ChargeBody, frozen=True):
     borrowed: bool
     used_ms: int
     overdraft_ms: int
-    parts: tuple[Part, ...]
+    parts: tuple[ChargePart, ...]
     payer: str = ""
 
 
@@ -384,18 +384,36 @@ class DeficitDecision(Body, frozen=True):
     output: Document
 
 
-class QueueOrder(msgspec.Struct, frozen=True):
-    """The output of `gpu.queue`."""
+class OrderDecision(Body, frozen=True):
+    """In which order runs or reservations are considered."""
 
-    order: list[QueuedRun]
-    held: list[Document]
+    output: Document
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(row["run"] for row in self.output["order"])
 
 
-class QueueDecision(Body, frozen=True):
-    """In which order waiting runs are considered."""
+class QueueDecision(OrderDecision, frozen=True):
+    """Of waiting runs."""
 
     ENTRY = "gpu.queue"
-    output: QueueOrder
+
+
+class GrowDecision(OrderDecision, frozen=True):
+    """Of shrunk runs that may grow."""
+
+    ENTRY = "gpu.grow"
+
+
+class ActivateDecision(OrderDecision, frozen=True):
+    """Of reservations that are due, and which of them may preempt."""
+
+    ENTRY = "gpu.activate"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(row["reservation"] for row in self.output["order"])
 
 
 # -- the resolver ---------------------------------------------------------------------------------

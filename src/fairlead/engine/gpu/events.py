@@ -94,6 +94,7 @@ def _resolver_message(entry: Entry) -> str:
         return f"is brought back within its caps, in this order: {steps}"
     if isinstance(body, entries.RunReclaimed):
         by = "as its owner requested" if body.outcome is None else f"to outcome {body.outcome}"
+        by = "because its node is out of service" if body.outcome is None and body.preempts else by
         return f"loses {len(body.leases)} leases {by}"
     return ""
 

@@ -87,6 +87,9 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     run.phase, run.reason, run.message = phase, body.reason, body.message
     if body.paused is not UNSET and body.paused != run.paused:
         run.pause_seq = at.seq
+    leaves = run.job is not None and (phase is not state.Phase.RUNNING or bool(body.job))
+    if not run.stopping and (leaves or body.stopping is True):
+        run.stop_seq = at.seq
     run.paused, run.stopping = body.paused or False, body.stopping or False
     run.shortfall_gpus = body.shortfall_gpus or 0
     if run.shortfall_gpus:
@@ -94,7 +97,7 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is state.Phase.RUNNING and body.job:
         run.job, run.started_ms = body.job, at.time_ms
         run.attempt += 1
-        run.refusal, run.pause_seq = None, None
+        run.refusal, run.pause_seq, run.width_seq = None, None, None
         run.numbered, run.grown = len(run.leases), False
         if body.restarts is UNSET:
             run.shrunk, run.grows_to = False, 0
@@ -112,6 +115,7 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
 
 def _run_grown(known: "Projection", at: Stamp, body: entries.RunGrown) -> None:
     run = known.runs[body.run]
+    run.width_seq = at.seq
     if body.width >= run.grows_to:
         run.shrunk, run.grows_to = False, 0
 
@@ -213,8 +217,8 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
             known.runs[body.run].nominated = body.nominated
         case entries.PlaceDecision() if known.runs[body.run].phase is not state.Phase.RUNNING:
             known.runs[body.run].place_seq = at.seq
-        case entries.QueueDecision():
-            known.queue_order = tuple(row.run for row in body.output.order)
+        case entries.OrderDecision():
+            known.orders[body.ENTRY] = body.names
         case entries.LeaseUnfunded():
             known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
             resolver.changed_seq = at.seq
@@ -314,6 +318,10 @@ def _run_reclaimed(known: "Projection", at: Stamp, body: entries.RunReclaimed) -
     run.reclaim = state.Reclaim(
         body.outcome, dict(body.leases), body.preempts, body.draw, at.time_ms, body.grace_ms
     )
+    run.width_seq = at.seq
+    if body.outcome is None and body.preempts:
+        run.stop_seq = at.seq
+        run.reason = body.reason  # it waits again with this reason when its process is gone
     if body.outcome is not None:
         run.last_outcome = body.outcome
         known.resolver.outcomes[body.outcome].reclaiming[body.run] = True
@@ -346,6 +354,7 @@ def _count(known: "Projection", what: str) -> None:
 
 FACTS = (
     *(entries.RunNominated, entries.PlaceDecision, entries.QueueDecision),
+    *(entries.ActivateDecision, entries.GrowDecision),
     *(entries.LeaseUnfunded, entries.LeaseFunded, entries.OwnerPseudonym, entries.ChainOpened),
     *(entries.BudgetRequested, entries.StepSkipped, entries.NonceGiven, entries.BeaconValue),
 )

@@ -13,7 +13,7 @@ from fairlead.core.reasons import CutKind, ResizeReason
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry
-from fairlead.engine.gpu.state import LeaseFact, Phase
+from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.schema.gpu import STYLE
 
 
@@ -85,12 +85,29 @@ def end_run(
 def end_preempted(at: Context, run: str, *, end_ms: int, **exit: Any) -> list[NewEntry]:
     """A preempted run gives back everything: it waits again, and cites the outcome. `exit`: what
     is known of its process, as fields of `RunPhase`."""
-    reclaim = at.projection.runs[run].reclaim
+    state = at.projection.runs[run]
+    reclaim = state.reclaim
     outcome = None if reclaim is None else reclaim.outcome
     message = f"preempted by outcome {outcome}; it starts again when there is room"
     why = (Phase.PENDING.value, "Preempted", message)
+    if reclaim is not None and outcome is None:
+        message = "its node is out of service; it starts again when there is room"
+        why = (Phase.PENDING.value, state.reason, message)
     body = entries.RunPhase(run, *why, outcome=outcome, **exit)
     return end_run(at, body, CutKind.RANDOM_PREEMPT.value, end_ms=end_ms)
+
+
+def displaced(state: RunState, run: str, reason: str) -> entries.RunReclaimed:
+    """A run whose node is out of service gives back everything, without a grace."""
+    return entries.RunReclaimed(
+        run=run,
+        outcome=None,
+        leases=dict.fromkeys(sorted(state.leases), "NodeFailed"),
+        preempts=True,
+        draw=None,
+        grace_ms=0,
+        reason=reason,
+    )
 
 
 # -- a run goes on with other devices -------------------------------------------------------------

@@ -25,7 +25,8 @@ from fairlead.engine.gpu.status import as_document, lease_document, object_docum
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
-from fairlead.schema.gpu import STYLE, from_plan
+from fairlead.schema.funding import from_plan
+from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import (
     RUN_MUTABLE,
     BudgetManifest,

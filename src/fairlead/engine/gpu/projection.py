@@ -5,8 +5,8 @@ other governors are passed over; they only move `seq`, the size of the ledger th
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
 from fairlead.core.gpu.accounts import Accounts
@@ -27,6 +27,7 @@ from fairlead.schema.objects import (
 from fairlead.schema.times import parse_time
 
 CLOSED_KEPT = 10_000  # closed leases shown by name; their charges are kept for good
+T = TypeVar("T")
 DayKey = tuple[int, str, str, str, str, bool]
 """(UTC day, owner, payer, budget, envelope, borrowed)."""
 
@@ -57,8 +58,8 @@ class Projection:
         """budget_lending_denied_total by (budget, envelope)."""
         self.posted: dict[tuple[str, str], int] = {}
         """All GPU-milliseconds ever posted, by payer."""
-        self.queue_order: tuple[str, ...] = ()
-        """Waiting runs in the order that was last recorded."""
+        self.orders: dict[str, tuple[str, ...]] = {}
+        """The order that `gpu.queue`, `gpu.activate` and `gpu.grow` last recorded, each."""
         self.resolver = state.ResolverState()
         self.reserved: dict[str, str] = {}
         """Runs that have a reservation, and which."""
@@ -68,6 +69,8 @@ class Projection:
         self._devices: FreeDevices | None = None
         self._free: dict[str, Node] = {}
         """Nodes with their free devices, as far as they are known: one start moves a few."""
+        self._kept_seq = 0
+        self._kept: dict[str, Any] = {}
 
     def apply(self, entry: Entry) -> None:
         """Fold one entry; one that was folded before is passed over."""
@@ -114,6 +117,15 @@ class Projection:
         self._devices = None
         for name in nodes:
             self._free.pop(name, None)
+
+    def kept(self, key: str, make: Callable[[], T]) -> T:
+        """What `make` computes from this state alone; computed once until the next entry."""
+        if self._kept_seq != self.seq:
+            self._kept_seq, self._kept = self.seq, {}
+        if key not in self._kept:
+            self._kept[key] = make()
+        value: T = self._kept[key]
+        return value
 
     def is_pending(self, run: str) -> bool:
         """Whether a run is there, and waits to be started as soon as it fits."""

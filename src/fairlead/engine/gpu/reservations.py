@@ -8,22 +8,56 @@ Released   its run is over, or was preempted itself: then it waits like any othe
            reservations never take turns in preempting each other
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from msgspec import structs
 
-from fairlead.core.gpu import GangDemand
+from fairlead.core.gpu import (
+    ActivateRequest,
+    Activation,
+    Activations,
+    GangDemand,
+    LastOutcome,
+    WaitingReservation,
+    activate,
+)
 from fairlead.core.invariant import known
-from fairlead.engine.gpu.admission import StartAnswer, admission, opens_leases, start_decision
+from fairlead.core.reasons import ActivationReason
+from fairlead.engine.gpu.admission import (
+    RecordedOrder,
+    StartAnswer,
+    admission,
+    opens_leases,
+    order_decision,
+    start_decision,
+)
 from fairlead.engine.gpu.committer import Committer, Context
-from fairlead.engine.gpu.entries import SYSTEM, NewEntry, ReservationState
+from fairlead.engine.gpu.entries import SYSTEM, ActivateDecision, NewEntry, ReservationState
 from fairlead.engine.gpu.projection import reservation_spec, starts_ms
 from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.state import OutcomeStage, Phase, Reservation
 from fairlead.engine.gpu.values import Refused
+
+
+class _Turn(NamedTuple):
+    """What was decided about all reservations at the beginning of a turn."""
+
+    asked: ActivateRequest
+    found: Activations
+    recorded: RecordedOrder
+
+    @classmethod
+    def of(cls, asked: ActivateRequest) -> "_Turn":
+        found = activate(asked)
+        order = [row.reservation for row in found.order]
+        return cls(asked, found, RecordedOrder(ActivateDecision, order))
+
+    def decision(self) -> NewEntry:
+        return order_decision(ActivateDecision, self.found, self.asked, self.asked.now_ms)
 
 
 class Reservations:
@@ -33,21 +67,46 @@ class Reservations:
         self._committer, self._config = committer, committer.config
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
+        self._turn = _Turn.of(ActivateRequest(0, ()))
         self._repeats: dict[str, tuple[int, GangDemand]] = {}
         """Reservations whose recorded answer was found again, and for which state and demand.
         The same search has the same answer: idle turns leave it out."""
 
     def proceed(self, now_ms: int) -> None:
-        """One turn for every reservation, in order of their times."""
-        due = sorted(
-            (starts_ms(stored), stored.name) for stored in self._projection.of_kind("Reservation")
-        )
+        """One turn for every reservation that is due, in the order that core decides.
+
+        The order is recorded with the first start or resolve that it decides, and with an answer
+        that follows from how the last outcome ended.
+        """
         self._committer.commit(lambda: self._released(now_ms))
-        self._repeats = {name: self._repeats[name] for _, name in due if name in self._repeats}
-        for at_ms, name in due:
-            if now_ms >= at_ms:
-                self._activate(name, now_ms)
+        asked = ActivateRequest(now_ms, tuple(self._waiting()))
+        self._turn = _Turn.of(asked)
+        known = self._projection.resolver.reservations
+        self._repeats = {name: at for name, at in self._repeats.items() if name in known}
+        for row in self._turn.found.order:
+            self._activate(row, now_ms)
         self._committer.commit(lambda: self._released(now_ms))  # those preempted just now
+
+    def _waiting(self) -> Iterator[WaitingReservation]:
+        resolver = self._projection.resolver
+        for stored in self._projection.of_kind("Reservation"):
+            reservation = resolver.reservations[stored.name]
+            if not reservation.waits:
+                continue
+            last, ended = resolver.outcomes.get(reservation.outcome or 0), None
+            if last is not None and not last.stage.open:
+                applied = last.stage is OutcomeStage.APPLIED
+                by_operator = last.voided_by not in ("", SYSTEM)
+                # A restart is no change.
+                changed = last.seq <= resolver.changed_seq
+                ended = LastOutcome(last.seq, applied, by_operator, changed)
+            run = reservation_spec(stored).run
+            yield WaitingReservation(stored.name, run, starts_ms(stored), ended)
+
+    def _order(self, name: str) -> list[NewEntry]:
+        """The order of this turn, where it decides about a reservation and is not recorded."""
+        said = self._turn.recorded.says(name, self._projection)
+        return [] if said else [self._turn.decision()]
 
     def _released(self, now_ms: int) -> Sequence[NewEntry]:
         """Reservations that are over with their run, or because it was preempted."""
@@ -67,20 +126,23 @@ class Reservations:
             made.append(NewEntry(change, now_ms))
         return made
 
-    def _activate(self, name: str, now_ms: int) -> None:
+    def _activate(self, row: Activation, now_ms: int) -> None:
         """A reservation that is due starts its run, preempts others for it, or says why not."""
+        name, run = row.reservation, row.run
         if self._find(name) is None:
             return
-        run, at = self._run(name), Context(self._projection, now_ms)
+        at = Context(self._projection, now_ms)
         need = need_of(self._projection, run, now_ms)
         held = self._projection.is_held(run, now_ms, hold_ms=self._config.hold_ms)
         if need.found.starts and not held:
             self._committer.commit(lambda: self._start(name, run, now_ms))
             return
-        obstacle = self._obstacle(name, run, need)
+        obstacle = self._obstacle(row, need)
         if obstacle is not None:
-            blocked = obstacle.state == "Blocked" and need.refusal is not None
-            self._record(at, obstacle, need if blocked else None)
+            funded = need.refusal is None
+            blocked = obstacle.state == "Blocked"
+            ordered = [self._turn.decision()] if blocked and funded else []
+            self._record(at, obstacle, None if funded or not blocked else need, ordered=ordered)
         elif not need.found.starts:
             self._preempt_for(at, name, run, need)
 
@@ -90,13 +152,13 @@ class Reservations:
             return []
         made = admission(self._projection, run, now_ms)
         body = ReservationState(name, run, "Active", "Started", "", 0)
-        return [*made, NewEntry(body, now_ms)] if opens_leases(made) else []
+        return [*self._order(name), *made, NewEntry(body, now_ms)] if opens_leases(made) else []
 
-    def _obstacle(self, name: str, run: str, need: StartAnswer) -> ReservationState | None:
+    def _obstacle(self, row: Activation, need: StartAnswer) -> ReservationState | None:
         """What no resolve can help with, or what has to be waited for."""
+        name, run = row.reservation, row.run
         resolver, flavor = self._projection.resolver, self._projection.run_spec(run).flavor
         opened, why = resolver.open_outcome(flavor), need.refusal
-        last = resolver.outcomes.get(resolver.reservations[name].outcome or 0)
         if opened is not None:
             reason = "Resolving" if opened.run == run else "ResolveOpen"
             message = f"outcome {opened.seq} of {flavor} is not over"
@@ -104,15 +166,13 @@ class Reservations:
         if why is not None:
             facts = (why.code, why.message, why.shortfall_gpus)
             return ReservationState(name, run, "Blocked", *facts)
-        if last is not None and last.stage is OutcomeStage.APPLIED:
+        if row.reason is ActivationReason.PREEMPTED_ONCE:
             message = "other runs were preempted for it once; it does not fit"
             return ReservationState(name, run, "Blocked", "NoDevices", message, 0)
-        if last is not None and last.stage is OutcomeStage.VOID:
-            by_operator = last.voided_by not in ("", SYSTEM)
-            # As long as nothing changed another one would be voided, too; a restart is no change.
-            if by_operator or last.seq > resolver.changed_seq:
-                message = f"outcome {last.seq} was voided: {last.reason}"
-                return ReservationState(name, run, "Blocked", "OutcomeVoided", message, 0)
+        if not row.preempts:
+            last = resolver.outcomes[resolver.reservations[name].outcome or 0]
+            message = f"outcome {last.seq} was voided: {last.reason}"
+            return ReservationState(name, run, "Blocked", "OutcomeVoided", message, 0)
         return None
 
     def _preempt_for(self, at: Context, name: str, run: str, need: StartAnswer) -> None:
@@ -135,6 +195,7 @@ class Reservations:
                 change = structs.replace(change, message=f"{change.message}: {sentence}")
             self._record(at, change, need, shortage)
             return
+        self._committer.commit(lambda: self._order(name))
         try:
             self._outcomes.begin(case)
         except Refused as refused:  # another replica was quicker, with this one or another
@@ -148,11 +209,14 @@ class Reservations:
         change: ReservationState,
         need: StartAnswer | None = None,
         shortage: Shortage | None = None,
+        ordered: Sequence[NewEntry] = (),
     ) -> None:
         """Another answer than the last one, with the decisions that it follows from."""
         if self._is_recorded(change):
             return
-        made = [] if need is None else [start_decision(at, change.run, need, "reservation")]
+        made = [*ordered]
+        if need is not None:
+            made.append(start_decision(at, change.run, need, "reservation"))
         if shortage is not None:
             made.append(deficit_decision(shortage, "reservation", at.now_ms))
         made.append(at.entry(change))

@@ -110,7 +110,7 @@ class Reclaim(Struct):
     """
 
     outcome: int | None
-    """The resolve that decided it; None when its owner asked for it."""
+    """The resolve that decided it; None: its owner asked for it, or its node is out of service."""
     leases: dict[str, str]
     """Those that are still open, with the reason that they will end with."""
     preempts: bool
@@ -144,6 +144,10 @@ class RunState(Struct):
     pause_seq: int | None = None
     """The entry that last paused or resumed its job; None: none did."""
     stopping: bool = False
+    stop_seq: int | None = None
+    """The entry that last asked for its end, or took the devices of its job; None: none did."""
+    width_seq: int | None = None
+    """The entry that last made it give leases back, or grow; None: none did since its start."""
     started_ms: int | None = None
     ended_ms: int | None = None
     exit_code: int | None = None

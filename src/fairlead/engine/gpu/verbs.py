@@ -6,7 +6,7 @@ from functools import partial
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry, RunNominated, RunPhase, RunReclaimed
-from fairlead.engine.gpu.leases import end_run, swap
+from fairlead.engine.gpu.leases import displaced, end_run, swap
 from fairlead.engine.gpu.objects import Objects, may_touch
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
@@ -135,12 +135,18 @@ class Verbs:
         return at.entry(RunPhase(run, state.phase.value, reason, "", **flags))
 
     def _vacate(self, at: Context, node: str, *, reason: str) -> list[NewEntry]:
-        """Cordon a node; a gang with a device there goes on with its spares, or waits again."""
+        """Cordon a node; a gang with a device there goes on with its spares, or waits again: where
+        it has a process, when that is gone, because it holds devices of other nodes until then."""
         made = cordon(at, node, cordoned=True)
         for run in self._projection.runs_on(node):
+            state, process = self._projection.runs[run], self._effects.has_process(run)
+            if process and state.is_ending:
+                continue
             swapped, entries = swap(at, run, node)
             made += entries
-            if not swapped:
+            if not swapped and process and state.reclaim is None:
+                made.append(at.entry(displaced(state, run, reason)))
+            elif not swapped:
                 body = RunPhase(run, "Pending", reason, f"node {node} is out of service")
                 made += end_run(at, body, "NodeFailed", end_ms=at.now_ms)
         return made

@@ -28,6 +28,7 @@ from fairlead.core.traffic import (
     settle,
     split,
 )
+from fairlead.engine.life import LifeRecord
 from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.recorder import FlightRecorder, RecordEntry
 from fairlead.schema.border import BadInput
@@ -67,8 +68,7 @@ class GroupGovernor:
         self._rules = rules
         self._made: _Made | None = None
         self._applied: bool | None = None
-        self._linked = False
-        """The last decision is in the record, made by these rules: the next one follows from it."""
+        self._life = LifeRecord(KIND, VERSION)
 
     @property
     def rules(self) -> GroupRules:
@@ -76,7 +76,8 @@ class GroupGovernor:
 
     @rules.setter
     def rules(self, rules: GroupRules) -> None:
-        self._rules, self._linked = rules, False
+        self._rules = rules
+        self._life.break_off()
 
     @property
     def state(self) -> State | None:
@@ -96,23 +97,16 @@ class GroupGovernor:
     def record(self, recorder: FlightRecorder) -> int:
         """Record the last decision before it is applied; its sequence number."""
         sighting, memory, decision = known(self._made, "a decision was made")
-        linked, self._linked = self._linked, False
-        whole = not linked or recorder.begins_segment(KIND)
-        sequence = recorder.append(
-            KIND,
-            version=VERSION,
-            time_ms=sighting.now_ms,
-            input=input_of(
-                self.name,
-                sighting,
-                applied=self._applied if linked else None,
-                memory=self.memory if whole else None,
-                rules=self._rules if whole else None,
-            ),
-            output=output_of(memory, decision),
+        link = self._life.next(recorder)
+        document = input_of(
+            self.name,
+            sighting,
+            applied=self._applied if link.follows else None,
+            memory=self.memory if link.whole else None,
+            rules=self._rules if link.whole else None,
         )
-        self._linked = True
-        return sequence
+        output = output_of(memory, decision)
+        return self._life.append(recorder, sighting.now_ms, input=document, output=output)
 
     def settle(self, *, applied: bool) -> None:
         """Go on from the last decision. One that was not applied left the slots as they were."""
@@ -146,7 +140,8 @@ class GroupGovernor:
             memory = to_memory(stored)
         except (BadInput, TypeError, ValueError) as error:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
-        self.memory, self._linked = memory, False
+        self.memory = memory
+        self._life.break_off()
 
     def resume(self, entries: Iterable[RecordEntry], *, applied: bool) -> None:
         """Go on from the newest of these recorded decisions; `applied`: was its plan applied?"""
@@ -159,4 +154,4 @@ class GroupGovernor:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
         if last is not None:
             self.memory = settle(last.memory, last.decision.plan, applied=applied)
-            self._linked = False
+            self._life.break_off()

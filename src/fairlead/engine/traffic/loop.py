@@ -199,10 +199,13 @@ class TrafficLoop:
             require(self.ports.record(name) is not None, "a governed group comes with a recorder")
         return by_name
 
-    def tick(self, now_ms: int) -> TickRound:
-        """See, decide and record every group; beat; apply. A fault in one leaves the others be."""
+    def tick(self, now_ms: int, *, early: bool = False) -> TickRound:
+        """See, decide and record every group; beat; apply. A fault in one leaves the others be.
+
+        `early`: a report brought it forward.
+        """
         faults: list[str] = []
-        sightings = self._look(now_ms, faults)
+        sightings = self._look(now_ms, faults, early=early)
         liveness = self._liveness(sightings.values(), now_ms)
         made: dict[str, GroupRound] = {}
         changed: list[Transition] = []
@@ -219,7 +222,7 @@ class TrafficLoop:
 
     # --- see
 
-    def _look(self, now_ms: int, faults: list[str]) -> dict[str, Sighting]:
+    def _look(self, now_ms: int, faults: list[str], *, early: bool) -> dict[str, Sighting]:
         """What was seen of each group; everything is read once."""
         ports, seen = self.ports, dict[str, GroupSeen]()
         nodes: tuple[NodeReading, ...] | None = None
@@ -248,6 +251,7 @@ class TrafficLoop:
                     id: OperatorCommand(command)
                     for id, command in sorted(orders.get(name, {}).items())
                 },
+                early=early,
             )
             for name, group in sorted(self.groups.items())
         }
@@ -352,7 +356,7 @@ class TrafficLoop:
             self._tables[table.group] = table
             return True
         if table.limits.concurrency is not None:
-            self.plane.limit(table.group, table.limits.concurrency.room, decision=decision)
+            self.plane.limit(table.group, table.limits.concurrency, decision=decision)
         return False
 
     def _mark(self, name: str, sequence: int | None, now_ms: int, problem: str) -> str:

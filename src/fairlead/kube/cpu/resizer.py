@@ -166,9 +166,10 @@ class Resizer:
     def _resize(self, case: _Case, verdicts: dict[str, Verdict]) -> bool:
         """Mark the pod, then resize it. Both are refused if it changed since it was read: the next
         turn looks again."""
-        wanted = dict(case.resize.wanted)
+        pod, wanted = case.pod, dict(case.resize.wanted)
         try:
-            pod = self._client.patch(cpu_pods.path_of(case.pod), _mark(case))
+            if not self._restore_only:  # a policy may keep our marks for the controller
+                pod = self._client.patch(cpu_pods.path_of(pod), _mark(case))
             if wanted != case.resize.spec:
                 path, patch = cpu_pods.path_of(pod, "resize"), cpu_pods.resize_patch(pod, wanted)
                 pod = self._client.patch(path, patch, "strategic-merge")
@@ -192,7 +193,19 @@ class Resizer:
             and case.state is ResizeState.SETTLED
             and case.resize.wanted == case.resize.spec
         }
-        self._client.each(done, lambda uid: release(self._client, cases[uid].pod))
+        self._client.each(done, lambda uid: self._unmark(cases[uid].pod))
+
+    def _unmark(self, pod: Document) -> bool:
+        named = {name: pod["metadata"][name] for name in ("uid", "resourceVersion")}
+        marks = {"labels": {GOVERNED: None}, "annotations": {ORIGINAL: None, RESIZE: None}}
+        try:
+            self._client.patch(cpu_pods.path_of(pod), {"metadata": {**named, **marks}})
+        except ApiError as error:
+            if not (
+                gone(error) or error.status == 409 or (self._restore_only and error.status == 403)
+            ):
+                raise
+        return True
 
     def _tell(self, case: _Case) -> None:
         meta, uid = case.pod["metadata"], case.resize.uid
@@ -349,15 +362,3 @@ def _mark(case: _Case) -> Document:
         annotations[ORIGINAL] = cpu_pods.original_text(case.pod)
     named = {name: meta[name] for name in ("uid", "resourceVersion")}
     return {"metadata": {**named, "labels": {GOVERNED: "true"}, "annotations": annotations}}
-
-
-def release(client: KubeClient, pod: Document) -> bool:
-    """Take our marks from a pod."""
-    named = {name: pod["metadata"][name] for name in ("uid", "resourceVersion")}
-    marks = {"labels": {GOVERNED: None}, "annotations": {ORIGINAL: None, RESIZE: None}}
-    try:
-        client.patch(cpu_pods.path_of(pod), {"metadata": {**named, **marks}})
-    except ApiError as error:
-        if not gone(error) and error.status != 409:
-            raise
-    return True

@@ -5,14 +5,15 @@ import threading
 import time
 from collections.abc import Callable
 
-from fairlead.kube.client import KubeClient
-from fairlead.kube.cpu.pods import GOVERNED, NODE, PODS
+from fairlead.core.cpu import ResizeState
+from fairlead.kube.client import Document, KubeClient
+from fairlead.kube.cpu.pods import GOVERNED, NODE, PODS, limits, originals, resize_state
 from fairlead.kube.cpu.publish import KIND
 from fairlead.kube.cpu.resizer import Resizer
 from fairlead.kube.watch import key_of
 from fairlead.ports.faults import PermanentFault
 
-SYNC_S, TURN_S = 60.0, 0.5
+SYNC_S, TURN_S, MARKS_S = 60.0, 0.5, 5.0
 
 
 def restore(
@@ -38,20 +39,41 @@ def restore(
         for source in resizer.sources():
             if not source.wait(SYNC_S):
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
-        deadline, left = time.monotonic() + within_s, before
-        while left and time.monotonic() < deadline:
-            resizer.resize()
-            woken.wait(TURN_S)
-            woken.clear()
-            left = _names(client, fields)
+        left = _turns(resizer, woken, within_s, lambda: _names(client, fields))
+        if not left:
+            # Where a policy keeps our marks for the controller they stay until it runs.
+            _turns(resizer, woken, MARKS_S, lambda: _marked(client, fields))
     finally:
         for source in resizer.sources():
             source.stop()
     return sorted(before - left), sorted(before & left)
 
 
-def _names(client: KubeClient, fields: dict[str, str]) -> set[str]:
-    """Pods that have limits of ours and still run."""
+def _turns(
+    resizer: Resizer, woken: threading.Event, within_s: float, find: Callable[[], set[str]]
+) -> set[str]:
+    """Until nothing is found; what is in the end."""
+    deadline = time.monotonic() + within_s
+    while (left := find()) and time.monotonic() < deadline:
+        resizer.resize()
+        woken.wait(TURN_S)
+        woken.clear()
+    return left
+
+
+def _marked(client: KubeClient, fields: dict[str, str]) -> set[str]:
     documents, _ = client.list(PODS, labelSelector=GOVERNED, **fields)
-    running = [row for row in documents if row.get("status", {}).get("phase") == "Running"]
-    return {"/".join(key_of(document)) for document in running}
+    return {"/".join(key_of(row)) for row in documents}
+
+
+def _names(client: KubeClient, fields: dict[str, str]) -> set[str]:
+    """Pods that run with other limits than their own."""
+    documents, _ = client.list(PODS, labelSelector=GOVERNED, **fields)
+    return {"/".join(key_of(row)) for row in documents if _is_limited(row)}
+
+
+def _is_limited(pod: Document) -> bool:
+    if pod.get("status", {}).get("phase") != "Running":
+        return False
+    settled = resize_state(pod) is ResizeState.SETTLED
+    return not settled or limits(pod) != originals(pod)

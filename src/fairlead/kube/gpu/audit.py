@@ -18,7 +18,7 @@ from fairlead.kube.client import MISREAD, Document, KubeClient
 from fairlead.kube.conditions import now
 from fairlead.kube.gpu.gangs import GangWriter
 from fairlead.kube.gpu.pods import PODS, PodExecutor
-from fairlead.kube.gpu.ranks import GPU, RUN, RankPod, whole
+from fairlead.kube.gpu.ranks import GPU, RUN, RankPod, read_pod, whole
 from fairlead.kube.kinds import GROUP, engine_name
 from fairlead.kube.watch import Sources
 from fairlead.ports.faults import Fault
@@ -31,7 +31,7 @@ ELSEWHERE, MORE_GPUS, NOT_MADE = "PodElsewhere", "MoreGPUsThanLeased", "PodsNotM
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Mismatch:
     """One thing about a run that is not as it is leased."""
 
     reason: str
@@ -55,17 +55,19 @@ class Auditor:
         self._client, self._plane, self._sources, self._say = client, plane, sources, say
         self._executor, self._gangs = executor, GangWriter(client, sources)
         self._swept_ms, self._asked_ms = -SWEEP_MS, -FOREIGN_MS
+        self._troubles: dict[str, str] = {}
+        """Why pods of a job could not be made."""
         self._absent_ms: dict[str, int] = {}
         """Since when a job has no pod."""
         self._recorded: dict[tuple[str, str], int] = {}
         """What is in the ledger, by the pod's uid and the reason: the entry's number."""
         self._lock = threading.Lock()
-        self.findings: dict[str, Finding] = {}
+        self.findings: dict[str, Mismatch] = {}
         """By run; the first where there are several."""
         self.devices: dict[str, tuple[str, ...]] = {}
         """Ids of devices by lease, where the kubelet reports them."""
         self.changed: set[str] = set()
-        """Runs whose findings or device ids changed; whoever shows them takes them out."""
+        """Runs whose findings or device ids changed; the mirror takes them out."""
         self.mismatches = 0
         self.foreign: dict[str, int] = {}
         """GPUs of pods that are not ours, by node."""
@@ -77,27 +79,30 @@ class Auditor:
             for key, document in self._sources.pods.take_changed().items()
             if document is not None
         }
-        runs |= self.findings.keys() | {job.rsplit(".", 2)[0] for job in self._executor.troubles}
+        self._troubles = self._executor.troubles()
+        runs |= self.findings.keys() | {job.rsplit(".", 2)[0] for job in self._troubles}
         if now_ms - self._swept_ms >= SWEEP_MS:
             self._swept_ms = now_ms
             runs |= projection.live.keys()
             self._forget()
+        pods: dict[str, list[RankPod]] = {}
+        for pod in filter(None, map(read_pod, self._sources.pods.all().values() if runs else ())):
+            pods.setdefault(pod.run, []).append(pod)
         for run in sorted(runs):
-            self._look(run, projection.live.get(run), now_ms)
+            self._look(run, projection.live.get(run), pods.get(run, []), now_ms)
         if now_ms - self._asked_ms >= FOREIGN_MS:
             self._asked_ms = now_ms
             self._client.later(self._count_foreign)
 
-    def _look(self, run: str, state: RunState | None, now_ms: int) -> None:
-        pods = self._gangs.of_run(run)
-        found: list[Finding] = []
+    def _look(self, run: str, state: RunState | None, pods: list[RankPod], now_ms: int) -> None:
+        found: list[Mismatch] = []
         if state is not None and state.job is not None:
             mine = [pod for pod in pods if pod.job == state.job]
             found = [*self._misplaced(state, mine), *self._missing(state.job, mine, now_ms)]
             self._note_devices(run, state, mine)
         for finding in found:
             if finding.uid:
-                self._act(run, finding)
+                self._act(run, finding, pods)
         first = found[0] if found else None
         if self.findings.get(run) != first:
             self.changed.add(run)
@@ -105,8 +110,8 @@ class Auditor:
             if first is not None:
                 self.findings[run] = first
 
-    def _misplaced(self, state: RunState, pods: list[RankPod]) -> Iterator[Finding]:
-        """What the scheduler or somebody with its rights did: where pods run, and with how many."""
+    def _misplaced(self, state: RunState, pods: list[RankPod]) -> Iterator[Mismatch]:
+        """Where pods run and with how many devices, which a user with rights may have decided."""
         leases = [lease for lease in state.leases.values() if lease.is_active]
         leased = Counter(slot.partition("#")[0] for lease in leases for slot in lease.slots)
         used: Counter[str] = Counter()
@@ -117,24 +122,24 @@ class Auditor:
             used[node] += gpus_of(pod.document)
             if node not in leased:
                 said = f"pod {meta['name']} runs on node {node}, where its run has no lease"
-                yield Finding(ELSEWHERE, said, meta["name"], meta["uid"], node)
+                yield Mismatch(ELSEWHERE, said, meta["name"], meta["uid"], node)
             elif used[node] > leased[node]:
                 said = f"its pods ask for {used[node]} GPUs of node {node}; leased: {leased[node]}"
-                yield Finding(MORE_GPUS, said, meta["name"], meta["uid"], node)
+                yield Mismatch(MORE_GPUS, said, meta["name"], meta["uid"], node)
 
-    def _missing(self, job: str, pods: list[RankPod], now_ms: int) -> Iterator[Finding]:
-        why = self._executor.troubles.get(job)
+    def _missing(self, job: str, pods: list[RankPod], now_ms: int) -> Iterator[Mismatch]:
+        why = self._troubles.get(job)
         if why is not None:
-            yield Finding(NOT_MADE, f"its pods cannot be made: {why}")
+            yield Mismatch(NOT_MADE, f"its pods cannot be made: {why}")
             return
-        if pods:
+        if pods or not self._executor.wants(job):
             self._absent_ms.pop(job, None)
             return
         since_ms = self._absent_ms.setdefault(job, now_ms)
         if now_ms - since_ms >= ABSENT_MS:
-            yield Finding(NOT_MADE, f"it has no pod, for {(now_ms - since_ms) // 60_000} minutes")
+            yield Mismatch(NOT_MADE, f"it has no pod, for {(now_ms - since_ms) // 60_000} minutes")
 
-    def _act(self, run: str, finding: Finding) -> None:
+    def _act(self, run: str, finding: Mismatch, pods: list[RankPod]) -> None:
         """Once for each pod: record it, and then evict what runs elsewhere, citing the entry."""
         key = (finding.uid, finding.reason)
         seq = self._recorded.get(key)
@@ -144,7 +149,7 @@ class Auditor:
             seq = self._recorded[key] = entry.seq
             self.mismatches += 1
         if finding.reason == ELSEWHERE:
-            for pod in self._gangs.of_run(run):
+            for pod in pods:
                 if pod.document["metadata"]["uid"] == finding.uid and not pod.leaving:
                     with contextlib.suppress(Fault):  # the next turn asks again
                         self._gangs.evict(pod.document, None, str(seq))

@@ -52,11 +52,20 @@ class GangWriter:
         found = (read_pod(document) for document in self._pods.all().values())
         return [pod for pod in found if pod is not None and pod.run == run]
 
+    def _of_job(self, job: Job) -> list[RankPod]:
+        if job.widths is not None:
+            return [pod for pod in self.of_run(job.run) if pod.job == job.id]
+        # By name: to look through all pods of a cluster for each start would take too long.
+        namespace, name = kube_name(job.run)
+        keys = (Key(namespace, pod_name(name, rank.number)) for rank in ranks_of(job))
+        found = (read_pod(document) for document in map(self._pods.get, keys) if document)
+        return [pod for pod in found if pod is not None and pod.job == job.id]
+
     def bring(self, target: Target, run: RunObject, now_ms: int) -> set[int]:
         """All steps, as far as they are not taken. Returns ranks that have begun and are gone:
         then nothing is done, because the others would wait for them for ever."""
         job = target.job
-        found = [pod for pod in self.of_run(job.run) if pod.job == job.id]
+        found = self._of_job(job)
         ranks = ranks_of(job, found)
         lost = lost_ranks(found)
         if lost:

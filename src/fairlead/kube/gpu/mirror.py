@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fairlead.engine.gpu import Author, ControlPlane
+from fairlead.engine.gpu.resolver.preview import without_names
 from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
@@ -349,6 +350,8 @@ class Mirror:
         expected: Phase | None = None
         if stored is not None:
             status = dict(stored["status"])
+            if kind == "Reservation":  # a tenant reads it
+                status["message"] = without_names(status["message"] or "")
             rows += status.get("conditions", ())
             if kind == "Run":
                 rows += [*made.of_run(status), *self._as_leased(made, name)]
@@ -466,7 +469,7 @@ class Mirror:
                 "uid": document["metadata"]["uid"],
             },
             "reason": reason,
-            "message": f"{event['message']} (ledger entry {event['seq']})",
+            "message": f"{without_names(event['message'])} (ledger entry {event['seq']})",
             "type": type,
             "firstTimestamp": now(),
             "lastTimestamp": now(),

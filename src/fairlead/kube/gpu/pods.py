@@ -46,14 +46,15 @@ class PodExecutor:
         """Runs that we asked to end: their pods go without a status of their own."""
         self._known: set[str] = set()
         """Jobs whose exit is recorded, and whose pods are still there."""
+        self._current: dict[str, str] = {}
+        """The newest job of each run."""
         self._targets: dict[str, Target] = {}
         """Jobs as they are wanted, by id, until their exit is recorded."""
         self._making: dict[str, Target] = {}
         """Those that are being brought to their target, beside the turn."""
         self._late: dict[str, str] = {}
         """Those that could not be, and why: tried again."""
-        self.troubles: dict[str, str] = {}
-        """Why pods of a job could not be made when that was last tried."""
+        self._troubles: dict[str, str] = {}
         self._refused: dict[str, Exit] = {}
         """Jobs whose pods the API server refuses for good."""
 
@@ -65,35 +66,45 @@ class PodExecutor:
             if job.id in self._targets or job.id in self._refused:
                 return
             self._stopping.discard(job.run)
-            for id in [id for id, other in self._targets.items() if other.job.run == job.run]:
-                del self._targets[id]
-                self._late.pop(id, None)
+            self._drop(job.run)
+            self._current[job.run] = job.id
             self._submit(Target(job, job.id))
+
+    def _drop(self, run: str) -> None:
+        """A run's job is not brought to a target any more."""
+        id = self._current.pop(run, "")
+        self._targets.pop(id, None)
+        self._late.pop(id, None)
+        self._troubles.pop(id, None)
+
+    def _target_of(self, run: str) -> Target | None:
+        return self._targets.get(self._current.get(run, ""))
 
     def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         """Bring the pods to these devices, beside the turn: new ranks are made, those that are
         given up are evicted, and the others are told."""
         with self._lock:
-            until_ms = self._now_ms() + grace_ms
-            for target in [each for each in self._targets.values() if each.job.run == run]:
-                if devices == target.job.devices and (target.resized or target.job.widths is None):
-                    continue  # only spares are taken from it, which have no pods
-                if target.job.widths is None:
-                    raise PermanentFault("a pod keeps its devices until it ends")
-                job = replace(target.job, devices=devices)
-                self._submit(Target(job, decision, until_ms, resized=True))
+            target = self._target_of(run)
+            if target is None:
+                return
+            if devices == target.job.devices and (target.resized or target.job.widths is None):
+                return  # only spares are taken from it, which have no pods
+            if target.job.widths is None:
+                raise PermanentFault("a pod keeps its devices until it ends")
+            job, until_ms = replace(target.job, devices=devices), self._now_ms() + grace_ms
+            self._submit(Target(job, decision, until_ms, resized=True))
 
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         """As long as any pod is there that the run gives up: which devices it has is written on
         it, where its owner may write, too."""
         wanted = set(devices)
         with self._lock:
-            making = [target.job for target in self._making.values() if target.job.run == run]
-            targets = [target.job for target in self._targets.values() if target.job.run == run]
-        if any(wanted & set(job.devices) for job in making):
+            target, making = self._target_of(run), self._making.get(self._current.get(run, ""))
+        if making is not None and wanted & set(making.job.devices):
             return True
         pods = self._gangs.of_run(run)
-        kept = {(job.id, rank.number) for job in targets for rank in ranks_of(job, pods)}
+        ranks = [] if target is None else ranks_of(target.job, pods)
+        kept = {(self._current.get(run), rank.number) for rank in ranks}
         return any(not pod.ended and (pod.job, pod.rank) not in kept for pod in pods)
 
     def _submit(self, target: Target) -> None:
@@ -123,9 +134,9 @@ class PodExecutor:
         with self._lock:
             id = target.job.id
             del self._making[id]
-            self.troubles.pop(id, None)
+            self._troubles.pop(id, None)
             if why is not None and id in self._targets:
-                self.troubles = {**self.troubles, id: why}
+                self._troubles[id] = why
             wanted = self._targets.get(id)
             if wanted is not None and wanted is not target:
                 self._submit(wanted)
@@ -164,7 +175,7 @@ class PodExecutor:
             late, self._late = self._late, {}
             for target in [self._targets[id] for id in late if id in self._targets]:
                 if target.job.run in self._stopping:
-                    del self._targets[target.job.id]
+                    self._drop(target.job.run)
                 else:
                     self._submit(target)
 
@@ -182,6 +193,16 @@ class PodExecutor:
         """Nothing was paused."""
 
     # -- what became of them ----------------------------------------------------------------------
+
+    def wants(self, job: str) -> bool:
+        """Whether the pods of a job are to be there."""
+        with self._lock:
+            return job in self._targets
+
+    def troubles(self) -> dict[str, str]:
+        """Why pods of a job could not be made when that was last tried, by job."""
+        with self._lock:
+            return dict(self._troubles)
 
     def running(self) -> set[str]:
         living = {pod.job for pod in self._ours() if not pod.ended}
@@ -208,9 +229,8 @@ class PodExecutor:
                 self._known.add(exit.job)
                 self._last.pop(exit.job, None)
                 self._refused.pop(exit.job, None)
-                self._targets.pop(exit.job, None)
-                self._late.pop(exit.job, None)
-                self.troubles.pop(exit.job, None)
+                if self._current.get(exit.run) == exit.job:
+                    self._drop(exit.run)
                 self._stopping.discard(exit.run)
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:

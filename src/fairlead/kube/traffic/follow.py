@@ -87,17 +87,18 @@ class GroupFollower:
         for source in self._sources:
             if not source.wait(max(0.0, deadline - time.monotonic())) and kept is None:
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
+        self._woken.clear()
         try:
-            self._zone = read_zone(self._client, self.node) if self._synced() else None
+            if self._synced():
+                self._zone = read_zone(self._client, self.node)
+                self.current = self._read()
+                self._keep()
+                kept = None
         except Fault:
             if kept is None:
                 raise
         if kept is not None:
-            self._zone = self._zone or kept.zone
-        self._woken.clear()
-        if self._synced():
-            self._take(self._read())
-        elif kept is not None:
+            self._zone = kept.zone
             self.current = FollowedGroups(tuple(kept.groups), kept.drains)
         self._thread.start()
 
@@ -125,11 +126,14 @@ class GroupFollower:
     def _take(self, current: FollowedGroups) -> None:
         before, self.current = self.current, current
         if (before.groups, before.drains) != (current.groups, current.drains):
-            drains = {name: dict(ids) for name, ids in current.drains.items()}
-            kept = KeptGroups(self._zone, list(current.groups), drains)
-            with contextlib.suppress(OSError):  # a full disk: the next start asks the cluster
-                self._kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                files.replace(self._kept, msgspec.json.encode(kept), durable=False)
+            self._keep()
+
+    def _keep(self) -> None:
+        drains = {name: dict(ids) for name, ids in self.current.drains.items()}
+        kept = KeptGroups(self._zone, list(self.current.groups), drains)
+        with contextlib.suppress(OSError):  # a full disk: the next start asks the cluster
+            self._kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            files.replace(self._kept, msgspec.json.encode(kept), durable=False)
 
     def _load(self) -> KeptGroups | None:
         try:

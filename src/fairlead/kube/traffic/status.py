@@ -107,6 +107,8 @@ class StatusWriter:
         while not self._stop.wait(TURN_S):
             faults: set[str] = set()
             verdicts, round = self._follower.current.verdicts, self._round
+            if round is None:
+                continue  # nothing can be said before the first tick
             leads = self._election.turn()
             for key, verdict in sorted(verdicts.items()):
                 try:
@@ -122,13 +124,11 @@ class StatusWriter:
                 self._say(fault)
             self._faults = faults
 
-    def _show(
-        self, key: Key, verdict: GroupVerdict, round: TickRound | None, *, leads: bool
-    ) -> None:
+    def _show(self, key: Key, verdict: GroupVerdict, round: TickRound, *, leads: bool) -> None:
         document = self._follower.route_groups.get(key)
         if document is None or document["metadata"]["uid"] != verdict.uid:
             return
-        if round is not None and verdict.accepted:
+        if verdict.accepted:
             self._hint(key, verdict, round)
         entry = self._entry(verdict, round)
         if self._is_due(key, entry, document):
@@ -139,7 +139,7 @@ class StatusWriter:
 
     # --- this node
 
-    def _entry(self, verdict: GroupVerdict, round: TickRound | None) -> Document:
+    def _entry(self, verdict: GroupVerdict, round: TickRound) -> Document:
         entry: Document = {
             "node": self._node,
             "dataplane": self._dataplane,
@@ -147,7 +147,7 @@ class StatusWriter:
             "programmed": False,
             "message": "",
         }
-        refused, groups = self._refused(), {} if round is None else round.groups
+        refused, groups = self._refused(), round.groups
         made = [groups[name] for name in verdict.groups if name in groups]
         problems = [refused[name] for name in verdict.groups if name in refused]
         if not verdict.accepted:
@@ -183,8 +183,8 @@ class StatusWriter:
                 continue
             if document["spec"].get("dataplane") != self._dataplane:
                 self._apply(key, document["metadata"]["uid"], {}, self._manager)
-        for key in self._written.keys() - current.keys():
-            del self._written[key]
+        self._written = {key: last for key, last in self._written.items() if key in current}
+        self._hinted = {hint: at for hint, at in self._hinted.items() if hint[0] in current}
 
     # --- what is said once
 

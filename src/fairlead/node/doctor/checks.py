@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from fairlead.host.paths import default_state_directory
+from fairlead.host import paths
 from fairlead.node.cgroup_mounts import NoCpuController, unified, visible
 from fairlead.node.doctor.machine import (
     Check,
@@ -80,7 +80,7 @@ def clock(machine: Machine) -> Finding:
 
 
 def state_directory(machine: Machine) -> Finding:
-    wanted = default_state_directory()
+    wanted = paths.state_directory()
     # os.path.exists, unlike Path.exists, is also False where a parent may not be entered.
     place = next((path for path in (wanted, *wanted.parents) if os.path.exists(path)), Path("/"))
     free = shutil.disk_usage(place).free

@@ -159,7 +159,7 @@ class TrafficAgent:
         while not self._stop.is_set() and (ticks_max is None or self.ticks < ticks_max):
             due = began + number * period_s + self.jitter_s(number)
             if self._urgent.wait(max(0.0, due - time.monotonic())) and not self._stop.is_set():
-                self.tick()  # between two; the next comes when it was due
+                self.tick(early=True)  # between two; the next comes when it was due
                 self.early_ticks += 1
                 if self.ticks == ticks_max:
                     break
@@ -176,11 +176,11 @@ class TrafficAgent:
                 self.missed_ticks += behind
                 number += behind
 
-    def tick(self) -> TickRound:
+    def tick(self, *, early: bool = False) -> TickRound:
         began = time.monotonic()
         self.sensors.check()
         self._follow_services()
-        round = self.loop.tick(now_ms())
+        round = self.loop.tick(now_ms(), early=early)
         self.last_round = round
         self.ticks += 1
         self.flips += sum(group.flipped for group in round.groups.values())
@@ -257,8 +257,7 @@ class TrafficAgent:
                 governor.restore(stored["groups"][name])
             tail = recorder.tail(KIND)
             if tail and may_resume(now_ms() - tail[-1].input["sighting"]["now_ms"]):
-                applied = all(entry.kind != KIND for entry in recorder.unapplied())
-                governor.resume(tail, applied=applied)
+                governor.resume(tail, applied=recorder.was_applied(tail[-1].seq))
         except (BadTrafficState, TypeError, PermanentFault) as error:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlead.core.traffic.counters import ERRORS_MIN, LOOKS, SPAN_MS, Streak, covering, outcomes
+from fairlead.core.traffic.counters import LOOKS, SPAN_MS, Streak, covering, is_urgent, outcomes
 from fairlead.core.traffic.limits import LATENCY_QUANTILE
 from fairlead.core.traffic.sighting import Reading
 from fairlead.host.http import NoReply
@@ -184,7 +184,7 @@ class _Target:
         inside = None if reading.queue is None else round(min(reading.queue, COUNT_MAX))
         counts = outcomes(None, reading, _covered(rules))
         self._streak = self._streak.advance(clock_ms(), *counts, inside)
-        before, self._failed = self._failed, self._streak.fails(ERRORS_MIN)
+        before, self._failed = self._failed, is_urgent(self._streak.looks)
         return replace(reading, looks=self._streak.looks), self._failed and not before
 
 

@@ -29,9 +29,14 @@ class Shortage:
 
 
 def shortage_of(projection: Projection, demand: gpu.Demand) -> Shortage:
-    flavor = demand.gang.flavor if isinstance(demand, gpu.GangDemand) else demand.scope.flavor
-    holdings = holdings_of(projection, flavor)
-    return Shortage(demand, holdings, gpu.find_deficit(demand, holdings))
+    """An activation asks three times: whether to resolve, for which scope, and to record it."""
+
+    def find() -> Shortage:
+        flavor = demand.gang.flavor if isinstance(demand, gpu.GangDemand) else demand.scope.flavor
+        holdings = projection.kept(flavor, lambda: holdings_of(projection, flavor))
+        return Shortage(demand, holdings, gpu.find_deficit(demand, holdings))
+
+    return projection.kept(repr(demand), find)
 
 
 def deficit_decision(shortage: Shortage, cause: str, now_ms: int) -> NewEntry:

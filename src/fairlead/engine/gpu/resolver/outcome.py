@@ -20,7 +20,14 @@ from hashlib import sha256
 from fairlead.core import gpu
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known
-from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_hash, reveal
+from fairlead.core.lottery import (
+    SEED_BYTES,
+    BeaconRound,
+    Commitment,
+    Pseudonyms,
+    entropy_hash,
+    reveal,
+)
 from fairlead.core.reasons import DeficitReason, StartReason
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.admission import admission, opens_leases, start_decision
@@ -63,7 +70,8 @@ class Case:
 
 
 class Outcomes:
-    """Commits, draws and carries out; keeps nothing that the ledger does not have."""
+    """Commits, draws and carries out; keeps nothing that the ledger does not have, but for the last
+    conflict, which need not be read back."""
 
     def __init__(
         self,
@@ -75,6 +83,8 @@ class Outcomes:
         self._committer, self._config, self._effects = committer, committer.config, effects
         self._hashes, self._chance = hashes, chance
         self._projection = committer.projection
+        self._frozen: tuple[str, gpu.Conflict | None] = ("", None)
+        """The last conflict that this process froze, by its digest."""
 
     @property
     def enforced(self) -> bool:
@@ -143,6 +153,7 @@ class Outcomes:
             case.demand, shortage.deficit, shortage.holdings, names, owner_weighting=weighting
         )
         document, notice = gpu.conflict_bytes(found.conflict), canonical(found.notice.document())
+        self._frozen = (sha256(document).hexdigest(), found.conflict)
         nonces = self._nonces(names, found.conflict)
         commitment = Commitment(
             chain=chain,
@@ -150,7 +161,7 @@ class Outcomes:
             previous_seq=last.published_seq,
             scope=found.conflict.scope.document(),
             deficit_gpus=shortage.deficit.gpus,
-            conflict_digest=sha256(document).hexdigest(),
+            conflict_digest=self._frozen[0],
             notice_digest=sha256(notice).hexdigest(),
             nonces={names.owner(owner): bytes.fromhex(nonce) for owner, nonce in nonces.items()},
             beacon=self._future_round(now_ms),
@@ -238,18 +249,26 @@ class Outcomes:
         entropy = needed(self._chance).entropy(outcome.chain, outcome.k)
         if entropy_hash(entropy) != self._projection.resolver.chains[outcome.chain].commitment:
             raise PermanentFault(ANOTHER_MASTER)
-        ledger = self._committer.ledger
-        entry, data = ledger.entry(outcome.seq), ledger.blob_get(outcome.conflict_digest)
-        if entry is None or data is None:
-            raise Damaged(f"the conflict of outcome {outcome.seq} is missing")
+        entry = self._committer.ledger.entry(outcome.seq)
+        if entry is None:
+            raise Damaged(f"the commitment of outcome {outcome.seq} is missing")
         promised = entries.OutcomeCommitted.of(entry.body).commitment
         seed = promised.seed(entropy, self._beacon_value(outcome))
         if seed is None:
             return promised, None
-        document = {**parse_json(data), "seed": seed.hex()}
-        conflict = to_conflict(check_shape(document, ResolveDocument))
-        weighting = promised.owner_weighting
+        conflict, weighting = self._conflict(outcome), promised.owner_weighting
         return promised, gpu.resolve(conflict, seed, owner_weighting=weighting)
+
+    def _conflict(self, outcome: Outcome) -> gpu.Conflict:
+        """What was frozen, read back from the ledger unless this process has just frozen it."""
+        digest, conflict = self._frozen
+        if conflict is not None and digest == outcome.conflict_digest:
+            return conflict
+        data = self._committer.ledger.blob_get(outcome.conflict_digest)
+        if data is None:
+            raise Damaged(f"the conflict of outcome {outcome.seq} is missing")
+        document = {**parse_json(data), "seed": "00" * SEED_BYTES}
+        return to_conflict(check_shape(document, ResolveDocument))
 
     def _reveal(
         self,

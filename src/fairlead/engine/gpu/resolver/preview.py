@@ -19,6 +19,8 @@ from fairlead.schema.times import format_time
 
 NAMED_MAX = 20  # in a sentence; a preview names all
 
+CANDIDATES = "would be preempted: "
+"""Names follow, up to the end of the message."""
 Tier = Literal["unfunded", "nominated", "funded"]
 
 
@@ -199,4 +201,9 @@ class Previews:
         risks = sorted(f"{row.run} (1 in {row.one_in})" for row in shown.at_risk)
         names = [*losses, *risks]
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-        return f"would be preempted: {', '.join(names[:NAMED_MAX])}{more}"
+        return f"{CANDIDATES}{', '.join(names[:NAMED_MAX])}{more}"
+
+
+def without_names(message: str) -> str:
+    """A recorded sentence for those who may not know other owners' runs."""
+    return message.partition(CANDIDATES)[0].rstrip(": ")

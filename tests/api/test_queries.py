@@ -1,0 +1,62 @@
+"""Requests through Kubernetes: what is not opened to tenants is closed."""
+
+import json
+
+import pytest
+
+from fairlead.api.access import Access
+from fairlead.api.queries import ELSEWHERE, ENDPOINTS, RULES, Ask, Asker, answer
+from fairlead.api.service import Service
+from fairlead.engine.gpu import Author, ControlPlane
+from tests.engine.gpu.worlds import ADMIN, START, FakeExecutor, budget, node, run
+from tests.ledger.memory import MemoryLedger
+
+TENANT = Asker(Author("kubernetes:team-a", frozenset({"a"})), "team-a")
+
+
+@pytest.fixture(scope="module")
+def service() -> Service:
+    """Two owners, whose runs compete for one node."""
+    ledger = MemoryLedger(time_ms=START)
+    plane = ControlPlane(ledger, FakeExecutor(), lambda: START)
+    wanted = [node(), budget("a"), budget("b"), run("team-a.mine", "a", 4)]
+    wanted += [run("team-b.theirs", "b", 4), run("team-a.waits", "a", 4)]
+    plane.objects.apply_all(wanted, author=ADMIN)
+    plane.reconcile()
+    return Service(plane, ledger, Access(ledger, lambda: START), lambda *_: [], lambda: START)
+
+
+def test_every_rule_is_about_an_endpoint() -> None:
+    routes = {f"{row.method} {row.path}" for row in ENDPOINTS}
+    assert RULES.keys() <= routes
+    assert routes >= ELSEWHERE
+    assert not RULES.keys() & ELSEWHERE
+
+
+@pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: f"{row.method} {row.path}")
+def test_what_is_not_in_the_table_is_an_admins(service: Service, row) -> None:
+    """A new endpoint is closed to tenants until it is opened; users and objects are Kubernetes'."""
+    route = f"{row.method} {row.path}"
+    path = row.path.format(kind="Run", name="team-b.theirs", verb="cancel", seq=1, owner="b", id=1)
+    for asker in (TENANT, Asker(ADMIN)):
+        closed = route in ELSEWHERE or (route not in RULES and asker is TENANT)
+        result = answer(service, asker, Ask(row.method, path, {}, ""))
+        assert (result.code == 403) >= closed, (route, result)
+        if asker is TENANT:
+            assert b"theirs" not in result.body.replace(b"team-a.team-b.theirs", b"")
+            assert b'"b"' not in result.body.replace(b"'b'", b"")
+
+
+def test_names_are_those_of_the_namespace(service: Service) -> None:
+    result = answer(service, TENANT, Ask("GET", "/v1/explain/Run/mine", {}))
+    assert result.code == 200
+    shown = json.loads(result.body)
+    assert shown["object"]["metadata"]["name"] == "mine"
+    assert {row["run"] for row in shown["leases"]} == {"mine"}
+    assert "output" not in shown["cover"]
+    assert result.headers["Fairlead-Head"]
+    other = answer(service, TENANT, Ask("GET", "/v1/explain/Run/team-b.theirs", {}))
+    assert other.code == 404
+    rows = json.loads(answer(service, TENANT, Ask("GET", "/v1/leases", {})).body)
+    assert [row["owner"] for row in rows] == ["a"] * len(rows)
+    assert answer(service, TENANT, Ask("GET", "/v1/nothing", {})).code == 404

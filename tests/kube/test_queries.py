@@ -1,0 +1,100 @@
+"""Queries are answered once, and removed; a change is not repeated by another controller."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.kube.client import ApiError, Document
+from fairlead.kube.kinds import QUERY_BYTES_MAX
+from fairlead.kube.queries import KEEP_S, Queries, QueryAnswer, Question
+from tests.kube.small import Server, put
+from tests.kube.world import made
+
+
+def query(name: str, method: str = "GET", namespace: str = "team-a") -> Document:
+    document = made("Query", name, {"method": method, "path": "/v1/budgets"}, namespace)
+    document["metadata"]["uid"] = name
+    return document
+
+
+class Desk:
+    """Queries before a server that is a function."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+        self.body, self.now_s = "{}", 0.0
+        self.client = Server(self.respond)
+        self.refuse = False
+        owners = {"team-a": "a"}
+        self.queries = Queries(
+            self.client,
+            lambda: None,
+            answer=self.answer,
+            owner_of=owners.get,
+            admin_namespace="fairlead",
+            clock_s=lambda: self.now_s,
+        )
+        (self.source,) = self.queries.sources()
+
+    def answer(self, asked: Question) -> QueryAnswer:
+        self.asked.append(asked)
+        return QueryAnswer(200, self.body)
+
+    def respond(self, method: str, path: str, body: Any) -> Document | None:
+        if method == "DELETE":
+            return {}
+        if self.refuse:
+            raise ApiError(409, "Conflict", "busy")
+        return None
+
+    def told(self) -> list[tuple[str, int]]:
+        rows = [(path, body) for method, path, body in self.client.sent if method == "PATCH"]
+        return [(path.split("/")[-2], body["status"]["code"]) for path, body in rows]
+
+
+@pytest.fixture
+def desk():
+    desk = Desk()
+    yield desk
+    desk.client.close()
+
+
+def test_the_namespace_says_for_whom_it_is(desk: Desk) -> None:
+    put(desk.source, query("own"), query("admin", namespace="fairlead"))
+    put(desk.source, query("unbound", namespace="team-x"))
+    desk.queries.turn()
+    assert {(asked.namespace, asked.owner) for asked in desk.asked} == {
+        ("team-a", "a"),
+        ("fairlead", None),
+    }
+    assert sorted(desk.told()) == [("admin", 200), ("own", 200), ("unbound", 403)]
+
+
+def test_what_was_done_is_not_done_again(desk: Desk) -> None:
+    """An answer that could not be written is kept; one that was lost with a process is refused."""
+    put(desk.source, query("before", "POST"), query("read"))
+    desk.queries.turn()
+    assert sorted(desk.told()) == [("before", 503), ("read", 200)]
+    assert [asked.method for asked in desk.asked] == ["GET"]
+    put(desk.source, query("after", "POST"), version=2)
+    desk.refuse = True
+    for _ in range(3):
+        desk.queries.turn()
+    desk.refuse = False
+    desk.queries.turn()
+    assert [asked.method for asked in desk.asked] == ["GET", "POST"]
+    assert ("after", 200) in desk.told()
+
+
+def test_a_query_is_removed_after_a_while_and_an_answer_is_bounded(desk: Desk) -> None:
+    desk.body = "x" * (QUERY_BYTES_MAX + 1)
+    put(desk.source, query("large"))
+    desk.queries.turn()
+    assert desk.told() == [("large", 413)]
+    desk.queries.turn()
+    assert "DELETE" not in {method for method, *_ in desk.client.sent}
+    desk.now_s = KEEP_S + 1
+    desk.queries.turn()
+    assert [path for method, path, _ in desk.client.sent if method == "DELETE"] == [
+        "/apis/fairlead.dev/v1alpha1/namespaces/team-a/queries/large"
+    ]
