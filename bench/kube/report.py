@@ -38,6 +38,7 @@ def _text(figures: Figures, document: Line) -> str:
     lines += [
         f"Machine: {machine['cpus']} CPUs, shared with other work, Python {machine['python']}. "
         "Medians; in brackets the spread over the repetitions.",
+        *(f"\n{note}" for note in document.get("notes", ())),
         "",
         *verdict_lines(document["verdicts"], "arm"),
     ]
