@@ -60,6 +60,7 @@ class Resolve:
         if last.alive:
             last.kill()
         last = self.replicas.start()
+        until(lambda: last.led, "it leads", 120)
         until(lambda: len(self._told()) >= BIG, f"those that were drawn are told\n{last.log}", 120)
         assert last.end() == 0, last.log[-2000:]
         self._witness.stop()
