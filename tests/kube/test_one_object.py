@@ -219,3 +219,28 @@ def test_an_outcome_that_cannot_be_read_is_left_out(
     small.mirror._note_outcome(7)
     small.turn()
     assert not small.mirror._due
+
+
+def test_a_refused_object_that_is_made_again_is_told_again(small: Small) -> None:
+    """Under the same name, with the same mistake: it is another object, and has no status yet."""
+    small.add("team-a")
+    wrong = run("train", 8, duration="2 hours")
+    for i, uid in enumerate(("first", "second")):
+        small.client.sent[:] = []
+        small.sources.runs.put(shown(wrong, 10 + i, uid=uid))
+        small.turn()
+        written = [
+            body for _, path, body in small.client.sent if path.endswith("/runs/train/status")
+        ]
+        assert [body["status"]["phase"] for body in written] == ["Refused"], uid
+
+
+def test_a_second_binding_does_not_take_the_namespace(small: Small) -> None:
+    small.add("team-a")
+    (first,) = small.sources.bindings.all().values()
+    second = made("OwnerBinding", "a-typo", {"namespace": "team-a", "owner": "team-z"})
+    for document, day in ((first, "01"), (second, "02")):
+        stamp = f"2026-01-{day}T00:00:00Z"
+        small.sources.bindings.put(shown(document, 20, creationTimestamp=stamp))
+    small.turn()
+    assert small.front.bound["team-a"]["spec"]["owner"] == "team-a"

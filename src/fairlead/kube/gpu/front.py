@@ -48,7 +48,8 @@ class Acceptance:
     accepted: bool
     reason: str
     message: str
-    generation: int
+    version: tuple[str, int]
+    """Uid and generation: one that is made again under its name is another object."""
 
 
 class FrontEnd:
@@ -179,7 +180,8 @@ class FrontEnd:
         """A binding holds for the namespace that it was made for, and not for one that was made
         under the same name afterwards. Returns whether every binding shows it."""
         self.bound, shown = {}, True
-        for key, binding in sorted(self._sources.bindings.all().items()):
+        bindings = self._sources.bindings.all().items()
+        for key, binding in sorted(bindings, key=_oldest_first):
             name = binding["spec"]["namespace"]
             namespace = self._sources.namespaces.get(Key("", name))
             known = binding.get("status", {}).get("namespaceUID")
@@ -248,17 +250,15 @@ class FrontEnd:
         try:
             owner = self._apply(kind, key, name, document)
         except BadInput as error:
-            verdict = Acceptance(False, "Invalid", str(error)[:TEXT_MAX], meta["generation"])
+            verdict = Acceptance(False, "Invalid", str(error)[:TEXT_MAX], version)
         except Denied as denied:
-            verdict = Acceptance(
-                False, denied.reason, denied.message[:TEXT_MAX], meta["generation"]
-            )
+            verdict = Acceptance(False, denied.reason, denied.message[:TEXT_MAX], version)
         except MISREAD as error:
             # One object that we misread must not keep the others waiting.
-            verdict = Acceptance(False, "Unreadable", repr(error)[:TEXT_MAX], meta["generation"])
+            verdict = Acceptance(False, "Unreadable", repr(error)[:TEXT_MAX], version)
         else:
             message = f"submitted for owner {owner!r}" if owner else "in the ledger"
-            verdict = Acceptance(True, "Accepted", message, meta["generation"])
+            verdict = Acceptance(True, "Accepted", message, version)
         self.verdicts[kind, key] = verdict
         self._judged.add((kind, key))
         self._done[kind, key] = version
@@ -375,9 +375,18 @@ class FrontEnd:
         try:
             self._plane.objects.delete(kind, name, author=ADMIN)
         except Denied as denied:
-            self._say(f"{kind} {name} stays for now: {denied.message}")
+            if self._failing.get(name) != denied.message:  # tried in every turn
+                self._failing[name] = denied.message
+                self._say(f"{kind} {name} stays for now: {denied.message}")
             return False
+        self._failing.pop(name, None)
         return True
+
+
+def _oldest_first(item: tuple[Key, Document]) -> tuple[str, Key]:
+    """A second binding of a namespace does not take it from the first."""
+    key, document = item
+    return document["metadata"].get("creationTimestamp", ""), key
 
 
 # -- documents ------------------------------------------------------------------------------------
