@@ -101,7 +101,9 @@ def test_a_tenant_sees_its_own_and_nothing_else(world: World, tmp_path: Path) ->
         other = ben.runs("sponsors", "--owner", "team-a", "--flavor", "H100", code=1)
         assert "query.owner: must be the namespace's owner, 'team-b'" in other.err
         for name in ("secret-a", "team-a.secret-a"):
-            assert "there is no Run" in ben.runs("explain", f"run/{name}", code=2).err
+            unknown = ben.runs("explain", f"run/{name}", code=2).err
+            assert "there is no Run" in unknown
+            assert "(see `kubectl fairlead get runs`)" in unknown
         assert "another owner's" in ben.runs("explain", "budget/team-a", code=1).err
         scope = ("--scope", "flavor=H100", "--gpus", "1")
         assert "only in the admin namespace" in ben.runs("resolve", *scope, code=1).err

@@ -22,7 +22,7 @@ from fairlead.cli.audit.checkpoints import HEADERS, check_reply, read_headers
 from fairlead.cli.input import MANIFEST_PATH, Source
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import dry_run_option, output_option, server_option
-from fairlead.cli.table import Output, waiting
+from fairlead.cli.table import Output, as_called, waiting
 from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
@@ -167,7 +167,7 @@ class Client:
                 raise
             items = self.get(f"/v1/objects/{kind}")["items"]
             similar = get_close_matches(name, [item["metadata"]["name"] for item in items], n=1)
-            hint = f" (see `fairlead get {kind.lower()}s`)"
+            hint = as_called(f" (see `fairlead get {kind.lower()}s`)")
             if similar:
                 hint = f"; did you mean {similar[0]!r}?"
             raise error.saying(error.message + hint) from None

@@ -30,6 +30,14 @@ class Column(NamedTuple):
 Described = str | tuple[str, Callable[[Any], object]] | Column
 
 
+def as_called(text: str) -> str:
+    """A text that names commands, as they are called here: `kubectl runs` has names of its own."""
+    ctx = click.get_current_context(silent=True)
+    program = None if ctx is None else ctx.find_root().command
+    spell = getattr(program, "as_called", None)
+    return text if spell is None else str(spell(text))
+
+
 def columns(*described: Described, wide: Sequence[Described] = ()) -> list[Column]:
     """Columns from `"owner LENT=lent_gpus START@start"` or `("GPUS", function)`.
 

@@ -10,7 +10,7 @@ from fairlead.cli.gpu.render import print_cut, print_plan, print_preview, print_
 from fairlead.cli.input import BadFile, read_manifests
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import file_option
-from fairlead.cli.table import Output, cell, moment, show
+from fairlead.cli.table import Output, as_called, cell, moment, show
 
 
 @click.command("plan")
@@ -91,9 +91,10 @@ def _explain_run(name: str, reply: dict[str, Any]) -> None:
     if pending and forecast is not None and status["refusal"] is None:
         print_room(forecast, "  ")
         if forecast["deficitGPUs"]:
-            click.echo(f"  preemption preview: fairlead resolve --run {name} --dry-run")
+            preview = f"  preemption preview: fairlead resolve --run {name} --dry-run"
+            click.echo(as_called(preview))
     if status["phase"] == "Reserved":
-        click.echo(f"  reserved: fairlead explain reservation/{status['reservation']}")
+        click.echo(as_called(f"  reserved: fairlead explain reservation/{status['reservation']}"))
     _print_leases(reply["leases"])
 
 

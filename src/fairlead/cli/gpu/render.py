@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Client, ServerError, segment
-from fairlead.cli.table import cell, columns, moment, print_table
+from fairlead.cli.table import as_called, cell, columns, moment, print_table
 from fairlead.schema.gpu import no_room
 
 VERIFY = "python3 verify/fairlead_verify.py"
@@ -177,14 +177,15 @@ def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> N
         f"{indent}preempted by outcome {number}, {how}; {cut['deficitGPUs']} GPUs were missing "
         f"({cut['label']})"
     )
-    click.echo(f"{indent}{_check(number)}")
+    click.echo(as_called(f"{indent}{_check(number)}"))
     if status["preempting"] is not None:
         until = moment(status["graceEnds"])
         click.echo(f"{indent}now: it is being preempted and has until {until} to checkpoint")
     elif status["phase"] in ("Pending", "Reserved"):
+        reserve = as_called(f"`fairlead reserve {name} --at TIME`")
         click.echo(
             f"{indent}now: it is pending and starts once enough devices are free; "
-            f"`fairlead reserve {name} --at TIME` reserves a start"
+            f"{reserve} reserves a start"
         )
     elif status["phase"] == "Shrunk":
         total = run["spec"]["totalGPUs"]
@@ -194,9 +195,8 @@ def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> N
         )
     if cut["label"] == "operator-trusted":
         owner = cell(run["spec"]["owner"])
-        click.echo(
-            f"{indent}next time: `fairlead audit nonce {owner}` adds your entropy to the lottery"
-        )
+        nonce = as_called(f"`fairlead audit nonce {owner}`")
+        click.echo(f"{indent}next time: {nonce} adds your entropy to the lottery")
 
 
 def _check(number: int) -> str:

@@ -39,7 +39,7 @@ def for_cluster(command: click.Command, group: type["Plugin"]) -> click.Command:
     if asks or own:
         kept = [param for param in command.params if param.name != "server"]
         made.params = [*kept, *options()]
-        made.help = _NAMED.sub(group.spell, command.help or "")
+        made.help = group.as_called(command.help or "")
     return made
 
 
@@ -57,8 +57,13 @@ class Plugin(Main):
         return None if command is None else for_cluster(command, type(self))
 
     @classmethod
+    def as_called(cls, text: str) -> str:
+        """A text with its commands as they are called here."""
+        return _NAMED.sub(cls.spell, text)
+
+    @classmethod
     def spell(cls, named: "re.Match[str]") -> str:
-        """A command in a help text, as it is called here."""
+        """A command in a text, as it is called here."""
         word = named[1]
         program = cls.program if word in cls.MODULES else Plugin.program
         return f"{program if word in Plugin.MODULES else 'fairlead'} {word}"
