@@ -14,8 +14,8 @@ from fairlead.schema.border import BadInput, check_shape
 
 BYTES_MAX = 256 * 1024
 DEPTH_MAX = 50
-DEVICES = "nvidia.com/"
-"""Resources of this domain are devices, whole or in parts."""
+DEVICES = ("nvidia.com/", "deviceclass.resource.kubernetes.io/")
+"""Resources of these domains are devices, whole or in parts, by name or by DeviceClass."""
 _Texts = dict[str, str]
 
 

@@ -1,0 +1,77 @@
+"""What a tenant can write on its own objects, and a node on its pods: nothing of it may stop the
+controller, slow it down for others, or get devices that no lease names."""
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from fairlead.kube.client import MISREAD, Document
+from fairlead.kube.cpu import pods as cpu_pods
+from fairlead.kube.gpu.ranks import ended_ms, lost_ranks, read_pod
+from fairlead.kube.gpu.template import read_template
+from fairlead.schema.border import BadInput
+
+INFINITE = '{"decision": "n/1", "first": false, "unseen": {"app": 1e999}}'
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("text", [INFINITE, DEEP], ids=["infinite", "deep"])
+def test_marks_that_a_user_wrote_count_as_none(text: str) -> None:
+    """They are JSON in annotations: a number or a depth that Python does not take, too."""
+    marks = {cpu_pods.RESIZE: text, cpu_pods.ORIGINAL: text}
+    pod = {"metadata": {"annotations": marks}, "spec": {"containers": [{"name": "app"}]}}
+    assert cpu_pods.last_resize(pod) is None
+    assert cpu_pods.originals(pod) is None
+
+
+@pytest.mark.parametrize("error", [OverflowError, RecursionError])
+def test_what_cannot_be_read_is_misread(error: type[Exception]) -> None:
+    """Numbers and depths included: each reader catches it for one object, else the process ends."""
+    assert issubclass(error, MISREAD)
+
+
+def rank_pod(rank: int, ranks: str, **annotations: str) -> Document:
+    named = {"fairlead.dev/job": "team-a.train.1.1", "fairlead.dev/ranks": ranks, **annotations}
+    labels = {"fairlead.dev/run": "train", "fairlead.dev/rank": str(rank)}
+    meta = {"name": f"train-{rank}", "namespace": "team-a", "labels": labels, "annotations": named}
+    return {"metadata": meta, "spec": {}}
+
+
+def test_a_pod_that_claims_a_million_ranks_costs_no_more_than_another() -> None:
+    """Its annotation is its user's to write, and every pod is read in every turn."""
+    tracemalloc.start()
+    pods = [read_pod(rank_pod(0, "999999")), read_pod(rank_pod(1, "3"))]
+    known = [pod for pod in pods if pod is not None]
+    assert lost_ranks(known) == {2}
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(known) == 2
+    assert peak < 1_000_000
+    assert read_pod(rank_pod(3, "3")) is None
+
+
+def test_a_time_that_python_has_not_is_no_time() -> None:
+    """Go's years begin with 0."""
+    state = {"terminated": {"exitCode": 0, "finishedAt": "0000-01-01T00:00:00Z"}}
+    assert ended_ms({"status": {"containerStatuses": [{"state": state}]}}) is None
+
+
+@pytest.mark.parametrize("part", ["limits", "requests"])
+@pytest.mark.parametrize(
+    "name", ["nvidia.com/mig-1g.5gb", "deviceclass.resource.kubernetes.io/gpu"]
+)
+def test_a_template_has_no_other_name_for_a_device(name: str, part: str) -> None:
+    """The policy lets the controller's pods pass: what the template may name is decided here."""
+    container: dict[str, Any] = {"name": "a", "image": "i", "resources": {part: {name: "8"}}}
+    with pytest.raises(BadInput, match="resources"):
+        read_template({"spec": {"containers": [container]}})
+
+
+def test_json_of_marks_is_read_back() -> None:
+    """The readers above refuse what is not ours, and take what is."""
+    row = cpu_pods.PodResize("n/1", {"app": 100}, False)
+    pod = {"metadata": {"annotations": {cpu_pods.RESIZE: row.text()}}}
+    assert cpu_pods.last_resize(pod) == row
+    assert json.loads(row.text())["unseen"] == {"app": 100}
