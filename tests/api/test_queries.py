@@ -64,7 +64,8 @@ def test_names_are_those_of_the_namespace(service: Service) -> None:
 
 
 def test_a_tenant_who_lost_devices_reads_no_name_of_who_got_them() -> None:
-    """After an outcome for another owner's reservation: in no answer to any request of the table."""
+    """After an outcome for another owner's reservation: in no answer to any request of the table
+    that is open to tenants."""
     world = world_of(teams="xy")
     world.apply(run("team-x.mine", "x", 4), run("team-y.theirs", "y", 4))
     world.turn()

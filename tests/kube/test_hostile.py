@@ -3,15 +3,24 @@ controller, slow it down for others, or get devices that no lease names."""
 
 import json
 import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead.kube.client import MISREAD, Document
+from fairlead.kube.controller import ClusterController
 from fairlead.kube.cpu import pods as cpu_pods
+from fairlead.kube.election import Election
 from fairlead.kube.gpu.ranks import ended_ms, lost_ranks, read_pod
 from fairlead.kube.gpu.template import read_template
+from fairlead.kube.queries import Queries, QueryAnswer
+from fairlead.kube.traffic.follow import GroupFollower
+from fairlead.kube.watch import GONE_MAX
 from fairlead.schema.border import BadInput
+from fairlead.schema.traffic_agent import read_traffic_document
+from tests.kube.small import Server
 
 INFINITE = '{"decision": "n/1", "first": false, "unseen": {"app": 1e999}}'
 DEEP = "[" * 100_000
@@ -75,3 +84,48 @@ def test_json_of_marks_is_read_back() -> None:
     pod = {"metadata": {"annotations": {cpu_pods.RESIZE: row.text()}}}
     assert cpu_pods.last_resize(pod) == row
     assert json.loads(row.text())["unseen"] == {"app": 100}
+
+
+def event(type: str, number: int) -> Document:
+    meta = {"name": f"q-{number}", "namespace": "a", "uid": f"u-{number}"}
+    return {"type": type, "object": {"metadata": {**meta, "resourceVersion": str(10 + number)}}}
+
+
+class Busy(Server):
+    """A server whose objects come and go."""
+
+    def watch(self, path: str, version: str, **query: str) -> Iterator[Document]:
+        for number in range(0, 2 * 3 * GONE_MAX, 2):
+            yield event("ADDED", number)
+            gone = event("DELETED", number)
+            gone["object"]["metadata"]["resourceVersion"] = str(11 + number)
+            yield gone
+
+
+@pytest.mark.parametrize("kind", ["Query", "GPULease", "EndpointSlice"])
+def test_what_comes_and_goes_leaves_nothing_in_memory(kind: str) -> None:
+    """Names are new each time: one Query for each request, one GPULease for each start."""
+    server = Busy()
+    source = {
+        "Query": lambda: Queries(
+            server, lambda: None, answer=lambda _: QueryAnswer(200, ""), owner_of=lambda _: "a"
+        ).sources()[0],
+        "GPULease": lambda: (
+            ClusterController(
+                server,
+                Election(server, "me", namespace="n"),
+                lambda _: pytest.fail("leads"),
+                lambda: 0,
+            ).sources.leases
+        ),
+        "EndpointSlice": lambda: (
+            GroupFollower(
+                server, read_traffic_document(b"{plane: ebpf, kube: {}}", {}), "n", Path("kept")
+            ).slices
+        ),
+    }[kind]()
+    source._watch("1")
+    source.take_keys()
+    assert source.take_gone() == {}
+    assert len(source._deleted) <= GONE_MAX
+    server.close()

@@ -64,14 +64,14 @@ class ClusterController:
             for kind in WATCHED
         }
         self.sources = Sources(
-            nodes=Mirrored(client, "/api/v1/nodes", wake),
+            nodes=Mirrored(client, "/api/v1/nodes", wake, gone=True),
             namespaces=Mirrored(client, "/api/v1/namespaces", wake),
             bindings=made["OwnerBinding"],
             budgets=made["Budget"],
             runs=made["Run"],
             reservations=made["Reservation"],
             leases=made["GPULease"],
-            pods=Mirrored(client, PODS, wake, selector=RUN),
+            pods=Mirrored(client, PODS, wake, selector=RUN, gone=True),
         )
         self._parts = [make(client, wake) for make in parts]
         self._front: FrontEnd | None = None

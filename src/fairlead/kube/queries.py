@@ -61,7 +61,7 @@ class Queries:
     ) -> None:
         self._client, self._answer, self._owner_of = client, answer, owner_of
         self._admin_namespace, self._clock_s = admin_namespace, clock_s
-        self._source = Mirrored(client, KINDS["Query"].path(), wake)
+        self._source = Mirrored(client, KINDS["Query"].path(), wake, packed=True)
         self._seen_s: dict[Key, float] = {}
         self._waiting: set[Key] = set()
         self._answers: dict[tuple[Key, str], QueryAnswer] = {}
