@@ -2,7 +2,7 @@
 
 `python -m tests.install_components` is quiet and quick where all is there; where it cannot install
 it says what is missing and exits 0, because the tests name what they had to leave out themselves.
-Under FAIRLEAD_STRICT=1 it also builds the programs of a Kubernetes cluster, once.
+Under FAIRLEAD_STRICT=1 it also builds the programs of a Kubernetes cluster, and our image, once.
 """
 
 import os
@@ -17,6 +17,7 @@ from fairlead.ports.faults import Fault
 from tests.api.browser import missing_chromium
 from tests.dataplane.ebpf.places import missing_ebpf_packages
 from tests.kube.container_image import PACKAGES as IMAGE_PACKAGES
+from tests.kube.container_image import build as build_image
 from tests.kube.container_image import missing_image
 from tests.kube.real_nodes import missing_busybox
 from tests.ledger.postgres_server import missing_postgres
@@ -44,9 +45,14 @@ def _missing_program(name: str) -> str | None:
 
 def main() -> int:
     """Install what is missing, as far as this user on this machine can."""
-    if os.environ.get("FAIRLEAD_STRICT") == "1":
+    strict = os.environ.get("FAIRLEAD_STRICT") == "1"
+    if strict:
         _build_kubernetes()
-    return _install_packages()
+    done = _install_packages()
+    if strict and missing_image() is None:
+        print("building the image of deploy/Dockerfile", flush=True)
+        build_image()
+    return done
 
 
 def _build_kubernetes() -> None:

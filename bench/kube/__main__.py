@@ -33,12 +33,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10_000, help="of --scale")
     parser.add_argument("--limit", type=float, default=1200, help="seconds for --scale, --pods")
     parser.add_argument("--results", type=Path, help="where to write")
+    parser.add_argument("--note", action="append", default=[], help="what a reader has to know")
     parser.add_argument("--add", action="store_true", help="add to the stored results")
     options = parser.parse_args()
     before_others(os.getpid())
     sizes = options.workloads or [FULL]
     where = options.results or results_folder(quick=FULL not in sizes)
     document = _stored(where) if options.add or options.scale else _empty()
+    document.setdefault("notes", []).extend(options.note)
     if options.scale:
         document["scale"] = scale.measure(options.nodes, options.runs, options.limit)
         write_report(document, where)
@@ -46,16 +48,17 @@ def main() -> None:
     for size in sizes:
         load = Load.of(size)
         scenario = f"{load.workloads} workloads"
-        if scenario not in document["scenarios"]:
+        if scenario not in document["scenarios"] and options.arms:
             document["scenarios"].append(scenario)
         for repetition in range(options.repetitions):
-            for arm in options.arms.split(","):
+            for arm in filter(None, options.arms.split(",")):
                 print(f"{scenario}, {arm}, repetition {repetition + 1}", flush=True)
                 line = _measured(arm, load)
                 curve = line.pop("curve")
                 document["runs"].append({"scenario": scenario, "arm": arm, **line})
                 document["series"].setdefault(f"{scenario}/{arm}", curve)
                 write_report(document, where)
+    write_report(document, where)
     if options.pods:
         document["pods"] = scale.measure(16, options.pods, options.limit)
         write_report(document, where)

@@ -232,10 +232,10 @@ def await_ready(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> 
         time.sleep(0.05)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes], within_s: float = 20) -> None:
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(20)
+        process.wait(within_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

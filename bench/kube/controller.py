@@ -48,8 +48,11 @@ class TimedExecutor:
 
     resume = pause
 
-    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
+    def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         """There is no process."""
+
+    def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
+        return False
 
     def poll(self) -> list[Exit]:
         now = now_ms()

@@ -38,6 +38,7 @@ def _text(figures: Figures, document: Line) -> str:
     lines += [
         f"Machine: {machine['cpus']} CPUs, shared with other work, Python {machine['python']}. "
         "Medians; in brackets the spread over the repetitions.",
+        *(f"\n{note}" for note in document.get("notes", ())),
         "",
         *verdict_lines(document["verdicts"], "arm"),
     ]
@@ -120,10 +121,15 @@ def _said(value: Any) -> str:
 
 
 def _draw(document: Line, where: Path) -> None:
-    scenario = document["scenarios"][0]
     colours = {"kueue": "#D55E00", "fairlead": "#0072B2"}
-    figure, axes = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
     for axis, pair in zip(axes, PAIRS, strict=True):
+        there = [
+            name for name in document["scenarios"] if f"{name}/{pair[0]}" in document["series"]
+        ]
+        if not there:
+            continue
+        scenario = there[0]
         for arm in pair:
             name = f"{scenario}/{arm}"
             if name not in document["series"]:
@@ -132,9 +138,9 @@ def _draw(document: Line, where: Path) -> None:
             axis.plot(curve["s"], curve["created"], color=colour, linestyle=":", linewidth=1)
             axis.plot(curve["s"], curve["admitted"], color=colour, label=f"{LABELS[arm]}: admitted")
             axis.plot(curve["s"], curve["finished"], color=colour, linestyle="--", linewidth=1)
-        axis.set(xlabel="s", ylabel="workloads", title="; ".join(LABELS[arm] for arm in pair))
+        axis.set(xlabel="s", ylabel="workloads", title=scenario)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8.5)
-    figure.supxlabel(f"{scenario}; dotted: created, dashed: finished", fontsize=9)
+    figure.supxlabel("dotted: created, dashed: finished", fontsize=9)
     figure.savefig(where / "kube.png", dpi=110)
     plt.close(figure)

@@ -212,9 +212,10 @@ def test_growth_and_a_lost_node_are_cited() -> None:
     assert [(act, entry.kind) for act, entry in cited] == [
         ("resize", "gpu.resolve.commit"),
         ("resize", "run.grown"),
-        ("stop", "run.phase"),
+        ("stop", "run.cut"),
     ]
-    assert cited[-1][1].body["reason"] == "NodeFailed"
+    lost = cited[-1][1].body
+    assert (lost["reason"], lost["outcome"], lost["preempts"]) == ("NodeFailed", None, True)
 
 
 def lottery_world() -> Any:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from fairlead.kube.dev.assets import Programs
+from fairlead.kube.kinds import KINDS
 from tests.kube import charts
 from tests.kube.charts import BASE, CHART, NAMESPACE, ROOT
 from tests.kube.world import made
@@ -37,6 +39,32 @@ def test_the_base_is_derived_from_the_chart(programs: Programs) -> None:
     objects = {(row["kind"], row["metadata"]["name"]) for row in yaml.safe_load_all(built)}
     expected = {(row["kind"], row["metadata"]["name"]) for row in charts.rendered(programs)}
     assert objects == expected | {("Namespace", NAMESPACE)}
+
+
+def test_an_overlay_of_the_base_names_the_image(programs: Programs, tmp_path: Path) -> None:
+    image = {"name": "fairlead", "newName": "mine", "newTag": "1"}
+    where = os.path.relpath(BASE, tmp_path)
+    overlay = {"resources": [where], "images": [image]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    rows = list(yaml.safe_load_all(charts.run(programs, "kustomize", "build", str(tmp_path))))
+    spec = find(rows, "Deployment", "fairlead-controller")["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == "mine:1"
+
+
+def test_the_policy_covers_every_kind(programs: Programs) -> None:
+    """What only we write is refused to others, and so is what we add to what people write."""
+    rows = charts.rendered(programs, admissionPolicy_enabled=True)
+    kind = "ValidatingAdmissionPolicy"
+
+    def covered(name: str) -> set[str]:
+        rules = find(rows, kind, name)["spec"]["matchConstraints"]["resourceRules"]
+        ours = [rule for rule in rules if rule["apiGroups"] == ["fairlead.dev"]]
+        return {resource for rule in ours for resource in rule["resources"]}
+
+    shown = covered("fairlead-objects") | covered("fairlead-allocations")
+    assert shown - {"*/status"} == {made.plural for made in KINDS.values() if not made.written}
+    written = {made.plural for made in KINDS.values() if made.written}
+    assert covered("fairlead-fields") == written - {"queries"}  # they live for a minute
 
 
 def test_helm_finds_no_fault_in_the_chart(programs: Programs) -> None:

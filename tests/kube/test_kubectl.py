@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.kube.plugins import Person, tenant
 from tests.kube.world import World, made, node, plane_of, run, team, until
 
+# Many commands, each a process of its own: on a busy machine they take minutes.
+pytestmark = pytest.mark.timeout(900)
 LENDING = {"allow": True, "to": ["team-b"]}
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.cpu.pods import GOVERNED, ORIGINAL, limits
 from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.kinds import KINDS
 from tests.kube import charts
 from tests.kube.world import Document, World, made, node, run, team, until
 
@@ -51,7 +53,8 @@ class Kubectl:
 def guarded(deployed: charts.Deployed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """With the policy in force, and a tenant who may do anything in its namespace."""
     folder, cluster = tmp_path_factory.mktemp("guarded"), deployed.cluster
-    charts.install(cluster, controller_replicas=0, admissionPolicy_enabled=True, cpu_enabled=True)
+    values = {"controller_replicas": 0, "cpu_enabled": True, "traffic_enabled": True}
+    charts.install(cluster, admissionPolicy_enabled=True, **values)
     world = World(cluster, folder)
     world.apply(*team(TENANT), node("n1"), node("n2"))
     cluster.kubectl("-n", TENANT, "create", "serviceaccount", "tenant")
@@ -62,7 +65,7 @@ def guarded(deployed: charts.Deployed, tmp_path_factory: pytest.TempPathFactory)
     for document in (probe, labelled("probe"), lease("probe")):
         until(lambda d=document: tenant("create", *flags, given=d), "the policy is in force")
     yield world
-    charts.install(cluster, controller_replicas=0, admissionPolicy_enabled=False)
+    charts.install(cluster, **values)
     admin = Kubectl(cluster, cluster.kubeconfig, "default")
     until(lambda: admin("create", *flags, given=probe) is None, "the policy is gone")
     world.clean()
@@ -336,8 +339,8 @@ def test_a_node_agent_writes_about_its_own_node(guarded: World, tmp_path: Path) 
 
     def agent() -> str | None:
         rows = cluster.get(where)["items"]
-        on = [row["metadata"]["name"] for row in rows if row["spec"].get("nodeName") == "n1"]
-        return on[0] if on else None
+        there = [row["metadata"]["name"] for row in rows if row["spec"].get("nodeName") == "n1"]
+        return next((name for name in there if name.startswith("fairlead-node-")), None)
 
     name = until(agent, "the agent of n1 is there")
     bound = ("--bound-object-kind=Pod", f"--bound-object-name={name}")
@@ -352,6 +355,22 @@ def test_a_node_agent_writes_about_its_own_node(guarded: World, tmp_path: Path) 
     assert "spec.node must be the node" in str(said)
     # Nor does it get further than that.
     assert "forbidden" in str(node_agent.create(pod("gpu", container(limits=GPU))))
+
+
+def test_a_traffic_agent_writes_the_status_of_route_groups_only(
+    guarded: World, tmp_path: Path
+) -> None:
+    cluster = guarded.cluster
+    config = charts.account(cluster, charts.NAMESPACE, "fairlead-traffic", tmp_path)
+    admin = Kubectl(cluster, cluster.kubeconfig, "default")
+    spec = {"service": {"name": "web", "port": 80}, "dataplane": "ebpf"}
+    assert admin.create(made("RouteGroup", "web", spec)) is None
+    status = {"status": {"agents": {}}}
+    path = KINDS["RouteGroup"].path("default", "web", "status")
+    assert KubeClient(connection(config)).patch(path, status)["status"] == status["status"]
+    said = admin.patch("routegroup/web", {"status": {"x": "y"}}, "--subresource=status")
+    assert "the controller writes this" in str(said)
+    assert admin("delete", "routegroup", "web") is None
 
 
 def test_a_device_class_gives_devices_no_other_name(guarded: World) -> None:

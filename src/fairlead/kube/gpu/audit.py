@@ -132,7 +132,7 @@ class Auditor:
         if why is not None:
             yield Mismatch(NOT_MADE, f"its pods cannot be made: {why}")
             return
-        if pods:
+        if pods or not self._executor.wants(job):
             self._absent_ms.pop(job, None)
             return
         since_ms = self._absent_ms.setdefault(job, now_ms)

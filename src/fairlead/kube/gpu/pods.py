@@ -195,6 +195,11 @@ class PodExecutor:
 
     # -- what became of them ----------------------------------------------------------------------
 
+    def wants(self, job: str) -> bool:
+        """Whether the pods of a job are to be there."""
+        with self._lock:
+            return job in self._targets
+
     def troubles(self) -> dict[str, str]:
         """Why pods of a job could not be made when that was last tried, by job."""
         with self._lock:
