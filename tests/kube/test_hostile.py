@@ -20,7 +20,8 @@ from fairlead.kube.traffic.follow import GroupFollower
 from fairlead.kube.watch import GONE_MAX
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_agent import read_traffic_document
-from tests.kube.small import Server
+from tests.kube.small import Server, Small, put
+from tests.kube.world import node, run
 
 INFINITE = '{"decision": "n/1", "first": false, "unseen": {"app": 1e999}}'
 DEEP = "[" * 100_000
@@ -128,4 +129,41 @@ def test_what_comes_and_goes_leaves_nothing_in_memory(kind: str) -> None:
     source.take_keys()
     assert source.take_gone() == {}
     assert len(source._deleted) <= GONE_MAX
+    server.close()
+
+
+def test_a_run_does_not_keep_its_devices_for_weeks_after_it_was_preempted(small: Small) -> None:
+    """They are free when its pods are gone: how long that takes is not the tenant's alone."""
+    named = {"long": {"checkpointGrace": "366d"}, "short": {"checkpointGrace": "1d"}}
+    small.add("team-a", *(run(name, 1, **spec) for name, spec in named.items()))
+    put(small.sources.nodes, node("n1"))
+    small.turn()
+    verdicts = {key.name: row for (kind, key), row in small.front.verdicts.items() if kind == "Run"}
+    assert verdicts["short"].accepted
+    assert not verdicts["long"].accepted
+    assert "spec.checkpointGrace: must be at most 1d" in verdicts["long"].message
+    spec = {"containers": [{"name": "a"}], "terminationGracePeriodSeconds": 86_401}
+    with pytest.raises(BadInput, match="terminationGracePeriodSeconds"):
+        read_template({"spec": spec})
+    read_template({"spec": {**spec, "terminationGracePeriodSeconds": 86_400}})
+
+
+def test_a_part_that_misreads_something_keeps_no_other_from_its_turn() -> None:
+    """What one part of the controller cannot read ends neither the process nor the turn."""
+    said: list[str] = []
+    server = Server()
+    made = ClusterController(
+        server,
+        Election(server, "me", namespace="n"),
+        lambda _: pytest.fail("leads"),
+        lambda: 0,
+        say=said.append,
+    )
+
+    def misreads() -> None:
+        raise KeyError("spec")
+
+    assert not made._try(misreads)
+    assert made.failures == 1
+    assert "KeyError('spec')" in said[0]
     server.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fairlead.engine.gpu import ControlPlane
-from fairlead.kube.client import KubeClient
+from fairlead.kube.client import MISREAD, KubeClient
 from fairlead.kube.election import Election
 from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.build import RunObject
@@ -161,6 +161,11 @@ class ClusterController:
         except Fault as fault:
             self.failures += 1
             self._say(f"is retried: {fault}")
+            return False
+        except MISREAD as error:
+            # An object that no reader was ready for: all would wait for a process that ends of it.
+            self.failures += 1
+            self._say(f"is retried: misread: {error!r}")
             return False
         return True
 
