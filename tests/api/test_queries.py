@@ -8,6 +8,7 @@ from fairlead.api.access import Access
 from fairlead.api.queries import ELSEWHERE, ENDPOINTS, RULES, Ask, Asker, answer
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, ControlPlane
+from tests.engine.gpu.resolving import outcomes, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, FakeExecutor, budget, node, run
 from tests.ledger.memory import MemoryLedger
 
@@ -60,3 +61,36 @@ def test_names_are_those_of_the_namespace(service: Service) -> None:
     rows = json.loads(answer(service, TENANT, Ask("GET", "/v1/leases", {})).body)
     assert [row["owner"] for row in rows] == ["a"] * len(rows)
     assert answer(service, TENANT, Ask("GET", "/v1/nothing", {})).code == 404
+
+
+def test_a_tenant_who_lost_devices_reads_no_name_of_who_got_them() -> None:
+    """After an outcome for another owner's reservation: in no answer to any request of the table
+    that is open to tenants."""
+    world = world_of(teams="xy")
+    world.apply(run("team-x.mine", "x", 4), run("team-y.theirs", "y", 4))
+    world.turn()
+    reserve(world, run("team-y.hidden", "y", 4))
+    for _ in range(5):
+        world.turn(0.01)
+    (lost,) = outcomes(world)
+    assert world.status("Run", "team-x.mine")["phase"] == "Pending"
+    reserve(world, run("team-x.next", "x", 8), hours=24)
+    world.turn(0.01)
+    access = Access(world.ledger, lambda: START)
+    service = Service(world.plane, world.ledger, access, lambda *_: [], lambda: world.now_ms)
+    asker = Asker(Author("kubernetes:team-x", frozenset({"x"})), "team-x")
+    queries = {"/v1/sponsors": {"owner": "x", "flavor": "H100"}}
+    queries |= {"/v1/consistency": {"old": "1", "new": "2"}}
+    answered = set()
+    for route in RULES:
+        method, path = route.split()
+        for kind, name in (("Run", "mine"), ("Reservation", "next-slot"), ("Budget", "x")):
+            named = path.format(kind=kind, name=name, verb="nominate", seq=lost.seq, owner="x")
+            query = queries.get(path, {})
+            plan = run("planned", "x", 8) if "plan" in path else {"nonce": "00"}
+            body = json.dumps(plan) if method in ("POST", "PUT") and "actions" not in path else ""
+            result = answer(service, asker, Ask(method, named, query, body))
+            answered |= {route} if result.code == 200 else set()
+            for secret in (b"team-y", b"hidden", b"theirs", b'"y"'):
+                assert secret not in result.body, (route, kind, result.body)
+    assert RULES.keys() - answered == set()

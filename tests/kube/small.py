@@ -63,7 +63,9 @@ class Small:
 
     def __init__(self) -> None:
         self.client, self.said = Server(), list[str]()
-        self.sources = Sources(*(Mirrored(self.client, "/", lambda: None) for _ in range(8)))
+        self.sources = Sources(
+            *(Mirrored(self.client, "/", lambda: None, gone=True) for _ in range(8))
+        )
         self.now_ms = START
         self.executor = PodExecutor(self.client, self.sources, self.find_run, lambda: self.now_ms)
         self.plane = ControlPlane(MemoryLedger(time_ms=START), self.executor, lambda: self.now_ms)

@@ -117,6 +117,35 @@ def test_a_lease_without_a_pod_is_told_after_a_while_and_nothing_else(small: Sma
     ]
 
 
+@pytest.mark.parametrize("mark", ["job", "run"])
+def test_gpus_of_a_pod_that_only_bears_our_label_are_those_of_others(
+    small: Small, mark: str
+) -> None:
+    """Its user may change its marks: one that no run's start has made, or that outlives its run."""
+
+    def answer(method: str, path: str, body: Any) -> Document | None:
+        none: Document = {"items": [], "metadata": {"resourceVersion": "1"}}
+        return none if method == "GET" and path.startswith("/api/v1/pods?") else None
+
+    small.client.answer = answer
+    started(small)
+    (pod,) = small.sources.pods.all().values()
+    bound = {**pod, "spec": {**pod["spec"], "nodeName": "n1"}, "status": {"phase": "Running"}}
+    put(small.sources.pods, bound, version=5000)
+    small.auditor._asked_ms = 0
+    small.turn()
+    small.client.close()
+    assert small.auditor.foreign == {}
+    meta = bound["metadata"]
+    if mark == "job":
+        meta = {**meta, "annotations": {**meta["annotations"], "fairlead.dev/job": "mine"}}
+    else:
+        meta = {**meta, "labels": {**meta["labels"], "fairlead.dev/run": "mine"}}
+    put(small.sources.pods, {**bound, "metadata": meta}, version=5001)
+    small.auditor._count_foreign(small.auditor._strangers())
+    assert small.auditor.foreign == {"n1": 2}
+
+
 def test_one_that_was_bound_elsewhere_and_gpus_of_others_are_seen(world: World) -> None:
     """By somebody with the scheduler's rights: the run says so, and the pod is evicted."""
     tainted = node("n1")

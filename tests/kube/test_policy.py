@@ -2,6 +2,7 @@
 namespace: what RBAC allows, the policy refuses."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.kube.client import KubeClient, connection
+from fairlead.kube.client import ApiError, KubeClient
 from fairlead.kube.cpu.pods import GOVERNED, ORIGINAL, limits
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.kinds import KINDS
+from fairlead.kube.kubeconfig import connection
 from tests.kube import charts
 from tests.kube.world import Document, World, made, node, run, team, until
 
@@ -250,6 +252,20 @@ def test_what_a_tenant_changes_is_refused(guarded: World, tmp_path: Path) -> Non
     assert allowed == dict.fromkeys(allowed)
 
 
+def test_the_controller_asks_for_no_other_devices_than_leases_are_of(
+    guarded: World, tmp_path: Path
+) -> None:
+    """A template is a tenant's: what it names in the first container, the controller would ask."""
+    controller = controller_of(guarded, tmp_path)
+    for name in ("nvidia.com/mig-1g.5gb", "deviceclass.resource.kubernetes.io/gpu"):
+        said = controller.create(pod("other", container(limits={name: "1"})))
+        assert "by another name than nvidia.com/gpu" in str(said)
+    said = controller.create(pod("claims", resourceClaims=CLAIM))
+    assert "by another name" in str(said)
+    assert controller.create(pod("leased", container(limits=GPU))) is None
+    assert controller("delete", "pod", "leased", "--wait=false") is None
+
+
 def test_pods_of_kubernetes_controllers_are_held_to_it(guarded: World, tmp_path: Path) -> None:
     """A Job or a Deployment of a tenant launders neither devices nor our fields; others work."""
     tenant = tenant_of(guarded, tmp_path)
@@ -337,22 +353,39 @@ def test_a_node_agent_writes_about_its_own_node(guarded: World, tmp_path: Path) 
     """By the node that its token names; a token that names none writes nothing."""
     cluster, where = guarded.cluster, f"/api/v1/namespaces/{charts.NAMESPACE}/pods"
 
-    def agent() -> str | None:
+    def name_of(node: str) -> str | None:
         rows = cluster.get(where)["items"]
-        there = [row["metadata"]["name"] for row in rows if row["spec"].get("nodeName") == "n1"]
+        there = [row["metadata"]["name"] for row in rows if row["spec"].get("nodeName") == node]
         return next((name for name in there if name.startswith("fairlead-node-")), None)
 
-    name = until(agent, "the agent of n1 is there")
-    bound = ("--bound-object-kind=Pod", f"--bound-object-name={name}")
     space, account = charts.NAMESPACE, "fairlead-node"
-    config = charts.account(cluster, space, account, tmp_path, *bound)
-    node_agent = Kubectl(cluster, config, "default")
+
+    def agent_of(node: str) -> Kubectl:
+        name = until(lambda: name_of(node), f"the agent of {node} is there")
+        bound = ("--bound-object-kind=Pod", f"--bound-object-name={name}")
+        folder = tmp_path / node
+        folder.mkdir()
+        return Kubectl(cluster, charts.account(cluster, space, account, folder, *bound), "default")
+
+    node_agent = agent_of("n1")
     assert node_agent.create(made("PodAllocation", "mine", allocation("mine", "n1"))) is None
     said = node_agent.create(made("PodAllocation", "other", allocation("other", "n2")))
     assert "spec.node must be the node that the agent runs on" in str(said)
     loose = Kubectl(cluster, charts.account(cluster, space, account, tmp_path), "default")
     said = loose.create(made("PodAllocation", "loose", allocation("loose", "n1")))
     assert "spec.node must be the node" in str(said)
+    # Nor does it take over or remove what another one wrote.
+    neighbour = KubeClient(connection(agent_of("n2").config))
+    path = KINDS["PodAllocation"].path("default", "mine")
+    for patch in ({"node": "n2"}, {"capacityMillicores": 1_000_000_000}):
+        with pytest.raises(ApiError, match=r"spec.node must be the node|node is immutable"):
+            neighbour.patch(path, {"spec": patch})
+    with pytest.raises(ApiError, match=re.escape("spec.node must be the node")):
+        neighbour.delete(path)
+    neighbour.close()
+    own = KubeClient(connection(node_agent.config))
+    assert own.delete(path)
+    own.close()
     # Nor does it get further than that.
     assert "forbidden" in str(node_agent.create(pod("gpu", container(limits=GPU))))
 
@@ -409,6 +442,8 @@ def test_an_admin_restores_cpu_limits_and_the_marks_stay_the_controllers(
     guarded: World, tmp_path: Path
 ) -> None:
     """Break-glass works without a controller: the policy does not stand in its way."""
+    guarded.apply(*team(TENANT))  # it may have been deleted
+    until(lambda: "default" in str(guarded.get("serviceaccounts", namespace=TENANT)), "an account")
     own, now = ({"cpu": f"{limit}m"} for limit in (800, 300))
     document = pod("limited", container(limits=now, requests={"cpu": "50m"}))
     name = document["spec"]["containers"][0]["name"]

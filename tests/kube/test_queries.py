@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.kube.client import ApiError, Document
 from fairlead.kube.kinds import QUERY_BYTES_MAX
-from fairlead.kube.queries import KEEP_S, Queries, QueryAnswer, Question
+from fairlead.kube.queries import KEEP_S, NAMESPACE_MAX, TURN_MAX, Queries, QueryAnswer, Question
 from tests.kube.small import Server, put
 from tests.kube.world import made
 
@@ -25,7 +25,7 @@ class Desk:
         self.body, self.now_s = "{}", 0.0
         self.client = Server(self.respond)
         self.refuse = False
-        owners = {"team-a": "a"}
+        owners = {"team-a": "a", "team-b": "b"}
         self.queries = Queries(
             self.client,
             lambda: None,
@@ -98,3 +98,25 @@ def test_a_query_is_removed_after_a_while_and_an_answer_is_bounded(desk: Desk) -
     assert [path for method, path, _ in desk.client.sent if method == "DELETE"] == [
         "/apis/fairlead.dev/v1alpha1/namespaces/team-a/queries/large"
     ]
+
+
+def test_one_namespace_does_not_keep_another_waiting(desk: Desk) -> None:
+    """A tenant asks by the thousand; another one is answered in the same turn."""
+    put(desk.source, *(query(f"many-{n:04}") for n in range(10 * TURN_MAX)))
+    desk.queries.turn()
+    desk.now_s = 1.0
+    put(desk.source, query("one", namespace="team-b"), version=2)
+    desk.queries.turn()
+    assert "b" in {asked.owner for asked in desk.asked}
+    assert len(desk.asked) == 2 * NAMESPACE_MAX + 1
+
+
+def test_removing_old_queries_does_not_take_a_turn_for_itself(desk: Desk) -> None:
+    """Each is a request of the controller's own rate, while runs wait."""
+    put(desk.source, *(query(f"many-{n:04}") for n in range(3 * TURN_MAX)))
+    desk.queries.turn()
+    desk.now_s = KEEP_S + 1
+    for turn in (1, 2, 3):
+        desk.queries.turn()
+        deleted = {path for method, path, _ in desk.client.sent if method == "DELETE"}
+        assert len(deleted) == turn * TURN_MAX

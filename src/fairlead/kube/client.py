@@ -43,8 +43,8 @@ WRITERS = 8
 ROOM = 512
 """Writes that wait for them."""
 T = TypeVar("T", bound=Any)
-MISREAD = (LookupError, TypeError, ValueError, AttributeError)
-"""What an object raises that is not as we expect."""
+MISREAD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What an object raises that is not as we expect, numbers and depths included."""
 DEPTH_MAX = 200
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fairlead.engine.gpu import ControlPlane
-from fairlead.kube.client import KubeClient
+from fairlead.kube.client import MISREAD, KubeClient
 from fairlead.kube.election import Election
 from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.build import RunObject
@@ -64,14 +64,14 @@ class ClusterController:
             for kind in WATCHED
         }
         self.sources = Sources(
-            nodes=Mirrored(client, "/api/v1/nodes", wake),
+            nodes=Mirrored(client, "/api/v1/nodes", wake, gone=True),
             namespaces=Mirrored(client, "/api/v1/namespaces", wake),
             bindings=made["OwnerBinding"],
             budgets=made["Budget"],
             runs=made["Run"],
             reservations=made["Reservation"],
             leases=made["GPULease"],
-            pods=Mirrored(client, PODS, wake, selector=RUN),
+            pods=Mirrored(client, PODS, wake, selector=RUN, gone=True),
         )
         self._parts = [make(client, wake) for make in parts]
         self._front: FrontEnd | None = None
@@ -165,6 +165,11 @@ class ClusterController:
         except Fault as fault:
             self.failures += 1
             self._say(f"is retried: {fault}")
+            return False
+        except MISREAD as error:
+            # An object that no reader was ready for: all would wait for a process that ends of it.
+            self.failures += 1
+            self._say(f"is retried: misread: {error!r}")
             return False
         return True
 

@@ -6,7 +6,8 @@ owner, and in the admin namespace for all. docs/decisions/0046 tells why there i
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
@@ -18,7 +19,9 @@ from fairlead.ports.faults import Fault
 KEEP_S = 60.0
 """How long an answer stays where its client does not delete it."""
 TURN_MAX = 50
-"""Queries that are answered in one turn: runs must not wait for readers."""
+"""Queries that are answered, and removed, in one turn: runs must not wait for readers."""
+NAMESPACE_MAX = 10
+"""Of one namespace: others must not wait for its readers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Queries:
     ) -> None:
         self._client, self._answer, self._owner_of = client, answer, owner_of
         self._admin_namespace, self._clock_s = admin_namespace, clock_s
-        self._source = Mirrored(client, KINDS["Query"].path(), wake)
+        self._source = Mirrored(client, KINDS["Query"].path(), wake, packed=True)
         self._seen_s: dict[Key, float] = {}
         self._waiting: set[Key] = set()
         self._answers: dict[tuple[Key, str], QueryAnswer] = {}
@@ -74,22 +77,43 @@ class Queries:
         now_s = self._clock_s()
         for key, document in self._source.take_changed().items():
             if document is None:
-                self._seen_s.pop(key, None)
-                self._waiting.discard(key)
+                self._forget(key)
             else:
                 self._seen_s.setdefault(key, now_s)
                 if "code" not in document.get("status", {}):
                     self._waiting.add(key)
         if self._earlier is None:
             self._earlier = set(self._waiting)
-        now = set(sorted(self._waiting, key=lambda key: (self._seen_s[key], key))[:TURN_MAX])
+        now = self._next()
         self._waiting -= now
-        old = {key for key, seen_s in self._seen_s.items() if now_s - seen_s > KEEP_S}
+        old = self._oldest(key for key, seen_s in self._seen_s.items() if now_s - seen_s > KEEP_S)
+        removing = set(old[:TURN_MAX])
         try:
             self._client.each(now, self._write)
-            self._client.each(old, self._remove)
+            self._client.each(removing, self._remove)
         finally:
             self._waiting |= now
+            for key in set(old[:TURN_MAX]) - removing:
+                self._forget(key)
+
+    def _oldest(self, keys: Iterable[Key]) -> list[Key]:
+        return sorted(keys, key=lambda key: (self._seen_s[key], key))
+
+    def _next(self) -> set[Key]:
+        """Those to answer in this turn: the oldest, a few of each namespace."""
+        taken: Counter[str] = Counter()
+        chosen: list[Key] = []
+        for key in self._oldest(self._waiting):
+            taken[key.namespace] += 1
+            if taken[key.namespace] <= NAMESPACE_MAX:
+                chosen.append(key)
+        return set(chosen[:TURN_MAX])
+
+    def _forget(self, key: Key) -> None:
+        self._seen_s.pop(key, None)
+        self._waiting.discard(key)
+        for made in [made for made in self._answers if made[0] == key]:
+            del self._answers[made]
 
     def _write(self, key: Key) -> bool:
         document = self._source.get(key)

@@ -16,6 +16,8 @@ from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient, decode
 from fairlead.ports.faults import Fault
 
 BACKOFF_S, BACKOFF_MAX_S = 0.2, 10.0
+GONE_MAX = 10_000
+"""Objects that went since the last list, and are remembered by their names."""
 
 
 class Key(NamedTuple):
@@ -42,13 +44,15 @@ class Mirrored:
         selector: str = "",
         fields: str = "",
         packed: bool = False,
+        gone: bool = False,
     ) -> None:
-        """`packed`: of a kind with thousands of objects, which are looked at now and then."""
+        """`packed`: of a kind with thousands of objects, which are looked at now and then. `gone`:
+        what went away is kept for `take_gone`, which has to be called now and then."""
         self._client, self.path, self._wake = client, path, wake
         chosen = {"labelSelector": selector, "fieldSelector": fields}
         self._query = {name: value for name, value in chosen.items() if value}
         self._lock = threading.Lock()
-        self._packed = packed
+        self._packed, self._keeps_gone = packed, gone
         self._objects: dict[Key, _Kept] = {}
         self._changed: set[Key] = set()
         self._seen = 0
@@ -101,7 +105,7 @@ class Mirrored:
         return {key: self.get(key) for key in self.take_keys()}
 
     def take_gone(self) -> Mapping[Key, Document]:
-        """What went away since the last call, as it was last; not of a packed kind."""
+        """What went away since the last call, as it was last; with `gone` only."""
         with self._lock:
             last, self._last = self._last, {}
         return {key: each.document() for key, each in last.items()}
@@ -171,7 +175,9 @@ class Mirrored:
 
     def _end(self, key: Key, item: Document) -> None:
         before, version = self._objects.get(key), _version(item)
-        self._deleted[key] = max(version, self._deleted.get(key, 0))
+        self._deleted[key] = max(version, self._deleted.pop(key, 0))
+        if len(self._deleted) > GONE_MAX:  # of the oldest no write of ours is under way any more
+            del self._deleted[next(iter(self._deleted))]
         if before is not None and before.version <= version:
             self._objects[key] = self._keep(item)
             self._drop(key)
@@ -192,7 +198,7 @@ class Mirrored:
         self._changed.add(key)
 
     def _went(self, key: Key, last: "_Kept") -> None:
-        if not self._packed:
+        if self._keeps_gone:
             self._last[key] = last
 
     def _keep(self, item: Document) -> "_Kept":

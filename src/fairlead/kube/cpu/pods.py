@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fairlead.core.cpu import ResizeState
-from fairlead.kube.client import Document
+from fairlead.kube.client import MISREAD, Document
 from fairlead.kube.kinds import GROUP
 
 PODS = "/api/v1/pods"
@@ -180,7 +180,7 @@ def last_resize(pod: Document) -> PodResize | None:
         row = json.loads(text)
         unseen = {str(name): int(limit) for name, limit in row["unseen"].items()}
         return PodResize(str(row["decision"]), unseen, bool(row["first"]))
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except MISREAD:
         return None
 
 
@@ -201,7 +201,7 @@ def originals(pod: Document) -> dict[str, int] | None:
             container["name"]: millicores(rows[container["name"]]["limits"]["cpu"])
             for _, container in containers(pod)
         }
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except MISREAD:
         return None
 
 

@@ -104,8 +104,7 @@ class PodAllocations:
                 for uid in self._wanted.keys() - governed:
                     del self._wanted[uid]
                 wanted = list(self._wanted.values())
-            self._shown.take_changed()
-            self._shown.take_gone()
+            self._shown.take_keys()
             for key in self._shown.all():
                 if key.name not in governed:
                     self._client.delete(KIND.path(*key))

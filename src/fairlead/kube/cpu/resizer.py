@@ -84,9 +84,7 @@ class Resizer:
             for source in self.sources():
                 source.refresh()
             self._begun = True
-        changed = [bool(source.take_changed()) for source in self.sources()]
-        for source in self.sources():
-            source.take_gone()
+        changed = [bool(source.take_keys()) for source in self.sources()]
         if self._busy or any(changed):
             self.resize()
 

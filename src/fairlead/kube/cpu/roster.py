@@ -47,8 +47,7 @@ class NodePods:
 
     def pods(self) -> list[KnownPod]:
         for source in (self._pods, self._nodes):
-            source.take_changed()
-            source.take_gone()
+            source.take_keys()
         known: dict[str, tuple[str, KnownPod | None]] = {}
         for document in self._pods.all().values():
             meta = document["metadata"]

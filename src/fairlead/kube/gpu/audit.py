@@ -18,7 +18,7 @@ from fairlead.kube.client import MISREAD, Document, KubeClient
 from fairlead.kube.conditions import now
 from fairlead.kube.gpu.gangs import GangWriter
 from fairlead.kube.gpu.pods import PODS, PodExecutor
-from fairlead.kube.gpu.ranks import GPU, RUN, RankPod, read_pod, whole
+from fairlead.kube.gpu.ranks import ENDED, GPU, RUN, RankPod, read_pod, whole
 from fairlead.kube.kinds import GROUP, engine_name
 from fairlead.kube.watch import Sources
 from fairlead.ports.faults import Fault
@@ -92,7 +92,7 @@ class Auditor:
             self._look(run, projection.live.get(run), pods.get(run, []), now_ms)
         if now_ms - self._asked_ms >= FOREIGN_MS:
             self._asked_ms = now_ms
-            self._client.later(self._count_foreign)
+            self._client.later(self._count_foreign, self._strangers())
 
     def _look(self, run: str, state: RunState | None, pods: list[RankPod], now_ms: int) -> None:
         found: list[Mismatch] = []
@@ -176,13 +176,24 @@ class Auditor:
 
     # -- devices of others ------------------------------------------------------------------------
 
-    def _count_foreign(self) -> None:
+    def _strangers(self) -> list[Document]:
+        """Pods with our label that are of no start of a run: users can write it, and change it."""
+        live = self._plane.committer.projection.live
+        jobs = {state.job for state in live.values()}
+        found = [(read_pod(document), document) for document in self._sources.pods.all().values()]
+        return [
+            document
+            for pod, document in found
+            if (pod is None or pod.job not in jobs) and _holds_devices(document)
+        ]
+
+    def _count_foreign(self, strangers: list[Document]) -> None:
         """GPUs that pods of others hold on nodes that Fairlead gives out. Never raises."""
         running = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
         try:
             pods, _ = self._client.list(PODS, labelSelector=f"!{RUN}", fieldSelector=running)
             found: Counter[str] = Counter()
-            for pod in pods:
+            for pod in [*pods, *strangers]:
                 found[pod["spec"]["nodeName"]] += gpus_of(pod)
             self._tell_foreign({node: gpus for node, gpus in found.items() if gpus})
         except (Fault, *MISREAD) as error:
@@ -196,6 +207,12 @@ class Auditor:
                 said = f"pods that are not Fairlead's hold {gpus} of its GPUs"
                 self._say(f"node {node}: {said}")
                 self._client.create("/api/v1/namespaces/default/events", _event(node, said))
+
+
+def _holds_devices(pod: Document) -> bool:
+    """One that terminates is ours until it is gone: its run may have ended before."""
+    over = pod.get("status", {}).get("phase") in ENDED or "deletionTimestamp" in pod["metadata"]
+    return not over and bool(pod["spec"].get("nodeName"))
 
 
 def gpus_of(pod: Document) -> int:

@@ -16,11 +16,12 @@ from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.ranks import GPU, pod_name, whole
-from fairlead.kube.gpu.template import PodTemplate, read_template
+from fairlead.kube.gpu.template import GRACE_MAX_S, PodTemplate, read_template
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
+from fairlead.schema.times import format_duration, parse_duration
 
 FINALIZER = f"{GROUP}/ledger"
 UID, TEMPLATE = f"{GROUP}/uid", f"{GROUP}/template"
@@ -278,6 +279,7 @@ class FrontEnd:
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
             refuse_name(key.name, spec["totalGPUs"])
+            refuse_grace(spec.get("checkpointGrace"))
             template = self._template(document)
             spec.pop("template", None)
             if not spec.get("command"):
@@ -400,6 +402,13 @@ def refuse_name(name: str, ranks: int) -> None:
         raise BadInput("metadata.name", "must begin with a letter: it is its ranks' Service's")
     if len(pod_name(name, ranks - 1)) > NAME_MAX:
         raise BadInput("metadata.name", f"with a rank's number is over {NAME_MAX} long")
+
+
+def refuse_grace(grace: str | None) -> None:
+    """Devices of a run that was preempted are free when its pods are gone."""
+    where, most_ms = "spec.checkpointGrace", GRACE_MAX_S * 1000
+    if grace is not None and parse_duration(grace, where) > most_ms:
+        raise BadInput(where, f"must be at most {format_duration(most_ms)}, got {grace!r}")
 
 
 def is_out(document: Document) -> bool:

@@ -150,8 +150,9 @@ class PodExecutor:
         if run is None:
             raise TemporaryFault(f"run {job.run} is not in the cluster")
         # A rank that was made again would wait for ever for the others, which are past their
-        # beginning: it has failed, and `poll` ends the others.
-        for rank in self._gangs.bring(target, run, self._now_ms()):
+        # beginning: it has failed, and `poll` ends the others. The first is enough: how many there
+        # are is what their annotations say, which their user can write.
+        for rank in sorted(self._gangs.bring(target, run, self._now_ms()))[:1]:
             namespace, name = kube_name(job.run)
             meta = {"name": pod_name(name, rank), "namespace": namespace}
             lost = RankPod(job.id, job.run, rank, 0, {"metadata": meta, "spec": {}})

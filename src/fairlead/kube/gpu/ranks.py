@@ -5,7 +5,7 @@ node of each group: it gives up whole groups, and a pod keeps its devices until 
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -74,11 +74,11 @@ class RankPod:
         return tuple(filter(None, named.split(",")))
 
     @property
-    def members(self) -> frozenset[int]:
-        """The ranks that it was told of."""
+    def members(self) -> Collection[int]:
+        """The ranks that it was told of; their number is its user's to change: none is stored."""
         told = self.document["metadata"].get("annotations", {}).get(MEMBERS)
         if told is None:
-            return frozenset(range(self.ranks))
+            return range(self.ranks)
         return frozenset(int(rank) for rank in told.split(",") if _COUNT.fullmatch(rank))
 
     def leaving_within(self, grace_ms: int) -> bool:
@@ -129,7 +129,8 @@ def lost_ranks(pods: Iterable[RankPod]) -> set[int]:
     """Ranks of a job that have begun and have no pod any more, as far as the others were told."""
     found = {pod.rank: pod for pod in pods}
     begun = [pod.members for pod in found.values() if pod.begun and not pod.released]
-    return set(frozenset.intersection(*begun) - found.keys()) if begun else set()
+    fewest = min(begun, key=len, default=())
+    return {rank for rank in fewest if rank not in found and all(rank in told for told in begun)}
 
 
 def read_pod(document: Document) -> RankPod | None:
@@ -158,8 +159,12 @@ def exit_code(document: Document) -> int | None:
 
 
 def ended_ms(document: Document) -> int | None:
+    """None where it is not said, or is no time that Python has: in Go there is a year 0."""
     ends = [state["finishedAt"] for state in _terminated(document) if state.get("finishedAt")]
-    return max(map(parse_ms, ends), default=None)
+    try:
+        return max(map(parse_ms, ends), default=None)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _terminated(document: Document) -> list[Document]:

@@ -14,8 +14,10 @@ from fairlead.schema.border import BadInput, check_shape
 
 BYTES_MAX = 256 * 1024
 DEPTH_MAX = 50
-DEVICES = "nvidia.com/"
-"""Resources of this domain are devices, whole or in parts."""
+DEVICES = ("nvidia.com/", "deviceclass.resource.kubernetes.io/")
+"""Resources of these domains are devices, whole or in parts, by name or by DeviceClass."""
+GRACE_MAX_S = 86_400
+"""How long a pod that is asked to end may keep its devices."""
 _Texts = dict[str, str]
 
 
@@ -52,6 +54,7 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     priority: int | None = None
     volumes: list[dict[str, Any]] | None = None
     preemption_policy: str | None = None
+    termination_grace_period_seconds: int | None = None
 
 
 class _Template(msgspec.Struct, rename="camel"):
@@ -110,6 +113,9 @@ def read_template(value: Any, where: str = "spec.template") -> PodTemplate:
     for field_name, given in taken.items():
         if given:
             raise BadInput(f"{where}.spec.{field_name}", "is Fairlead's to set")
+    if (spec.termination_grace_period_seconds or 0) > GRACE_MAX_S:
+        field = f"{where}.spec.terminationGracePeriodSeconds"
+        raise BadInput(field, f"must be at most {GRACE_MAX_S}")
     groups = {"containers": spec.containers, "initContainers": spec.init_containers or []}
     for group, containers in groups.items():
         for i, container in enumerate(containers):

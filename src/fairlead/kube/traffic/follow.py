@@ -63,10 +63,10 @@ class GroupFollower:
         wake = self._woken.set
         self.route_groups = Mirrored(client, KINDS["RouteGroup"].path(), wake)
         self._services = Mirrored(client, "/api/v1/services", wake)
-        self._slices = Mirrored(
+        self.slices = Mirrored(
             client, "/apis/discovery.k8s.io/v1/endpointslices", wake, selector=SERVICE_NAME
         )
-        self._sources = (self.route_groups, self._services, self._slices)
+        self._sources = (self.route_groups, self._services, self.slices)
         self._zone: str | None = None
         self.current = FollowedGroups()
         self.changed: Callable[[], None] = lambda: None
@@ -120,7 +120,9 @@ class GroupFollower:
         return all(source.wait(0) for source in self._sources)
 
     def _read(self) -> FollowedGroups:
-        objects = TrafficObjects(self.route_groups.all(), self._services.all(), self._slices.all())
+        for source in self._sources:
+            source.take_keys()
+        objects = TrafficObjects(self.route_groups.all(), self._services.all(), self.slices.all())
         return follow_groups(objects, AgentPlace(self._document, self.node, self._zone))
 
     def _take(self, current: FollowedGroups) -> None:

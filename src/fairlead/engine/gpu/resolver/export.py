@@ -194,6 +194,7 @@ class OutcomeReports:
             shown = None if record.final is None else record.final.reveal
             stage = "committed" if shown is None else "drawn" if shown.void is None else "void"
             seed = None if shown is None else shown.seed
+            run = None if case is None else self._if_allowed(author, case.run)
             return {
                 "outcome": seq,
                 "stage": stage if known is None else known.stage.value,
@@ -203,8 +204,8 @@ class OutcomeReports:
                 "answered": None if entry is None else format_time(entry.time_ms),
                 "finalSeq": None if entry is None else entry.seq,
                 "cause": None if case is None else case.cause,
-                "run": None if case is None else self._if_allowed(author, case.run),
-                "reservation": None if case is None else case.reservation,
+                "run": run,
+                "reservation": None if case is None or run is None else case.reservation,
                 "scope": promised.scope,
                 "deficitGPUs": promised.deficit_gpus,
                 "beacon": record.entry.body["beacon"],
