@@ -12,7 +12,7 @@ import pytest
 from fairlead.kube.client import MISREAD, Document
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.cpu import pods as cpu_pods
-from fairlead.kube.election import Election
+from fairlead.kube.election import LEDGER, Election
 from fairlead.kube.gpu.ranks import ended_ms, lost_ranks, read_pod
 from fairlead.kube.gpu.template import read_template
 from fairlead.kube.queries import Queries, QueryAnswer
@@ -21,7 +21,7 @@ from fairlead.kube.watch import GONE_MAX
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_agent import read_traffic_document
 from tests.kube.small import Server, Small, put
-from tests.kube.world import node, run
+from tests.kube.world import World, node, plane_of, run, team, until
 
 INFINITE = '{"decision": "n/1", "first": false, "unseen": {"app": 1e999}}'
 DEEP = "[" * 100_000
@@ -167,3 +167,28 @@ def test_a_part_that_misreads_something_keeps_no_other_from_its_turn() -> None:
     assert made.failures == 1
     assert "KeyError('spec')" in said[0]
     server.close()
+
+
+def uid_of(world: World) -> str:
+    pods = world.get("pods", namespace="team-a")["items"]
+    return next((str(row["metadata"]["uid"]) for row in pods), "")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_controller_with_another_ledger_leads_nothing_and_ends_no_pod(world: World) -> None:
+    """As after a volume was lost, or with the wrong one: to it, what runs was never started."""
+    world.apply(node("n1"), *team("team-a"), run("train", 8))
+    with world.controlled("a"):
+        world.reach("train", "Running")
+    before = uid_of(world)
+    with (
+        pytest.raises(AssertionError, match="remove the annotation"),
+        world.controlled("b") as made,
+    ):
+        until(made._stop.is_set, "it has ended")
+    assert uid_of(world) == before
+    with world.controlled("a") as made:
+        plane_of(made)
+        world.kubectl("-n", "default", "annotate", "lease", "fairlead-controller", f"{LEDGER}-")
+    with world.controlled("b"):
+        until(lambda: before != uid_of(world), "a ledger that does not know it starts it anew")

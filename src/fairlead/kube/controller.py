@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import MISREAD, KubeClient
-from fairlead.kube.election import Election
+from fairlead.kube.election import AnotherLedger, Election
 from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.front import RUNS_MAX, FrontEnd
@@ -142,6 +142,8 @@ class ClusterController:
             if self.plane is None:
                 self._begin()
                 self._say("leads")
+        except AnotherLedger:
+            raise
         except Fault as fault:
             self._say(f"is retried: {fault}")
         plane, front = self.plane, self._front
@@ -175,6 +177,7 @@ class ClusterController:
             self._client, self.sources, self._find, self._now_ms, self._woken.set
         )
         plane = self._open_plane(executor)
+        self._election.claim(plane.committer.ledger.head().head.ledger)
         self._front = FrontEnd(
             self._client,
             plane,
