@@ -15,9 +15,11 @@ from fairlead.kube.cpu import pods as cpu_pods
 from fairlead.kube.election import LEDGER, Election
 from fairlead.kube.gpu.ranks import ended_ms, lost_ranks, read_pod
 from fairlead.kube.gpu.template import read_template
+from fairlead.kube.kubeconfig import connection
 from fairlead.kube.queries import Queries, QueryAnswer
 from fairlead.kube.traffic.follow import GroupFollower
 from fairlead.kube.watch import GONE_MAX
+from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_agent import read_traffic_document
 from tests.kube.small import Server, Small, put
@@ -192,3 +194,11 @@ def test_a_controller_with_another_ledger_leads_nothing_and_ends_no_pod(world: W
         world.kubectl("-n", "default", "annotate", "lease", "fairlead-controller", f"{LEDGER}-")
     with world.controlled("b"):
         until(lambda: before != uid_of(world), "a ledger that does not know it starts it anew")
+
+
+@pytest.mark.parametrize("rows", ["5", "[{name: [a], user: {}}]", "[{name: {}, user: {}}]"])
+def test_a_kubeconfig_that_is_none_says_which_file_and_list(tmp_path: Path, rows: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(f"users: {rows}\n")
+    with pytest.raises(PermanentFault, match="config: users"):
+        connection(file)
