@@ -6,7 +6,10 @@ import pytest
 
 from fairlead.core.cpu import ResizeState
 from fairlead.kube.cpu import pods as cpu_pods
+from fairlead.kube.cpu.restore import restore
 from fairlead.kube.cpu.roster import read_pod
+from fairlead.ports.faults import PermanentFault
+from tests.kube.small import Server
 
 Document = dict[str, Any]
 
@@ -140,3 +143,16 @@ def test_a_mark_that_is_not_ours_counts_as_none(text: str) -> None:
     pod["metadata"]["annotations"] = {cpu_pods.RESIZE: text, cpu_pods.ORIGINAL: text}
     assert cpu_pods.last_resize(pod) is None
     assert cpu_pods.originals(pod) is None
+
+
+def test_a_restore_without_the_kinds_says_how_to_have_them() -> None:
+    """Somebody deleted the kinds first: the pods still have their limits and annotations."""
+
+    def answer(method: str, path: str, body: Any) -> Document | None:
+        pods = path.startswith("/api/v1/pods")
+        return {"items": [], "metadata": {"resourceVersion": "1"}} if pods else None
+
+    client = Server(answer)
+    with pytest.raises(PermanentFault, match="the kind PodAllocation: install it with"):
+        restore(client, node=None, within_s=1)
+    client.close()

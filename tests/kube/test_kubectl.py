@@ -131,6 +131,28 @@ def test_an_admin_asks_in_the_admin_namespace(world: World, tmp_path: Path) -> N
         verified = ana.runs("verify", str(outcome["outcome"]))
         assert "holds" in verified.out.lower(), verified
         assert "team-a" in admin.fairlead("report", "--by", "owner", "-o", "json").out
+        assert admin.fairlead("report", "--by", "owner").out.startswith("kind,period,")
+
+
+def test_the_namespace_of_a_manifest_holds_for_every_command(world: World, tmp_path: Path) -> None:
+    """Without -n a manifest says where it belongs: who would pay is asked there, too."""
+    world.apply(node("n1"), *team("team-a"), *team("team-b"))
+    admin = Person(world, tmp_path, world.kubeconfig, "default")
+    manifest = yaml.safe_dump(run("big", 8, "team-b"))
+    with world.controlled(admin_namespace="default"):
+        planned = admin.kubectl("runs", "plan", "-f", "-", given=manifest)
+        assert "starts now on n1#0" in planned.out, planned
+        preview = admin.kubectl("runs", "submit", "-f", "-", "--dry-run", given=manifest)
+        assert "team-b  main" in preview.out, preview
+        other = admin.kubectl("runs", "plan", "-n", "team-a", "-f", "-", given=manifest)
+        assert other.code == 2
+        assert "metadata.namespace: must be 'team-a', as -n says" in other.err
+        words = ("fairlead", "reserve", "-f", "-", "--at", "+1h")
+        dry = admin.kubectl(*words, "--dry-run", given=manifest)
+        assert (dry.code, "no preview yet" in dry.out) == (0, True), dry
+        assert not world.names("runs")
+        assert admin.kubectl(*words, given=manifest).code == 0
+        assert world.get("reservation", "big", "team-b")["spec"]["run"] == "big"
 
 
 def test_errors_name_the_field_and_the_exit_code(world: World, tmp_path: Path) -> None:
@@ -143,6 +165,8 @@ def test_errors_name_the_field_and_the_exit_code(world: World, tmp_path: Path) -
     assert "spec.totalGPUs" in submit(run("train", 0), 2)
     assert "spec.typo: is not a known field" in submit(run("train", 8, typo=1), 2)
     assert "metadata.namespace: must be 'team-a', as -n says" in submit(run("x", 8, "team-b"), 2)
+    old = submit({**run("train", 8), "apiVersion": "fairlead.dev/v1"}, 2)
+    assert "apiVersion: must be fairlead.dev/v1alpha1, got 'fairlead.dev/v1'" in old
     assert "kind: must be Run" in submit(made("Budget", "b", {}), 2)
     submit(run("train", 8), 0)
     assert "totalGPUs is immutable" in submit(run("train", 4), 2)

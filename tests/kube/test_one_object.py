@@ -145,6 +145,19 @@ def test_a_lease_without_a_spec_can_be_taken() -> None:
     client.close()
 
 
+def test_a_lease_that_may_not_be_written_is_told() -> None:
+    """Without a word a controller would wait for ever, and RouteGroups would have no conditions."""
+    client = Server(refusing(403, "/leases"))
+    election = Election(client, "me", namespace="default", name="l")
+    assert not election.turn()
+    assert "the Lease default/l: " in (election.fault or "")
+    client.answer = lambda *_: None
+    election._next = 0.0
+    assert election.turn()
+    assert election.fault is None
+    client.close()
+
+
 def test_reservations_name_runs_of_their_own_namespace_only(small: Small) -> None:
     small.add("team-a", run("train", 8))
     small.add("team-b")

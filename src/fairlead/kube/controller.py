@@ -106,10 +106,14 @@ class ClusterController:
 
     def _renew(self) -> None:
         """Beside the turns: one of them may last longer than the lease."""
+        told: str | None = None
         while not self._stop.is_set():
             before = self._election.leads
             if self._election.turn() != before:
                 self._woken.set()
+            if self._election.fault not in (None, told):
+                self._say(f"is retried: {self._election.fault}")
+            told = self._election.fault
             self._stop.wait(RENEW_S)
 
     def sync(self) -> None:

@@ -49,6 +49,8 @@ class Election:
         self._seen: tuple[str, float] | None = None
         """Another's renewal, and when we first saw it by our own clock."""
         self.holder: str | None = None
+        self.fault: str | None = None
+        """Why the last try failed: a Lease that we may not write is told, not waited for."""
 
     @property
     def leads(self) -> bool:
@@ -60,8 +62,10 @@ class Election:
             self._next = self._clock() + self._terms.renew_s
             try:
                 self._renew()
-            except Fault:  # no answer: we lead until our time is over
+                self.fault = None
+            except Fault as fault:  # no answer: we lead until our time is over
                 self._next = self._clock() + 1
+                self.fault = f"the Lease {self._namespace}/{self._name}: {fault}"
         return self.leads
 
     def claim(self, ledger: str) -> None:

@@ -445,7 +445,7 @@ def _rules(kind: str, spec: Document) -> list[Document]:
             {"rule": once, "message": "containers must have names of their own"},
         ]
     if kind != "Run":
-        return [{"rule": "self == oldSelf", "message": "spec is immutable"}]
+        return [{"rule": "self == oldSelf", "message": f"spec is {_FIXED}"}]
     required = set(spec["required"])
     # A template has no type that a rule could compare; the controller holds runs to its digest.
     fixed = sorted(spec["properties"].keys() - RUN_MUTABLE - {"template", "owner"})
@@ -486,11 +486,14 @@ _ROUTE_GROUP_RULES: list[Document] = [
 ]
 
 
+_FIXED = "immutable: delete the object, create it anew"
+
+
 def _fixed(name: str, *, required: bool) -> Document:
     rule = f"self.{name} == oldSelf.{name}"
     if not required:
         rule = f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || {rule})"
-    return {"rule": rule, "message": f"{name} is immutable"}
+    return {"rule": rule, "message": f"{name} is {_FIXED}"}
 
 
 # -- names ----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`resolve` and `reserve`: preempt runs by hand, or reserve a start that may preempt."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -7,8 +8,14 @@ import click
 
 from fairlead.cli.client import Client, ServerError, changes_api
 from fairlead.cli.completion import BUDGET, RUN, Completed, query
-from fairlead.cli.gpu.render import forecast_of, print_forecast, print_outcome, print_preview
-from fairlead.cli.input import object_name, read_manifests
+from fairlead.cli.gpu.render import (
+    NO_PREVIEW,
+    forecast_of,
+    print_forecast,
+    print_outcome,
+    print_preview,
+)
+from fairlead.cli.input import Source, object_name, read_manifests
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import option
 from fairlead.cli.table import Output, moment, note, show
@@ -225,14 +232,16 @@ def reserve(
     reservation = {
         "apiVersion": API_VERSION,
         "kind": "Reservation",
-        "metadata": {"name": name},
+        "metadata": {**_namespace(sources), "name": name},
         "spec": {"run": of, "earliestStart": at},
     }
     changes = client.apply(sources, reservation)
-    # None: a control plane without a resolver has no forecast.
-    forecast, why = changes[-1]["preview"].get("forecast") if out.dry_run else None, ""
     if not out.dry_run:
         forecast, why = forecast_of(client, name)
+    elif (preview := changes[-1]["preview"]) is None:  # of a cluster: nothing was reserved
+        forecast, why = None, NO_PREVIEW
+    else:  # None: a control plane without a resolver has no forecast.
+        forecast, why = preview.get("forecast"), ""
     if not out.is_table:
         show({"changes": changes, "forecast": forecast}, out.format)
         return
@@ -245,6 +254,12 @@ def reserve(
         click.echo(f"  {why}")
     if forecast is not None and forecast["deficitGPUs"]:
         _warn_if_not_enforced(client)
+
+
+def _namespace(sources: Sequence[Source]) -> dict[str, Any]:
+    """That of the run's manifest: a reservation is in its run's namespace."""
+    meta = sources[0].document.get("metadata") if sources else None
+    return {"namespace": meta["namespace"]} if meta and "namespace" in meta else {}
 
 
 def _warn_if_not_enforced(client: Client) -> None:

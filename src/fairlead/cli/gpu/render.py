@@ -80,11 +80,16 @@ def scope_text(scope: dict[str, Any]) -> str:
     return f"{cell(scope['flavor'])}{f' in {where}' if where else ''}"
 
 
+NO_PREVIEW = "no preview yet: explain the reservation once the controller has it"
+
+
 def forecast_of(client: Client, reservation: str) -> tuple[dict[str, Any] | None, str]:
     """The preview of a reservation; where it is over, why there is none."""
     try:
         return dict(client.get(f"/v1/reservations/{segment(reservation)}/forecast")), ""
     except ServerError as error:
+        if error.status == 404:  # of a cluster, which reads it from Kubernetes first
+            return None, NO_PREVIEW
         if error.status != 409:
             raise
         return None, error.about

@@ -100,6 +100,8 @@ class KubeTransport:
         try:
             if self._is_object(method, path):
                 reply = self._on_objects(method, path, query, body, timeout_s)
+            elif (method, path) == ("POST", "/v1/plan"):
+                reply = self._asked_plan(body, timeout_s)
             else:
                 reply = self.ask(method, path, query, body, timeout_s)
         except ClusterRefusal as refusal:
@@ -115,9 +117,17 @@ class KubeTransport:
     # -- what only the ledger knows ----------------------------------------------------------------
 
     def ask(
-        self, method: str, path: str, query: dict[str, str], body: Any, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        body: Any,
+        timeout_s: float,
+        *,
+        namespace: str | None = None,
     ) -> KubeReply:
         """Ask the controller; the Query is deleted when it is answered."""
+        namespace = namespace or self.namespace
         kind, spec = KINDS["Query"], {"method": method, "path": path, "query": query}
         if body is not None:
             spec["body"] = json.dumps(body)
@@ -128,8 +138,8 @@ class KubeTransport:
             "spec": spec,
         }
         with refusing():
-            made = self.client.create(kind.path(self.namespace), document)
-        one = kind.path(self.namespace, made["metadata"]["name"])
+            made = self.client.create(kind.path(namespace), document)
+        one = kind.path(namespace, made["metadata"]["name"])
         try:
             status = self._answered(one, timeout_s)
         finally:
@@ -138,7 +148,8 @@ class KubeTransport:
         headers = Message()
         for name, value in (status.get("headers") or {}).items():
             headers[name] = value
-        headers["Content-Type"] = "application/json"
+        is_csv = query.get("format") == "csv" and status["code"] < 400
+        headers["Content-Type"] = "text/csv" if is_csv else "application/json"
         return KubeReply(status["code"], status["body"].encode(), headers)
 
     def _answered(self, path: str, timeout_s: float) -> Document:
@@ -206,18 +217,38 @@ class KubeTransport:
         return changes
 
     def _plan(self, manifest: Document, timeout_s: float) -> Document:
-        reply = self.ask("POST", "/v1/plan", {}, manifest, timeout_s)
+        reply = self._asked_plan(manifest, timeout_s)
         answer: Document = json.loads(reply.data)
         if reply.status >= 400:
             error = answer["error"]
             raise ClusterRefusal(reply.status, error["code"], error["message"], error["path"])
         return answer
 
+    def _asked_plan(self, manifest: Any, timeout_s: float) -> KubeReply:
+        """Ask in the Run's namespace: its owner is the one who would pay."""
+        meta = manifest.get("metadata") if isinstance(manifest, dict) else None
+        namespace = self._namespace_of(meta) if isinstance(meta, dict) else self.namespace
+        return self.ask("POST", "/v1/plan", {}, manifest, timeout_s, namespace=namespace)
+
+    def _namespace_of(self, meta: Document, where: str = "") -> str:
+        namespace = meta.get("namespace", self.namespace)
+        if not isinstance(namespace, str) or not namespace:
+            message = f"must be a name, got {namespace!r}"
+        elif self.named and namespace != self.namespace:
+            message = f"must be {self.namespace!r}, as -n says, got {namespace!r}"
+        else:
+            return namespace
+        raise ClusterRefusal(422, "Invalid", message, f"{where}metadata.namespace")
+
     def _manifest(self, i: int, manifest: Any) -> Document:
         where = f"manifests[{i}]"
         if not isinstance(manifest, dict) or manifest.get("kind") not in WRITTEN:
             kinds = ", ".join(WRITTEN)
             raise ClusterRefusal(422, "Invalid", f"must be one of {kinds}", f"{where}.kind")
+        version = manifest.get("apiVersion", API_VERSION)
+        if version != API_VERSION:
+            message = f"must be {API_VERSION}, got {version!r}"
+            raise ClusterRefusal(422, "Invalid", message, f"{where}.apiVersion")
         meta = manifest.get("metadata")
         if not isinstance(meta, dict) or not isinstance(meta.get("name"), str) or not meta["name"]:
             raise ClusterRefusal(422, "Invalid", "must be a name", f"{where}.metadata.name")
@@ -226,13 +257,9 @@ class KubeTransport:
             kept = {name: value for name, value in manifest["spec"].items() if value is not None}
             manifest = {**manifest, "spec": kept}
         if not KINDS[manifest["kind"]].namespaced:
-            return {**manifest, "apiVersion": manifest.get("apiVersion", API_VERSION)}
-        namespace = meta.get("namespace", self.namespace)
-        if self.named and namespace != self.namespace:
-            message = f"must be {self.namespace!r}, as -n says, got {namespace!r}"
-            raise ClusterRefusal(422, "Invalid", message, f"{where}.metadata.namespace")
-        meta = {**meta, "namespace": namespace}
-        return {**manifest, "apiVersion": manifest.get("apiVersion", API_VERSION), "metadata": meta}
+            return {**manifest, "apiVersion": version}
+        meta = {**meta, "namespace": self._namespace_of(meta, f"{where}.")}
+        return {**manifest, "apiVersion": version, "metadata": meta}
 
     def _write(self, i: int, manifest: Document, *, dry_run: bool) -> Document:
         kind, meta = KINDS[manifest["kind"]], manifest["metadata"]

@@ -6,13 +6,17 @@ import time
 from collections.abc import Callable
 
 from fairlead.core.cpu import ResizeState
-from fairlead.kube.client import Document, KubeClient
+from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.cpu.pods import GOVERNED, NODE, PODS, limits, originals, resize_state
 from fairlead.kube.cpu.publish import KIND
 from fairlead.kube.cpu.resizer import Resizer
 from fairlead.kube.watch import key_of
 from fairlead.ports.faults import PermanentFault
 
+NO_KIND = (
+    "the cluster does not have the kind PodAllocation: install it with "
+    "`fairlead kube crds | kubectl apply -f -`, restore, and delete the kinds afterwards"
+)
 SYNC_S, TURN_S, MARKS_S = 60.0, 0.5, 5.0
 
 
@@ -28,7 +32,12 @@ def restore(
     fields = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
     label = {"labelSelector": f"{NODE}={node}"} if node else {}
     before = _names(client, fields)
-    allocations, _ = client.list(KIND.path(), **label)
+    try:
+        allocations, _ = client.list(KIND.path(), **label)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        raise PermanentFault(NO_KIND) from error
     for document in allocations:
         client.delete(KIND.path(*key_of(document)))
     woken = threading.Event()

@@ -110,6 +110,8 @@ class StatusWriter:
             if round is None:
                 continue  # nothing can be said before the first tick
             leads = self._election.turn()
+            if self._election.fault is not None:
+                faults.add(self._election.fault)
             for key, verdict in sorted(verdicts.items()):
                 try:
                     self._show(key, verdict, round, leads=leads)
