@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.kube.client import MISREAD, Document
+from fairlead.engine.gpu import ControlPlane
+from fairlead.kube.client import MISREAD, ApiError, Document
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.cpu import pods as cpu_pods
 from fairlead.kube.election import LEDGER, Election
@@ -19,9 +20,11 @@ from fairlead.kube.kubeconfig import connection
 from fairlead.kube.queries import Queries, QueryAnswer
 from fairlead.kube.traffic.follow import GroupFollower
 from fairlead.kube.watch import GONE_MAX
+from fairlead.ports.executor import Executor
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_agent import read_traffic_document
+from tests.engine.gpu.worlds import START, MemoryLedger
 from tests.kube.small import Server, Small, put
 from tests.kube.world import World, node, plane_of, run, team, until
 
@@ -168,6 +171,33 @@ def test_a_part_that_misreads_something_keeps_no_other_from_its_turn() -> None:
     assert not made._try(misreads)
     assert made.failures == 1
     assert "KeyError('spec')" in said[0]
+    server.close()
+
+
+def test_the_ledger_is_opened_once_when_the_lease_cannot_be_read() -> None:
+    """What failed is tried again; a ledger that is open already cannot be opened again."""
+    away = [True]
+
+    def answer(method: str, path: str, body: Any) -> Document | None:
+        if "/leases/" in path and away:
+            raise ApiError(500, "InternalError", "etcd is away")
+        return {"items": [], "metadata": {"resourceVersion": "1"}} if method == "GET" else None
+
+    server, opened = Server(answer), list[ControlPlane]()
+
+    def open_plane(executor: Executor) -> ControlPlane:
+        assert not opened
+        opened.append(ControlPlane(MemoryLedger(time_ms=START), executor, lambda: START))
+        return opened[0]
+
+    made = ClusterController(
+        server, Election(server, "me", namespace="n"), open_plane, lambda: START
+    )
+    made.turn()
+    assert made.plane is None
+    away.clear()
+    made.turn()
+    assert made.plane is opened[0]
     server.close()
 
 
