@@ -9,19 +9,24 @@ from typing import Any
 
 import pytest
 
-from fairlead.kube.client import MISREAD, Document
+from fairlead.engine.gpu import ControlPlane
+from fairlead.kube.client import MISREAD, ApiError, Document
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.cpu import pods as cpu_pods
-from fairlead.kube.election import Election
+from fairlead.kube.election import LEDGER, Election
 from fairlead.kube.gpu.ranks import ended_ms, lost_ranks, read_pod
 from fairlead.kube.gpu.template import read_template
+from fairlead.kube.kubeconfig import connection
 from fairlead.kube.queries import Queries, QueryAnswer
 from fairlead.kube.traffic.follow import GroupFollower
 from fairlead.kube.watch import GONE_MAX
+from fairlead.ports.executor import Executor
+from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_agent import read_traffic_document
+from tests.engine.gpu.worlds import START, MemoryLedger
 from tests.kube.small import Server, Small, put
-from tests.kube.world import node, run
+from tests.kube.world import World, node, plane_of, run, team, until
 
 INFINITE = '{"decision": "n/1", "first": false, "unseen": {"app": 1e999}}'
 DEEP = "[" * 100_000
@@ -167,3 +172,63 @@ def test_a_part_that_misreads_something_keeps_no_other_from_its_turn() -> None:
     assert made.failures == 1
     assert "KeyError('spec')" in said[0]
     server.close()
+
+
+def test_the_ledger_is_opened_once_when_the_lease_cannot_be_read() -> None:
+    """What failed is tried again; a ledger that is open already cannot be opened again."""
+    away = [True]
+
+    def answer(method: str, path: str, body: Any) -> Document | None:
+        if "/leases/" in path and away:
+            raise ApiError(500, "InternalError", "etcd is away")
+        return {"items": [], "metadata": {"resourceVersion": "1"}} if method == "GET" else None
+
+    server, opened = Server(answer), list[ControlPlane]()
+
+    def open_plane(executor: Executor) -> ControlPlane:
+        assert not opened
+        opened.append(ControlPlane(MemoryLedger(time_ms=START), executor, lambda: START))
+        return opened[0]
+
+    made = ClusterController(
+        server, Election(server, "me", namespace="n"), open_plane, lambda: START
+    )
+    made.turn()
+    assert made.plane is None
+    away.clear()
+    made.turn()
+    assert made.plane is opened[0]
+    server.close()
+
+
+def uid_of(world: World) -> str:
+    pods = world.get("pods", namespace="team-a")["items"]
+    return next((str(row["metadata"]["uid"]) for row in pods), "")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_controller_with_another_ledger_leads_nothing_and_ends_no_pod(world: World) -> None:
+    """As after a volume was lost, or with the wrong one: to it, what runs was never started."""
+    world.apply(node("n1"), *team("team-a"), run("train", 8))
+    with world.controlled("a"):
+        world.reach("train", "Running")
+    before = uid_of(world)
+    with (
+        pytest.raises(AssertionError, match="remove the annotation"),
+        world.controlled("b") as made,
+    ):
+        until(made._stop.is_set, "it has ended")
+    assert uid_of(world) == before
+    with world.controlled("a") as made:
+        plane_of(made)
+        world.kubectl("-n", "default", "annotate", "lease", "fairlead-controller", f"{LEDGER}-")
+    with world.controlled("b"):
+        until(lambda: before != uid_of(world), "a ledger that does not know it starts it anew")
+
+
+@pytest.mark.parametrize("rows", ["5", "[{name: [a], user: {}}]", "[{name: {}, user: {}}]"])
+def test_a_kubeconfig_that_is_none_says_which_file_and_list(tmp_path: Path, rows: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(f"users: {rows}\n")
+    with pytest.raises(PermanentFault, match="config: users"):
+        connection(file)

@@ -148,7 +148,8 @@ class World:
         spaces = [name for name in self.names("namespaces") if name.startswith("team-")]
         if spaces:
             self.kubectl("delete", "namespace", *spaces)
-        self.kubectl("-n", "default", "delete", "lease", "fairlead-controller", check=False)
+        named = ("--field-selector", "metadata.name=fairlead-controller")
+        self.kubectl("delete", "lease", "-A", *named, check=False)
 
 
 def plane_of(made: ClusterController) -> ControlPlane:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fairlead.engine.gpu import ControlPlane
 from fairlead.kube.client import MISREAD, KubeClient
-from fairlead.kube.election import Election
+from fairlead.kube.election import AnotherLedger, Election
 from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.front import RUNS_MAX, FrontEnd
@@ -78,6 +78,8 @@ class ClusterController:
         self._mirror: Mirror | None = None
         self.auditor: Auditor | None = None
         self.plane: ControlPlane | None = None
+        self._opened: tuple[PodExecutor, ControlPlane] | None = None
+        """From the moment that its ledger is open, which is once."""
         self.turns, self.failures = 0, 0
         self.synced = False
 
@@ -93,7 +95,7 @@ class ClusterController:
             while not self._stop.is_set():
                 if self._election.leads:
                     self.turn()
-                elif self.plane is not None:
+                elif self._opened is not None:
                     raise TemporaryFault(f"{self._election.holder or 'another one'} leads by now")
                 self._woken.wait(TURN_S)
                 self._woken.clear()
@@ -146,6 +148,8 @@ class ClusterController:
             if self.plane is None:
                 self._begin()
                 self._say("leads")
+        except AnotherLedger:
+            raise
         except Fault as fault:
             self._say(f"is retried: {fault}")
         plane, front = self.plane, self._front
@@ -174,11 +178,14 @@ class ClusterController:
         return True
 
     def _begin(self) -> None:
-        self.sources.pods.refresh()  # all that our predecessor made, before anything is decided
-        executor = PodExecutor(
-            self._client, self.sources, self._find, self._now_ms, self._woken.set
-        )
-        plane = self._open_plane(executor)
+        if self._opened is None:
+            self.sources.pods.refresh()  # all that our predecessor made, before anything is decided
+            executor = PodExecutor(
+                self._client, self.sources, self._find, self._now_ms, self._woken.set
+            )
+            self._opened = executor, self._open_plane(executor)
+        executor, plane = self._opened
+        self._election.claim(plane.committer.ledger.head().head.ledger)
         self._front = FrontEnd(
             self._client,
             plane,

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fairlead.kube.client import ApiError, Document, KubeClient
-from fairlead.ports.faults import Fault
+from fairlead.kube.kinds import GROUP
+from fairlead.ports.faults import Fault, PermanentFault
 
 NAME = "fairlead-controller"
+LEDGER = f"{GROUP}/ledger"
+"""An annotation of the lease: by which ledger the cluster is led."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,21 @@ class Election:
                 self.fault = f"the Lease {self._namespace}/{self._name}: {fault}"
         return self.leads
 
+    def claim(self, ledger: str) -> None:
+        """Write the ledger's id to the lease. Raises `AnotherLedger` where another one stands
+        there: by a ledger that does not know them, all pods that run would be ended."""
+        found = self._client.get(f"{self._path}/{self._name}")
+        known = _annotations(found).get(LEDGER)
+        if known not in (None, ledger):
+            where = f"annotation {LEDGER} of lease {self._namespace}/{self._name}"
+            raise AnotherLedger(
+                f"this ledger is {ledger}, and the cluster was led with {known} ({where}): "
+                "give the controller that one, or remove the annotation if it is lost for good"
+            )
+        if found is not None and known is None:
+            patch = {"metadata": {"annotations": {LEDGER: ledger}}}
+            self._client.patch(f"{self._path}/{self._name}", patch)
+
     def resign(self) -> None:
         """Let another one lead at once."""
         if self.leads:
@@ -111,6 +129,7 @@ class Election:
         metadata: Document = {"name": self._name, "namespace": self._namespace}
         if found is not None:
             metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+            metadata["annotations"] = _annotations(found)
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -123,3 +142,11 @@ class Election:
                 "leaseTransitions": before.get("leaseTransitions", 0) + (not ours),
             },
         }
+
+
+def _annotations(found: Document | None) -> dict[str, str]:
+    return {} if found is None else found["metadata"].get("annotations") or {}
+
+
+class AnotherLedger(PermanentFault):
+    """The cluster belongs to another ledger than this controller's."""

@@ -83,10 +83,15 @@ def merged(files: list[Path]) -> Document:
             raise PermanentFault(f"cannot read kubeconfig {file}: {error.strerror}") from error
         found.append(str(file))
         for many, one in LISTS.items():
-            for row in part.get(many) or ():
+            rows = part.get(many) or []
+            if not isinstance(rows, list):
+                raise PermanentFault(f"kubeconfig {file}: {many}: must be a list")
+            for row in rows:
                 if not isinstance(row, dict) or not isinstance(row.get(one), dict):
                     raise PermanentFault(f"kubeconfig {file}: {many}: each must have a {one}")
-                whole[many].setdefault(row.get("name"), {**row[one], "folder": file.parent})
+                if not isinstance(row.get("name"), str):
+                    raise PermanentFault(f"kubeconfig {file}: {many}: each must have a name")
+                whole[many].setdefault(row["name"], {**row[one], "folder": file.parent})
         whole["current-context"] = whole["current-context"] or part.get("current-context")
     if not found:
         names = ", ".join(map(str, files))

@@ -255,7 +255,7 @@ def _addresses(
         message = "a headless Service has no address that eBPF could answer for"
         raise NotServed("Unsupported", f"spec.service.name: {message}")
     for number, address in enumerate(addresses):
-        family = ip_address(address).version
+        family = ip_address(str(address)).version
         yield family, f"_v{family}" if number else "", address, spec.service.port
 
 
