@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from fairlead.api import cluster_server
-from fairlead.api.cluster_server import ClusterListen, ClusterServer, State
+from fairlead.api.cluster_server import ClusterListen, ClusterServer, ControllerState
 from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.serving import CertificateTerms, Material, ServingCertificate, renewed
@@ -133,7 +133,7 @@ def test_no_request_fails_while_certificate_and_authority_are_rotated(
 
     listen = ClusterListen("127.0.0.1", 0, made[0].certificate, made[0].key)
     server = ClusterServer(
-        listen, lambda: State(None, None, True, {}), lambda _: None, lambda _: None
+        listen, lambda: ControllerState(None, None, True, {}), lambda _: None, lambda _: None
     )
     server.start()
     old = published()

@@ -124,9 +124,12 @@ class Reckless(CpuLoop):
     """A loop that writes increases before decreases."""
 
     def _apply(self, decision: int, plan: NodePlan, actuator: Any) -> Any:
-        """Everything in the wrong order, in the phase that is not guarded."""
+        """Everything in the wrong order, in the phase that is not guarded; the next record shows
+        the order that was right."""
         wrong = (replace(write, phase=WritePhase.DECREASE) for write in reversed(plan.writes))
-        return super()._apply(decision, replace(plan, writes=tuple(wrong)), actuator)
+        made = super()._apply(decision, replace(plan, writes=tuple(wrong)), actuator)
+        self.governor._written.reverse()
+        return made
 
 
 def test_increases_before_decreases_are_caught() -> None:
