@@ -55,6 +55,7 @@ def world(audited: tuple[Cluster, charts.Audit]) -> Iterator[TrafficWorld]:
     made = TrafficWorld(cluster, name)
     yield made
     cluster.kubectl("-n", name, "delete", "routegroups,services", "--all")
+    cluster.kubectl("-n", name, "delete", "pods", "--all", "--force")  # some end in ten minutes
     cluster.kubectl("delete", "namespace", name, "--wait=false")
     made.client.close()
 

@@ -145,11 +145,14 @@ class World:
         self.kubectl("delete", kinds, "-A", "--all", "--force")
         self.kubectl("delete", "budgets,ownerbindings,resolveroutcomes", "--all", "--force")
         self.kubectl("delete", "nodes", "-l", OURS)
-        spaces = [name for name in self.names("namespaces") if name.startswith("team-")]
-        if spaces:
-            self.kubectl("delete", "namespace", *spaces)
+        if spaces := self._spaces():
+            self.kubectl("delete", "namespace", *spaces, "--wait=false")
+            until(lambda: not self._spaces(), "the namespaces are gone", 180)
         named = ("--field-selector", "metadata.name=fairlead-controller")
         self.kubectl("delete", "lease", "-A", *named, check=False)
+
+    def _spaces(self) -> list[str]:
+        return [name for name in self.names("namespaces") if name.startswith("team-")]
 
 
 def plane_of(made: ClusterController) -> ControlPlane:
