@@ -59,6 +59,8 @@ def test_the_shipped_roles_are_what_controller_and_node_agent_need(
         world.exit("first-0", 0, "team-b")
         world.reach("first", "Completed", "team-b")
         world.reach("gang", "Running")
+        # Its state is shown beside the making of its pods.
+        until(lambda: "gang-1" in world.names("pods"), "its pods are made")
         until(lambda: world.get("pod", "gang-1", "team-a")["spec"].get("nodeName"), "it is bound")
         world.kubectl("delete", "node", "n2")
         until(lambda: world.phase("gang") != "Running", "the gang lost a node")
