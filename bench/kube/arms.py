@@ -86,7 +86,7 @@ def kueue(load: Load, *, limited: bool) -> Line:
                 ends_with_us=signal.SIGKILL,
             )
             before_others(controller.pid)
-            time.sleep(3)
+            time.sleep(3)  # it has no probe; by then it has listed what it watches
             server.watch_processes(controller=controller.pid)
             before = server.used()
             command = [programs.path("kueue-perf-runner"), "--o", out, "--timeout=30m"]
@@ -147,7 +147,7 @@ def _create(server: Server, workloads: WorkloadSet) -> None:
     client, of = server.client(), workloads.of
     path = KINDS["Run"].path(workloads.queue)
     for number in range(workloads.count):
-        time.sleep(of.every_ms / 1000)
+        time.sleep(of.every_ms / 1000)  # the benchmark's own interval
         client.create(path, run(f"{of.name}-{number}", workloads.queue, of))
 
 
@@ -164,7 +164,7 @@ def _follow(observer: Observer, workloads: int, process: subprocess.Popen[bytes]
         if now - said > 20:
             said = now
             print(f"    created, admitted, finished: {counts}", flush=True)
-        time.sleep(0.25)
+        time.sleep(0.25)  # the observer has the times; this only looks for the end
 
 
 def _figures(load: Load, observer: Observer, server: Server, before: Line) -> Line:
@@ -229,7 +229,7 @@ def await_ready(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> 
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError("the controller does not start, or does not end")
-        time.sleep(0.05)
+        time.sleep(0.05)  # polling interval, with a deadline
 
 
 def end(process: subprocess.Popen[bytes], within_s: float = 20) -> None:

@@ -82,7 +82,7 @@ class Observer:
         while not self._stop.is_set():
             with contextlib.suppress(OSError, http.client.HTTPException):
                 version = self._watch(version)
-            time.sleep(0.05)
+            self._stop.wait(0.05)  # a watch that was cut is not begun again at once
 
     def _watch(self, version: str) -> str:
         query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}

@@ -36,7 +36,7 @@ class Ended:
 
 
 class Person:
-    """Somebody with a kubeconfig, and kubectl with the plugins."""
+    """A user with a kubeconfig, and kubectl with the plugins."""
 
     def __init__(self, world: World, folder: Path, kubeconfig: Path, namespace: str) -> None:
         self.kubeconfig, self._namespace = kubeconfig, namespace

@@ -82,7 +82,7 @@ class Replicas:
         return replica
 
     def supervise(self) -> None:
-        """Whoever ended by itself is started again; only for a reason that passes."""
+        """A replica that ended by itself is started again; only for a reason that passes."""
         for replica in list(self.all):
             code = replica.process.poll()
             if code not in (None, -signal.SIGKILL) and not replica.halted_until:

@@ -147,7 +147,7 @@ def test_gpus_of_a_pod_that_only_bears_our_label_are_those_of_others(
 
 
 def test_one_that_was_bound_elsewhere_and_gpus_of_others_are_seen(world: World) -> None:
-    """By somebody with the scheduler's rights: the run says so, and the pod is evicted."""
+    """By a client with the scheduler's rights: the run says so, and the pod is evicted."""
     tainted = node("n1")
     tainted["spec"] = {"taints": [{"key": "test.fairlead.dev/none", "effect": "NoSchedule"}]}
     other = {"containers": [{**container("3"), "image": "busybox"}], "nodeName": "n2"}

@@ -146,7 +146,7 @@ def test_a_mark_that_is_not_ours_counts_as_none(text: str) -> None:
 
 
 def test_a_restore_without_the_kinds_says_how_to_have_them() -> None:
-    """Somebody deleted the kinds first: the pods still have their limits and annotations."""
+    """An operator deleted the kinds first: the pods still have their limits and annotations."""
 
     def answer(method: str, path: str, body: Any) -> Document | None:
         pods = path.startswith("/api/v1/pods")

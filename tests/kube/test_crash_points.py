@@ -72,7 +72,7 @@ class Resolve:
         assert len(cut) == len(set(cut)) == BIG, cut
         waiting = {f"team-a.small-{i}" for i in range(SMALL)} - self._running()
         assert waiting == set(cut), "those that were drawn are those that wait"
-        assert waiting == self._told(), "whoever is preempted is told so, whichever leader died"
+        assert waiting == self._told(), "each preempted run is told so, whichever leader died"
         self._witness.check(
             {e.body["lease"]: e.body["slots"] for e in entries if e.kind == "lease.open"}
         )

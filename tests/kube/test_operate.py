@@ -93,7 +93,7 @@ def test_install_policy_upgrade_uninstall(
 
 
 class Writer:
-    """Somebody who creates and deletes Runs all the time."""
+    """A client that creates and deletes Runs all the time."""
 
     def __init__(self, world: World) -> None:
         self._client = KubeClient(connection(world.kubeconfig))

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from fairlead.kube.client import ApiError, Document
-from fairlead.kube.kinds import QUERY_BYTES_MAX
 from fairlead.kube.queries import KEEP_S, NAMESPACE_MAX, TURN_MAX, Queries, QueryAnswer, Question
+from fairlead.kube.specs import QUERY_BYTES_MAX
 from tests.kube.small import Server, put
 from tests.kube.world import made
 

@@ -1,6 +1,6 @@
 """Kubernetes: the controller, and a cluster of our own for development and tests.
 
-    kinds        the kinds that Fairlead adds, and their CRDs
+    kinds        the kinds that Fairlead adds, and their CRDs; specs: what only they hold
     client       requests and watches; watch keeps a copy of what it tells
     election     who leads; controller orders one turn
     cpu/         pods resized by their load

@@ -87,7 +87,7 @@ class RateLimit:
             self._at = now
             wait_s = -self._tokens / self._per_s
         if wait_s > 0:
-            time.sleep(wait_s)
+            time.sleep(wait_s)  # the limit itself: its caller has a thread for that
 
 
 class KubeClient:

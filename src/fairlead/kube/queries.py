@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
-from fairlead.kube.kinds import KINDS, QUERY_BYTES_MAX
+from fairlead.kube.kinds import KINDS
+from fairlead.kube.specs import QUERY_BYTES_MAX
 from fairlead.kube.watch import Key, Mirrored
 from fairlead.ports.faults import Fault
 

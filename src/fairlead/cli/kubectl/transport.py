@@ -163,7 +163,7 @@ class KubeTransport:
             if found is None or time.monotonic() > deadline:
                 why = "was deleted" if found is None else f"has no answer after {timeout_s:.0f} s"
                 raise TemporaryFault(f"the Query {path.rpartition('/')[2]} {why}: {_NO_CONTROLLER}")
-            time.sleep(wait_s)
+            time.sleep(wait_s)  # polling interval, with a deadline
             wait_s = min(2 * wait_s, POLL_MAX_S)
 
     # -- objects -----------------------------------------------------------------------------------

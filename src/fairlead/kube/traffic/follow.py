@@ -161,4 +161,4 @@ class GroupFollower:
                 self._take(self._read())
             if self.current.groups != before or (not woken and self.unsettled()):
                 self.changed()
-            time.sleep(SETTLE_S)
+            self._stop.wait(SETTLE_S)
