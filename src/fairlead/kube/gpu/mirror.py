@@ -35,6 +35,8 @@ TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost", 
 """Changes of a run that are Events: what its status shows for good needs none."""
 SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
+PAGE = 100
+"""Entries in memory at once: each comes with all that it was decided on."""
 RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
 """Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
 AS_LEASED = "AsLeased"
@@ -123,6 +125,8 @@ class Mirror:
         for item in sorted(news):
             if self._is_over(item):
                 self._due.pop(item, None)
+                if item.part is ItemPart.FINALIZER:
+                    self._front.unheld.discard((item.kind, item.key))
             else:
                 self._due[item] = self._rank(item)
         self._hand_over()
@@ -278,7 +282,7 @@ class Mirror:
         for key in self._leases.take_keys():
             if not self._is_open(key.name):
                 self._note_lease(key.name)
-        while self._seq < last and (page := plane.events.read(self._seq, 1000)):
+        while self._seq < last and (page := plane.events.read(self._seq, PAGE)):
             for event in page:
                 self._note(event)
                 self._seq = event["seq"]
