@@ -115,7 +115,7 @@ def test_a_namespace_without_a_binding_has_no_owner(world: World) -> None:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}
     world.apply(node("n1"), namespace, run("train", 8))
     with world.controlled():
-        status = world.reach("train", "Refused")
+        status = world.reach("train", "Pending")
         assert status["reason"] == "NoOwner"
         world.apply(*team("team-a"))
         world.reach("train", "Running")
@@ -129,7 +129,7 @@ def test_a_namespace_without_a_binding_has_no_owner(world: World) -> None:
 
         until(replaced, "the binding no longer holds")
         world.apply(run("again", 8))
-        assert world.reach("again", "Refused")["reason"] == "NoOwner"
+        assert world.reach("again", "Pending")["reason"] == "NoOwner"
 
 
 def test_devices_are_free_when_the_pod_is_gone(world: World) -> None:

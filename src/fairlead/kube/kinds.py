@@ -5,6 +5,7 @@ controller is away; what only the whole of the objects can tell (an unknown budg
 run) the controller says in the condition `Accepted`.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,6 +178,7 @@ KINDS = {
                 ("Envelopes", "string", ".spec.envelopes[*].name"),
                 ("Healthy", "string", '.status.conditions[?(@.type=="Healthy")].status'),
                 ("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].reason'),
+                ("Deleting", "string", '.status.conditions[?(@.type=="Terminating")].reason'),
             ),
             namespaced=False,
         ),
@@ -474,3 +476,22 @@ def kube_name(name: str) -> tuple[str, str]:
     """Namespace and name of an object of the ledger."""
     namespace, _, own = name.partition(".")
     return namespace, own
+
+
+def as_named_in(namespace: str, value: Any) -> Any:
+    """A document or a sentence about a namespace's objects, with their names in it."""
+    if isinstance(value, list):
+        return [as_named_in(namespace, item) for item in value]
+    if isinstance(value, dict):
+        names = {"run", "reservation"} | ({"name"} if value.keys() & {"kind", "uid"} else set())
+        return {
+            field: item.removeprefix(f"{namespace}.")
+            if field in names and isinstance(item, str)
+            else as_named_in(namespace, item)
+            if field == "message" or not isinstance(item, str)
+            else item
+            for field, item in value.items()
+        }
+    if isinstance(value, str):
+        return re.sub(rf"(?<![\w.-]){re.escape(namespace)}\.(?=[a-z0-9])", "", value)
+    return value
