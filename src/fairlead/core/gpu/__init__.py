@@ -33,6 +33,7 @@ from fairlead.core.gpu.deficit import caps_of as caps_of
 from fairlead.core.gpu.deficit import conflict_of as conflict_of
 from fairlead.core.gpu.deficit import find_deficit as find_deficit
 from fairlead.core.gpu.deficit import freeze as freeze
+from fairlead.core.gpu.devices import FreeDevices as FreeDevices
 from fairlead.core.gpu.family import Families as Families
 from fairlead.core.gpu.family import Tier as Tier
 from fairlead.core.gpu.family import cycle_in as cycle_in
@@ -88,7 +89,6 @@ from fairlead.core.gpu.restart import FailurePolicy as FailurePolicy
 from fairlead.core.gpu.restart import Restart as Restart
 from fairlead.core.gpu.restart import RunFailure as RunFailure
 from fairlead.core.gpu.restart import restart as restart
-from fairlead.core.gpu.start import FreeDevices as FreeDevices
 from fairlead.core.gpu.start import GangShape as GangShape
 from fairlead.core.gpu.start import RunGrowth as RunGrowth
 from fairlead.core.gpu.start import Start as Start

@@ -39,9 +39,7 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
     )
     known.put(stored)
     spec = stored.spec
-    if kind == "Node":
-        known.devices_moved([name])
-    elif isinstance(spec, BudgetSpec):
+    if isinstance(spec, BudgetSpec):
         known.set_budget(name, to_budget(name, spec))
         known.accounts.define(known.budgets[name], at.time_ms)
     elif isinstance(spec, RunSpec) and before is None:
@@ -56,9 +54,7 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
 def _object_deleted(known: "Projection", at: Stamp, body: entries.ObjectDeleted) -> None:
     kind, name = body.kind, body.name
     known.drop(kind, name)
-    if kind == "Node":
-        known.devices_moved([name])
-    elif kind == "Budget":
+    if kind == "Budget":
         known.set_budget(name, None)
         for key in [key for key in known.conditions if key[0] == name]:
             del known.conditions[key]
