@@ -138,6 +138,21 @@ class QueueReason(StrEnum):
 
     SUBMITTED = "submitted"
     """By the order of submission."""
+    TIER = "tier"
+    """Its owner has asked for more than its envelopes grant: it is moved back."""
+    PRIORITY = "priority"
+    """Its owner's priorities gave it the place of another run of that owner."""
+
+
+class BackfillReason(StrEnum):
+    """Whether a run may start while others before it in the queue wait for devices."""
+
+    ENDS_BEFORE = "EndsBefore"
+    """It ends before any of them could start."""
+    LEAVES_ROOM = "LeavesRoom"
+    """It uses devices that none of them needs at its start."""
+    DELAYS = "DelaysHead"
+    """It would delay one of them: it waits."""
 
 
 class ActivationReason(StrEnum):

@@ -3,6 +3,7 @@
 `gpu.cover` and `gpu.fund` are in `schema/funding.py`. `gpu.place` finds devices, `gpu.start` says
 how wide a run starts or grows, `gpu.resize` which leases it ends and begins, `gpu.refund` which
 leases are funded; `gpu.queue`, `gpu.activate` and `gpu.grow` say which run is asked about first,
+`gpu.backfill` which may start before another,
 `gpu.deficit` finds what is missing and who may be preempted, `gpu.resolve` which leases end.
 """
 
@@ -162,7 +163,17 @@ def refund_document(asked: gpu.RefundRequest, budget: msgspec.Struct) -> dict[st
 
 def decide_queue(document: Any) -> dict[str, Any]:
     """Order the runs that wait for admission, and say which are held."""
-    return STYLE.from_core(gpu.queue(STYLE.to_core(gpu.Waiting, document)))
+    waiting = STYLE.to_core(gpu.Waiting, document)
+    found = STYLE.from_core(gpu.queue(waiting))
+    if waiting.policy is None:  # version 1 has no tiers
+        for row in found["order"]:
+            del row["tier"]
+    return found
+
+
+def decide_backfill(document: Any) -> dict[str, Any]:
+    """Decide whether a run may start before others that wait for devices."""
+    return STYLE.from_core(gpu.backfill(STYLE.to_core(gpu.BackfillRequest, document)))
 
 
 def decide_activate(document: Any) -> dict[str, Any]:

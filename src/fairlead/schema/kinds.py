@@ -67,6 +67,8 @@ _DEFICIT = STYLE.document(gpu.DeficitInput)
 _SHORT = STYLE.document(core.Deficit, "DeficitResult")
 _WAITING = STYLE.document(core.Waiting)
 _QUEUED = STYLE.document(core.Queue, "QueueResult")
+_BACKFILL = STYLE.document(core.BackfillRequest)
+_BACKFILLED = STYLE.document(core.Backfill, "BackfillResult")
 _RESERVATIONS = STYLE.document(core.ActivateRequest)
 _ACTIVATED = STYLE.document(core.Activations, "ActivateResult")
 _SHRUNK = STYLE.document(core.ShrunkRuns)
@@ -108,6 +110,13 @@ _KINDS = (
         lambda result: result["shortfall_gpus"] > 0,
     ),
     Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
+    Kind(
+        "gpu.backfill",
+        _BACKFILL,
+        _BACKFILLED,
+        gpu.decide_backfill,
+        lambda result: result["delays"] is not None,
+    ),
     Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
     Kind("gpu.grow", _SHRUNK, _GROWS, gpu.decide_grow),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),

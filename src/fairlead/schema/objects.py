@@ -51,6 +51,7 @@ LABEL_MAX = 253
 Label = Annotated[str, Meta(min_length=1, max_length=LABEL_MAX)]
 Gpus = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
 GpusOrNone = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
+Priority = Annotated[int, Meta(ge=-1000, le=1000)]
 Time = Annotated[str, Meta(description="RFC 3339 with a zone, e.g. 2026-01-01T00:00:00Z")]
 Duration = Annotated[str, Meta(description="like 90m, 2h, 1h30m, 45s, 1d")]
 Labels = dict[str, str]
@@ -134,6 +135,8 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     failure_policy: FailurePolicySpec | UnsetType = field(name="failurePolicy", default=UNSET)
     """Left out of the document where it is not given: specs that earlier versions recorded are as
     they were."""
+    priority: Priority | UnsetType = UNSET
+    """Among the waiting runs of its owner, higher first; it moves no other owner's runs."""
 
 
 class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

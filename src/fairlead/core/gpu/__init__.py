@@ -1,5 +1,15 @@
 """The GPU governor's decisions: funding, placement, the queue, deficits and preemption."""
 
+from fairlead.core.gpu.backfill import Backfill as Backfill
+from fairlead.core.gpu.backfill import Backfiller as Backfiller
+from fairlead.core.gpu.backfill import BackfillPolicy as BackfillPolicy
+from fairlead.core.gpu.backfill import BackfillRequest as BackfillRequest
+from fairlead.core.gpu.backfill import Head as Head
+from fairlead.core.gpu.backfill import Outlook as Outlook
+from fairlead.core.gpu.backfill import Pool as Pool
+from fairlead.core.gpu.backfill import Promise as Promise
+from fairlead.core.gpu.backfill import Release as Release
+from fairlead.core.gpu.backfill import backfill as backfill
 from fairlead.core.gpu.conflict import Action as Action
 from fairlead.core.gpu.conflict import Conflict as Conflict
 from fairlead.core.gpu.conflict import ConflictLease as ConflictLease
@@ -62,8 +72,10 @@ from fairlead.core.gpu.place import Node as Node
 from fairlead.core.gpu.place import Placement as Placement
 from fairlead.core.gpu.place import place as place
 from fairlead.core.gpu.queue import FlavorHold as FlavorHold
+from fairlead.core.gpu.queue import OwnerUse as OwnerUse
 from fairlead.core.gpu.queue import Queue as Queue
 from fairlead.core.gpu.queue import QueuedRun as QueuedRun
+from fairlead.core.gpu.queue import QueuePolicy as QueuePolicy
 from fairlead.core.gpu.queue import ReservedStart as ReservedStart
 from fairlead.core.gpu.queue import Waiting as Waiting
 from fairlead.core.gpu.queue import WaitingRun as WaitingRun

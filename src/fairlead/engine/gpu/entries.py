@@ -354,6 +354,12 @@ class ResizeDecision(RunDecision, frozen=True):
     ENTRY = "gpu.resize"
 
 
+class BackfillDecision(RunDecision, frozen=True):
+    """Whether a run may start, or grow, before others that wait for devices."""
+
+    ENTRY = "gpu.backfill"
+
+
 class RestartDecision(RunDecision, frozen=True):
     """Whether a run whose command failed starts again."""
 
@@ -395,9 +401,10 @@ class OrderDecision(Body, frozen=True):
 
 
 class QueueDecision(OrderDecision, frozen=True):
-    """Of waiting runs."""
+    """Of waiting runs. Version 2 orders by tier and age, and not by submission alone."""
 
     ENTRY = "gpu.queue"
+    VERSION = 2
 
 
 class GrowDecision(OrderDecision, frozen=True):
