@@ -21,8 +21,8 @@ from fairlead.core.gpu.place import Node
 from fairlead.schema import funding as documents
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.derive import Style
+from fairlead.schema.times import DurationText, TimeText, parse_time
 from fairlead.schema.times import parse_duration as parse_duration  # noqa: PLC0414 - the border's
-from fairlead.schema.times import parse_time
 
 API_VERSION = "fairlead.dev/v1alpha1"
 RUN_MUTABLE = frozenset({"funding"})
@@ -52,8 +52,11 @@ Label = Annotated[str, Meta(min_length=1, max_length=LABEL_MAX)]
 Gpus = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
 GpusOrNone = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
 Priority = Annotated[int, Meta(ge=-1000, le=1000)]
-Time = Annotated[str, Meta(description="RFC 3339 with a zone, e.g. 2026-01-01T00:00:00Z")]
-Duration = Annotated[str, Meta(description="like 90m, 2h, 1h30m, 45s, 1d")]
+Time = TimeText
+Duration = DurationText
+Directory = Annotated[
+    str, Meta(description="absolute", extra_json_schema={"pattern": "^(/|$)", "maxLength": 4096})
+]
 Labels = dict[str, str]
 
 
@@ -129,7 +132,7 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     command: list[str] = field(default_factory=list)
     env: Labels = field(default_factory=dict)
     secret_env: dict[str, SecretFile] = field(name="secretEnv", default_factory=dict)
-    working_directory: str | None = field(name="workingDirectory", default=None)
+    working_directory: Directory | None = field(name="workingDirectory", default=None)
     checkpoint_grace: Duration | None = field(name="checkpointGrace", default=None)
     """Between being asked to end, or to shrink, and being made to."""
     failure_policy: FailurePolicySpec | UnsetType = field(name="failurePolicy", default=UNSET)
