@@ -47,8 +47,14 @@ from fairlead.core.gpu.devices import FreeDevices as FreeDevices
 from fairlead.core.gpu.family import Families as Families
 from fairlead.core.gpu.family import Tier as Tier
 from fairlead.core.gpu.family import cycle_in as cycle_in
+from fairlead.core.gpu.limits import IdleLimit as IdleLimit
+from fairlead.core.gpu.limits import Limit as Limit
+from fairlead.core.gpu.limits import PaidLease as PaidLease
+from fairlead.core.gpu.limits import RunLimits as RunLimits
+from fairlead.core.gpu.limits import limit as limit
 from fairlead.core.gpu.model import AggregateCap as AggregateCap
 from fairlead.core.gpu.model import Budget as Budget
+from fairlead.core.gpu.model import Enforcement as Enforcement
 from fairlead.core.gpu.model import Envelope as Envelope
 from fairlead.core.gpu.model import Lease as Lease
 from fairlead.core.gpu.model import Lending as Lending
@@ -99,6 +105,7 @@ from fairlead.core.gpu.resolve import notice_of as notice_of
 from fairlead.core.gpu.resolve import resolve as resolve
 from fairlead.core.gpu.restart import FailurePolicy as FailurePolicy
 from fairlead.core.gpu.restart import Restart as Restart
+from fairlead.core.gpu.restart import RestartPolicy as RestartPolicy
 from fairlead.core.gpu.restart import RunFailure as RunFailure
 from fairlead.core.gpu.restart import restart as restart
 from fairlead.core.gpu.start import GangShape as GangShape
