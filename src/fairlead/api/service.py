@@ -5,9 +5,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from fairlead.api.access import Access
 from fairlead.engine.gpu import ControlPlane
+from fairlead.ports.executor import JobOutput, Keyboard
 from fairlead.ports.ledger import Ledger
 
 
@@ -55,6 +57,17 @@ class LedgerSignal:
         return self.seq > after
 
 
+class Console(Protocol):
+    """What the API needs of an executor whose jobs are processes of this machine."""
+
+    def newest_job(self, run: str) -> str:
+        """The id of a run's latest start; empty where there was none."""
+
+    def output(self, job: str) -> JobOutput | None: ...
+
+    def press(self, run: str, keys: Keyboard) -> int | None: ...
+
+
 @dataclass(slots=True)
 class Service:
     """One control plane, as the API sees it."""
@@ -69,6 +82,8 @@ class Service:
     """Work beside the turns, each with the seconds until it is done again."""
     fault: str = ""
     """Why the last turn failed; empty after a good one."""
+    console: Console | None = None
+    """The output and the keyboard of jobs; None: they are elsewhere, in pods."""
     wake: threading.Event = field(default_factory=threading.Event)
     """Set it for a turn at once."""
     signal: LedgerSignal = field(default_factory=LedgerSignal)

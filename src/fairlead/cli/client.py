@@ -56,6 +56,10 @@ class ServerError(click.ClickException):
         click.echo(f"{words[self.exit_code]}: {self.message}", err=True)
 
 
+class Unreachable(PermanentFault):
+    """The server did not answer, or not to the end: it may be starting again."""
+
+
 class Reply(Protocol):
     """A reply whose body is still to come: whole, or in chunks."""
 
@@ -118,6 +122,11 @@ class Client:
         with notice, self._open(method, path, query or {}, body) as reply:
             data, media = reply.read(), reply.headers.get_content_type()
         return json.loads(data) if media == "application/json" else data.decode(errors="replace")
+
+    def exchange(self, path: str, **query: Any) -> tuple[bytes, Message]:
+        """One GET: its bytes and its headers."""
+        with self._open("GET", path, query) as reply:
+            return reply.read(), reply.headers
 
     def change(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """A request that changes something, or previews it."""
@@ -250,7 +259,7 @@ class HttpTransport:
         except NoReply as error:
             closed = f"{self.where}: the server closed the connection"
             message = _unreachable(self.where, error) if reply is None else closed
-            raise PermanentFault(message) from error
+            raise Unreachable(message) from error
 
     def _endpoint(self) -> HttpEndpoint:
         try:

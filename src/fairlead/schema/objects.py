@@ -54,6 +54,9 @@ GpusOrNone = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
 Time = Annotated[str, Meta(description="RFC 3339 with a zone, e.g. 2026-01-01T00:00:00Z")]
 Duration = Annotated[str, Meta(description="like 90m, 2h, 1h30m, 45s, 1d")]
 Labels = dict[str, str]
+Octal = Annotated[
+    str, Meta(pattern=r"^0[0-7]{3}(?!\n)$", description='an octal mode in quotes, like "0027"')
+]
 
 
 class Metadata(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
@@ -134,6 +137,10 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     failure_policy: FailurePolicySpec | UnsetType = field(name="failurePolicy", default=UNSET)
     """Left out of the document where it is not given: specs that earlier versions recorded are as
     they were."""
+    umask: Octal | UnsetType = UNSET
+    """Of the command's process; not given: 0027."""
+    terminal: bool | UnsetType = UNSET
+    """Whether the command runs on a terminal that its owner types into (`fairlead run -i`)."""
 
 
 class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
