@@ -90,6 +90,9 @@ class _Application:
     async def _reply(self, endpoint: Endpoint, request: Request) -> Response:
         try:
             call = await read_call(endpoint, self._gate, request)
+            held = request.headers.get("fairlead-held")
+            if held is not None and endpoint.method != "GET":
+                await run_in_threadpool(self._service.check_held, held)
             if inspect.iscoroutinefunction(endpoint.handle):
                 response: Response = await endpoint.handle(self._service, call)
                 return response

@@ -18,7 +18,13 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from fairlead.cli.audit.checkpoints import HEADERS, check_reply, read_headers
+from fairlead.cli.audit.checkpoints import (
+    HEADERS,
+    LedgerChanged,
+    check_reply,
+    held_checkpoint,
+    read_headers,
+)
 from fairlead.cli.input import MANIFEST_PATH, Source
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import dry_run_option, output_option, server_option
@@ -225,7 +231,10 @@ class Client:
         sending = self._transport.open(method, path, values, body, timeout_s=self._timeout_s)
         with sending as reply:
             if checked and self._transport.proves(method, path):
-                self._check(reply.status, reply.headers)
+                try:
+                    self._check(reply.status, reply.headers)
+                except LedgerChanged as alarm:
+                    raise LedgerChanged(f"{alarm}{_effect(method, reply.status)}") from None
             if reply.status >= 400:
                 raise ServerError(reply.status, _error(reply.read()))
             yield reply
@@ -251,6 +260,9 @@ class HttpTransport:
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = "application/json"
+        held = None if method == "GET" else held_checkpoint(self.where)
+        if held is not None:
+            headers["Fairlead-Held"] = held
         endpoint, reply = self._endpoint(), None
         sending = stream(endpoint, method, target, body=data, headers=headers, timeout_s=timeout_s)
         try:
@@ -270,6 +282,15 @@ class HttpTransport:
         if self._token is not None and endpoint.tls is None and not local:
             raise click.UsageError("a token is sent over https or to this machine only")
         return endpoint
+
+
+def _effect(method: str, status: int) -> str:
+    """What became of a request whose reply cannot be trusted."""
+    if method == "GET":
+        return ""
+    if status >= 400:
+        return "\n  the server refused the request: nothing was changed"
+    return "\n  the server says that it did what was asked"
 
 
 def segment(text: str) -> str:
