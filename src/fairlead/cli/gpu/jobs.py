@@ -36,6 +36,8 @@ class JobRequest:
     command: tuple[str, ...] = ()
     gpus: int = 1
     time: str | None = None
+    ends_at_time: bool = False
+    """Whether it is ended after its time, as Slurm does; else the time is an estimate."""
     name: str | None = None
     title: str | None = None
     """What a name is made from where none is given; else from the command."""
@@ -177,12 +179,14 @@ def _manifest(job: JobRequest, name: str, words: Mapping[str, str]) -> dict[str,
     }
     if job.time is not None:
         spec["duration"] = job.time
+        if job.ends_at_time:
+            spec["maxRuntime"] = job.time
     if job.secrets:
         spec["secretEnv"] = {key: {"file": path} for key, path in job.secrets}
     if job.borrow:
         spec["funding"] = {"allowBorrow": True}
     if job.retry:
-        spec["failurePolicy"] = {"maxRestarts": job.retry}
+        spec |= {"restartPolicy": "OnFailure", "backoffLimit": job.retry}
     if job.after:
         spec["after"] = [{"run": run, "condition": how} for run, how in job.after]
     if job.terminal:

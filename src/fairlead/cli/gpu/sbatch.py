@@ -28,7 +28,9 @@ def read_script(words: Sequence[str], warn: Callable[[str], None]) -> JobRequest
     first = data.partition(b"\n")[0].decode(errors="replace")
     if not first.startswith("#!"):
         raise BadFile(f"{path}: must begin with #! (for a command write `fairlead submit -- …`)")
-    job = JobRequest(command=_command(path, first, data, words[1:]), title=_slug(path.stem))
+    job = JobRequest(
+        command=_command(path, first, data, words[1:]), title=_slug(path.stem), ends_at_time=True
+    )
     for number, name, value in _directives(data):
         place = f"{path}, line {number}: --{name}"
         changed = _apply(job, name, value, place)
