@@ -313,6 +313,8 @@ def structural(struct: type[msgspec.Struct]) -> Document:
     if struct is RunSpec:
         # The owner follows from the namespace; one that is written must be the same.
         spec["required"].remove("owner")
+        for local in ("umask", "terminal"):  # of a process; a pod has its template
+            del spec["properties"][local]
         spec["properties"]["template"] = {
             "type": "object",
             "description": "the pod template of every rank, at most 256 KiB",

@@ -61,6 +61,9 @@ Directory = Annotated[
     str, Meta(description="absolute", extra_json_schema={"pattern": "^(/|$)", "maxLength": 4096})
 ]
 Labels = dict[str, str]
+Octal = Annotated[
+    str, Meta(pattern=r"^0[0-7]{3}(?!\n)$", description='an octal mode in quotes, like "0027"')
+]
 
 
 class Metadata(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
@@ -150,6 +153,10 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     max_runtime: Duration | UnsetType = field(name="maxRuntime", default=UNSET)
     """After this time with devices it is asked to end; `duration` is only what it is expected to
     take."""
+    umask: Octal | UnsetType = UNSET
+    """Of the command's process; not given: 0027."""
+    terminal: bool | UnsetType = UNSET
+    """Whether the command runs on a terminal that its owner types into (`fairlead run -i`)."""
 
 
 class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
