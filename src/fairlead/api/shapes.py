@@ -342,6 +342,32 @@ class LogsQuery(Shape):
     tail: Annotated[int, Meta(ge=0, le=100_000)] | None = None
 
 
+class OutputQuery(Shape):
+    """Output from byte `after` of a job on; of the newest without one, of the one before it with
+    `previous`. Waits up to `wait_s` for more. `tail`: from so many lines before the end."""
+
+    job: Annotated[str, Meta(max_length=200)] | None = None
+    after: Count = 0
+    wait_s: Annotated[int, Meta(ge=0, le=60)] = 0
+    tail: Annotated[int, Meta(ge=0, le=100_000)] | None = None
+    previous: bool = False
+
+
+class KeyboardBody(Shape):
+    """Text for a run's terminal, in base64; an interrupt (Ctrl-C); the terminal's size."""
+
+    text: Annotated[str, Meta(max_length=8192)] = ""
+    interrupt: bool = False
+    rows: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    columns: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+
+
+class Typed(Shape):
+    """How many bytes the terminal took; the client sends the rest again."""
+
+    taken: int
+
+
 class SponsorsQuery(Shape):
     """The borrower and the flavor."""
 

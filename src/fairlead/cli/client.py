@@ -18,7 +18,13 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from fairlead.cli.audit.checkpoints import HEADERS, check_reply, read_headers
+from fairlead.cli.audit.checkpoints import (
+    HEADERS,
+    LedgerChanged,
+    check_reply,
+    held_checkpoint,
+    read_headers,
+)
 from fairlead.cli.input import MANIFEST_PATH, Source
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import dry_run_option, output_option, server_option
@@ -54,6 +60,10 @@ class ServerError(click.ClickException):
         """One line; its first word says which kind of error it is."""
         words = {EXIT_REFUSED: "refused", EXIT_FAULT: "fault", EXIT_BAD_INPUT: "error"}
         click.echo(f"{words[self.exit_code]}: {self.message}", err=True)
+
+
+class Unreachable(PermanentFault):
+    """The server did not answer, or not to the end: it may be starting again."""
 
 
 class Reply(Protocol):
@@ -118,6 +128,11 @@ class Client:
         with notice, self._open(method, path, query or {}, body) as reply:
             data, media = reply.read(), reply.headers.get_content_type()
         return json.loads(data) if media == "application/json" else data.decode(errors="replace")
+
+    def exchange(self, path: str, **query: Any) -> tuple[bytes, Message]:
+        """One GET: its bytes and its headers."""
+        with self._open("GET", path, query) as reply:
+            return reply.read(), reply.headers
 
     def change(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """A request that changes something, or previews it."""
@@ -216,7 +231,10 @@ class Client:
         sending = self._transport.open(method, path, values, body, timeout_s=self._timeout_s)
         with sending as reply:
             if checked and self._transport.proves(method, path):
-                self._check(reply.status, reply.headers)
+                try:
+                    self._check(reply.status, reply.headers)
+                except LedgerChanged as alarm:
+                    raise LedgerChanged(f"{alarm}{_effect(method, reply.status)}") from None
             if reply.status >= 400:
                 raise ServerError(reply.status, _error(reply.read()))
             yield reply
@@ -242,6 +260,9 @@ class HttpTransport:
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = "application/json"
+        held = None if method == "GET" else held_checkpoint(self.where)
+        if held is not None:
+            headers["Fairlead-Held"] = held
         endpoint, reply = self._endpoint(), None
         sending = stream(endpoint, method, target, body=data, headers=headers, timeout_s=timeout_s)
         try:
@@ -250,7 +271,7 @@ class HttpTransport:
         except NoReply as error:
             closed = f"{self.where}: the server closed the connection"
             message = _unreachable(self.where, error) if reply is None else closed
-            raise PermanentFault(message) from error
+            raise Unreachable(message) from error
 
     def _endpoint(self) -> HttpEndpoint:
         try:
@@ -261,6 +282,15 @@ class HttpTransport:
         if self._token is not None and endpoint.tls is None and not local:
             raise click.UsageError("a token is sent over https or to this machine only")
         return endpoint
+
+
+def _effect(method: str, status: int) -> str:
+    """What became of a request whose reply cannot be trusted."""
+    if method == "GET":
+        return ""
+    if status >= 400:
+        return "\n  the server refused the request: nothing was changed"
+    return "\n  the server says that it did what was asked"
 
 
 def segment(text: str) -> str:

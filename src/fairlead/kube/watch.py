@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from sys import intern
 from typing import NamedTuple
 
 import msgspec
@@ -18,8 +19,9 @@ from fairlead.ports.faults import Fault
 BACKOFF_S, BACKOFF_MAX_S = 0.2, 10.0
 GONE_MAX = 10_000
 """Objects that went since the last list, and are remembered by their names."""
-LIKE_EVERY, LIKE_MAX = 500, 16_384
-"""Objects that are packed by what differs from one of them, and how much of that one is used."""
+LIKE_EVERY, LIKE_MAX, WINDOW_BITS = 500, 8_192, 13
+"""Objects that are packed by what differs from one of them, how much of that one is used, and how
+far back it is looked for: a few kilobytes, with little to set up."""
 
 
 class Key(NamedTuple):
@@ -31,7 +33,7 @@ class Key(NamedTuple):
 
 def key_of(document: Document) -> Key:
     meta = document["metadata"]
-    return Key(meta.get("namespace", ""), meta["name"])
+    return Key(intern(meta.get("namespace", "")), meta["name"])
 
 
 class Mirrored:
@@ -76,11 +78,13 @@ class Mirrored:
         self._thread.start()
 
     def stop(self) -> None:
-        """It ends with its process; a watch that is silent is not waited for."""
+        """It ends with its process; a watch that is silent is not waited for, and who waits for the
+        first list goes on."""
         self._stop.set()
+        self._synced.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it was listed once."""
+        """Until it was listed once, or is stopped; False where that takes longer."""
         return self._synced.wait(timeout_s)
 
     def get(self, key: Key) -> Document | None:
@@ -207,13 +211,14 @@ class Mirrored:
     def _keep(self, item: Document) -> "_Kept":
         meta = item["metadata"]
         meta.pop("managedFields", None)  # who wrote which field: a third of an object
+        uid = intern(meta["uid"])
         if not self._packed:
-            return _Kept(_version(item), meta["uid"], item)
+            return _Kept(_version(item), uid, item)
         data = msgspec.json.encode(item)
         if self._like_count % LIKE_EVERY == 0:
             self._like = data[:LIKE_MAX]
         self._like_count += 1
-        return _Kept(_version(item), meta["uid"], _packed(data, self._like), self._like)
+        return _Kept(_version(item), uid, _packed(data, self._like), self._like)
 
 
 class _Kept(NamedTuple):
@@ -228,13 +233,13 @@ class _Kept(NamedTuple):
     def document(self) -> Document:
         content = self.content
         if isinstance(content, bytes):
-            unpack = zlib.decompressobj(-zlib.MAX_WBITS, zdict=self.like)
+            unpack = zlib.decompressobj(-WINDOW_BITS, zdict=self.like)
             return dict(decode(unpack.decompress(content)))
         return content
 
 
 def _packed(data: bytes, like: bytes) -> bytes:
-    pack = zlib.compressobj(1, wbits=-zlib.MAX_WBITS, zdict=like)
+    pack = zlib.compressobj(1, wbits=-WINDOW_BITS, memLevel=5, zdict=like)
     return pack.compress(data) + pack.flush()
 
 

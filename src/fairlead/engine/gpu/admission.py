@@ -3,6 +3,7 @@
 `ask` is also what a dry run and `plan` show: the same decision, not recorded.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known, require
 from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.backfill import Answer, Heads
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import open_lease
@@ -25,6 +27,8 @@ from fairlead.schema.objects import RunSpec
 
 AT_ONCE = 200
 """Entries of one append, about."""
+HELD = "Queued"
+"""Why a run waits that would delay another one."""
 
 
 class _Row(NamedTuple):
@@ -52,15 +56,21 @@ class RunAdmission:
         self._alike: dict[str, tuple[str, gpu.Request]] = {}
         """Requests by their text: one of each is kept."""
         self._covers: Covers = {}
+        config = committer.config
+        self._policy, self._heads = config.queue, Heads(self._projection, config.backfill)
 
     def admit_all(self, now_ms: int) -> None:
-        """Every run that waits, in the order of the queue.
+        """Every run that waits, in the order of the queue; runs that lack devices keep those that
+        they need at their earliest start.
 
         The order is recorded with the first start that it decides: one run starts, others wait
         behind it, and the order that was last recorded does not say so already.
         """
-        projection = self._projection
-        waiting = gpu.Waiting(now_ms, self._waiting_runs(), self._holds())
+        projection, heads = self._projection, self._heads
+        heads.begin()
+        runs = self._waiting_runs()
+        use = tuple(owner_use(projection, runs, now_ms))
+        waiting = gpu.Waiting(now_ms, runs, self._holds(), self._policy, use)
         queue = gpu.queue(waiting)
         order = [row.run for row in queue.order]
         recorded = RecordedOrder(entries.QueueDecision, order)
@@ -71,7 +81,7 @@ class RunAdmission:
                 return []
             if self._still_refused(run, now_ms):
                 return []
-            made = attempt(projection, run, now_ms)
+            made = attempt(projection, run, now_ms, heads)
             if opens_leases(made) and not recorded.says(run, projection):
                 made.insert(0, order_decision(entries.QueueDecision, queue, waiting, now_ms))
             return made
@@ -191,9 +201,24 @@ def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.
         waiting_since_ms=state.since_ms,
         min_gpus=request.min_gpus,
         duration_ms=request.duration_ms,
+        owner_priority=projection.run_spec(run).priority or 0,
         reservation=start,
+        submitted_ms=projection.objects["Run", run].created_ms,
     )
     return waiting, request
+
+
+def owner_use(
+    projection: Projection, runs: Sequence[gpu.WaitingRun], now_ms: int
+) -> Iterator[gpu.OwnerUse]:
+    """What owners of waiting runs are granted by envelopes of their own, and use, by flavor."""
+    book, used = projection.book(now_ms), Counter[tuple[str, str]]()
+    for lease in projection.leases.values():
+        used[lease.owner, projection.run_spec(lease.run).flavor] += lease.gpus
+    for owner, flavor in sorted({(run.owner, run.flavor) for run in runs}):
+        own = (payer.envelope for payer in book.payers(owner, flavor))
+        granted = sum(envelope.gpus for envelope in own if envelope.is_open(now_ms))
+        yield gpu.OwnerUse(owner, flavor, granted, used[owner, flavor])
 
 
 class RecordedOrder:
@@ -263,16 +288,25 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     return attempt(projection, run, now_ms)
 
 
-def attempt(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
-    """The same where the answer is known to be news."""
+def attempt(
+    projection: Projection, run: str, now_ms: int, heads: Heads | None = None
+) -> list[NewEntry]:
+    """The same where the answer is known to be news. `heads`: runs that are not to be delayed."""
     spec, at = projection.run_spec(run), Context(projection, now_ms)
     answer = ask(projection, spec, now_ms)
     found, job = answer.found, projection.next_job(run)
     if not found.plan.funded:
         return _refused(at, run, answer)
     if not found.starts:
+        if heads is not None:
+            heads.add(run, found, now_ms)
         return _waiting(at, run, answer)
+    beside = None if heads is None else heads.ask(run, found, now_ms)
+    if beside is not None and not beside.found.starts:
+        return _held(at, run, answer, beside)
     made = _decisions(at, run, answer, "admission", job)
+    if beside is not None:
+        made.append(beside.entry(at, job))
     leases = list(_leases(at, run, found, job))
     for lease in leases:
         made += open_lease(at, lease, job)
@@ -308,11 +342,24 @@ def _waiting(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     devices that each of them lacks."""
     missing = known(answer.found.placement, "what is funded was placed").shortfall_gpus
     state = at.projection.runs[run]
-    if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
+    if (state.reason, state.shortfall_gpus) == ("NoDevices", missing) or state.reason == HELD:
         return []
     message = "funded, but " + no_room(missing, answer.found.plan.gpus)
     body = entries.RunPhase(run, Phase.PENDING.value, "NoDevices", message, shortfall_gpus=missing)
     return [*_decisions(at, run, answer, "admission"), at.entry(body)]
+
+
+def _held(at: Context, run: str, answer: StartAnswer, beside: Answer) -> list[NewEntry]:
+    """There is room, but a run that is before it in the queue would start later. Recorded once:
+    room comes and goes, and a thousand runs may wait for it."""
+    state = at.projection.runs[run]
+    if state.reason == HELD:
+        return []
+    message = "funded, but it would delay a run that is before it in the queue"
+    body = entries.RunPhase(run, Phase.PENDING.value, HELD, message)
+    first = state.reason != "NoDevices"
+    made = _decisions(at, run, answer, "admission") if first else []
+    return [*made, beside.entry(at, None), at.entry(body)]
 
 
 def _leases(

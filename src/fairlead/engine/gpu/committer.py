@@ -131,7 +131,7 @@ class Committer:
 
     def checkpoint(self) -> None:
         with self._lock:
-            seq, data = self.projection.seq, checkpoint.export(self.projection)
+            seq, data = self.projection.seq, checkpoint.packed(self.projection)
             self.ledger.snapshot_put(checkpoint.NAME, seq, data)
             self._checkpoint_seq = self.projection.seq
 

@@ -34,7 +34,7 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
     created_ms, user = at.time_ms, intern(at.author)
     if before is not None:
         created_ms, user = before.created_ms, before.user
-    spec_document = state.shared_document(body.spec)
+    spec_document = state.shared_document(kind, body.spec)
     labels = {intern(key): intern(value) for key, value in body.labels.items()}
     stored = state.Stored(
         kind, name, body.uid, body.generation, at.seq, created_ms, labels, spec_document, user
@@ -103,6 +103,7 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
             run.restarts = body.restarts
     if phase is not state.Phase.RUNNING:
         run.job, run.shrunk, run.grows_to, run.grown = None, False, 0, False
+        run.restarts = run.restarts if body.restarts is UNSET else body.restarts
     if phase.ended:
         known.live.pop(body.run, None)
         run.ended_ms = None if body.ended_ms is UNSET else body.ended_ms
@@ -162,6 +163,7 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
         elif not run.grows_to:
             run.grows_to = run.width
     del run.leases[lease.id]
+    run.hours_over.pop(lease.id, None)
     for slot in lease.slots:
         node, ordinal = state.parse_slot(slot)
         del known.taken[node][ordinal]
@@ -225,9 +227,12 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
         case entries.OrderDecision():
             known.orders[body.ENTRY] = body.names
         case entries.LeaseUnfunded():
+            if body.hours:
+                known.runs[body.run].hours_over[body.lease] = body.at_ms
             known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
             resolver.changed_seq = at.seq
         case entries.LeaseFunded():
+            known.runs[body.run].hours_over.pop(body.lease, None)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
             resolver.changed_seq = at.seq
         case entries.OwnerPseudonym():

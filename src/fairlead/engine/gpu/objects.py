@@ -400,9 +400,9 @@ def _check(
     elif isinstance(manifest, RunManifest) and before is None:
         _check_variables(manifest)
     elif isinstance(manifest, RunManifest) and before is not None:
-        after = spec_document(manifest.spec)
-        for key in sorted(after.keys() | before.document.keys()):
-            if key not in RUN_MUTABLE and before.document.get(key) != after.get(key):
+        after, earlier = spec_document(manifest.spec), spec_document(before.spec)
+        for key in sorted(after.keys() | earlier.keys()):
+            if key not in RUN_MUTABLE and earlier.get(key) != after.get(key):
                 raise BadInput(f"spec.{key}", "cannot be changed; delete the run and submit anew")
     elif isinstance(manifest, ReservationManifest):
         _check_reservation(projection, manifest, before)
@@ -455,12 +455,14 @@ def _body(
     projection: Projection, manifest: Manifest, before: Stored | None, now_ms: int
 ) -> ObjectApplied | None:
     document, labels = spec_document(manifest.spec), manifest.metadata.labels
-    if before and (before.document, before.labels) == (document, labels):
+    # As it is read today: fields that came with a later version have their defaults.
+    written = None if before is None else spec_document(before.spec)
+    if before and (written, before.labels) == (document, labels):
         return None
     kind, name = manifest.kind, manifest.metadata.name
     if before is None:
         uid, generation = digest([kind, name, now_ms, projection.seq])[:32], 1
     else:
         uid = before.uid
-        generation = before.generation + int(before.document != document)
+        generation = before.generation + int(written != document)
     return ObjectApplied(kind, name, uid, generation, labels, document)

@@ -20,7 +20,7 @@ from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.nodes import UID, is_another, is_as, is_out, node_manifest
 from fairlead.kube.gpu.ranks import pod_name
 from fairlead.kube.gpu.template import GRACE_MAX_S, PodTemplate, read_template
-from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
+from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, as_named_in, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
@@ -30,7 +30,9 @@ FINALIZER = f"{GROUP}/ledger"
 TEMPLATE = f"{GROUP}/template"
 RUNS_MAX = 20_000
 """Runs of a namespace that have not ended; the operator may set another."""
-TOO_MANY = "TooManyRuns"
+TOO_MANY, NO_OWNER, NO_RUN = "TooManyRuns", "NoOwner", "NoRun"
+WAITING = frozenset({TOO_MANY, NO_OWNER, NO_RUN})
+"""Not taken yet, and taken by itself when what is missing comes: no refusal."""
 TEXT_MAX = 1000
 """Of what is said of a refusal: it may name a field that is as long as an object can be."""
 TAKEN_MAX, AT_ONCE = 500, 250
@@ -51,6 +53,10 @@ class Acceptance:
     message: str
     version: tuple[str, int]
     """Uid and generation: one that is made again under its name is another object."""
+
+    @property
+    def waits(self) -> bool:
+        return not self.accepted and self.reason in WAITING
 
 
 class _Manifest(NamedTuple):
@@ -100,6 +106,8 @@ class FrontEnd:
         """There are more objects than one turn takes: runs are admitted before the next ones."""
         self.bound: dict[str, Document] = {}
         """The bindings that hold, by namespace."""
+        self.lingering: dict[tuple[str, Key], Denied] = {}
+        """Objects that are deleted, and why they stay for now."""
 
     def turn(self) -> None:
         """A fault on the way loses nothing: what is not done is done in the next turn."""
@@ -113,9 +121,12 @@ class FrontEnd:
         if self._bindings_changed:
             self._bindings_changed = not self._bind()
             self._waiting["Run"] |= self._refused("Run")
+            self._waiting["Reservation"] |= self._refused("Reservation")
         self.behind = False
         for kind, waiting in self._waiting.items():
-            waiting.update(sources.of(kind).take_keys())
+            waiting.update(changed := sources.of(kind).take_keys())
+            if kind == "Run" and changed:
+                self._waiting["Reservation"] |= self._refused("Reservation", NO_RUN)
             self._follow_all(kind, waiting)
 
     def _follow_all(self, kind: str, waiting: set[Key]) -> None:
@@ -253,40 +264,46 @@ class FrontEnd:
             if UID in stored.labels
         }
 
-    def _refused(self, kind: str) -> set[Key]:
+    def _refused(self, kind: str, reason: str | None = None) -> set[Key]:
         return {
-            key for of, key in self.verdicts if of == kind and not self.verdicts[of, key].accepted
+            key
+            for (of, key), verdict in self.verdicts.items()
+            if of == kind and not verdict.accepted and reason in (None, verdict.reason)
         }
 
     def _follow(self, kind: str, key: Key, batch: "list[_Manifest]") -> bool:
         """Bring one object into the engine, with the others of the batch; whether there is nothing
         left to do for it."""
         document = self._sources.of(kind).get(key)
-        name = key.name if kind == "Budget" else engine_name(*key)
+        name = _ledger_name(kind, key)
         if document is None:
             self.verdicts.pop((kind, key), None)
             self.unheld.discard((kind, key))
-            return self._forget(kind, name, None)
+            return self._forget(kind, key, None)
         meta = document["metadata"]
-        if "deletionTimestamp" in meta:
-            return self._forget(kind, name, meta["uid"]) and self._release(kind, key, document)
         version = (meta["uid"], meta["generation"])
+        if "deletionTimestamp" in meta:
+            taken = Acceptance(True, "Accepted", "in the ledger", version)
+            self.verdicts.setdefault((kind, key), taken)
+            return self._forget(kind, key, meta["uid"]) and self._release(kind, key, document)
         verdict = self.verdicts.get((kind, key))
         if verdict is not None and verdict.accepted and verdict.version == version:
             return True
-        if not self._forget_other(kind, name, meta["uid"]):
+        if not self._forget_other(kind, key, meta["uid"]):
             return False
         try:
             batch.append(self._manifest(kind, key, name, document))
         except REFUSALS as error:
-            verdict = _refused(error, version)
+            verdict = _refused(key, error, version)
             self._judge(kind, key, verdict)
             return verdict.reason != TOO_MANY  # which is looked at again when others have ended
         return False
 
     def _judge(self, kind: str, key: Key, verdict: Acceptance) -> None:
-        self.verdicts[kind, key] = verdict
-        self._judged.add((kind, key))
+        pair = (kind, key)
+        if self.verdicts.get(pair) != verdict:
+            self.verdicts[pair] = verdict
+            self._judged.add(pair)
 
     def _take(self, batch: "list[_Manifest]") -> None:
         """Several objects in one step. What the engine refuses is found by halves: one object of a
@@ -296,7 +313,7 @@ class FrontEnd:
         except REFUSALS as error:
             if len(batch) == 1:
                 (each,) = batch
-                self._judge(each.kind, each.key, _refused(error, each.version))
+                self._judge(each.kind, each.key, _refused(each.key, error, each.version))
                 return
             middle = len(batch) // 2
             self._take(batch[:middle])
@@ -330,14 +347,17 @@ class FrontEnd:
                 spec["command"] = template.command
             labels[TEMPLATE] = template.digest
         elif kind == "Reservation":
-            spec["run"] = engine_name(key.namespace, spec["run"])
+            spec["run"] = engine_name(key.namespace, wanted := spec["run"])
+            if self._plane.objects.get("Run", spec["run"]) is None:
+                raise Denied(NO_RUN, f"there is no Run {wanted!r} in its namespace yet")
         manifest = {
             "apiVersion": API_VERSION,
             "kind": kind,
             "metadata": {"name": name, "labels": labels},
             "spec": {field: value for field, value in spec.items() if value is not None},
         }
-        version, held = (meta["uid"], meta["generation"]), FINALIZER in meta.get("finalizers", ())
+        version = (intern(meta["uid"]), meta["generation"])
+        held = FINALIZER in meta.get("finalizers", ())
         return _Manifest(kind, key, version, manifest, author, owner, held)
 
     def _refuse_many(self, namespace: str, name: str) -> None:
@@ -355,7 +375,7 @@ class FrontEnd:
     def _owner(self, namespace: str) -> str:
         binding = self.bound.get(namespace)
         if binding is None:
-            raise Denied("NoOwner", f"no OwnerBinding says whose namespace {namespace!r} is")
+            raise Denied(NO_OWNER, f"no owner is bound to namespace {namespace!r} yet")
         return str(binding["spec"]["owner"])
 
     def _template(self, document: Document) -> PodTemplate:
@@ -400,17 +420,19 @@ class FrontEnd:
             return error.status == 404
         return True
 
-    def _forget_other(self, kind: str, name: str, uid: str) -> bool:
+    def _forget_other(self, kind: str, key: Key, uid: str) -> bool:
         """Another object had this name before; whether it is gone from the engine."""
-        before = self._plane.objects.get(kind, name)
+        before = self._plane.objects.get(kind, _ledger_name(kind, key))
         if before is None or before["metadata"]["labels"].get(UID) in (None, uid):
             return True
-        return self._forget(kind, name, None)
+        return self._forget(kind, key, None)
 
-    def _forget(self, kind: str, name: str, uid: str | None) -> bool:
+    def _forget(self, kind: str, key: Key, uid: str | None) -> bool:
         """End and remove an object; whether it is gone. `uid`: only if it is that one."""
+        name = _ledger_name(kind, key)
         before = self._plane.objects.get(kind, name)
         if before is None or (uid is not None and before["metadata"]["labels"].get(UID) != uid):
+            self.lingering.pop((kind, key), None)
             return True
         if kind == "Run" and before["status"]["phase"] not in ("Completed", "Failed"):
             if not before["status"]["stopping"]:
@@ -419,19 +441,21 @@ class FrontEnd:
         try:
             self._plane.objects.delete(kind, name, author=ADMIN)
         except Denied as denied:
-            if self._failing.get(name) != denied.message:  # tried in every turn
-                self._failing[name] = denied.message
+            known = self.lingering.get((kind, key))
+            if known is None or known.message != denied.message:  # tried in every turn
+                self.lingering[kind, key] = denied
+                self._judged.add((kind, key))
                 self._say(f"{kind} {name} stays for now: {denied.message}")
             return False
-        self._failing.pop(name, None)
+        self.lingering.pop((kind, key), None)
         return True
 
 
-def _refused(error: Exception, version: tuple[str, int]) -> Acceptance:
+def _refused(key: Key, error: Exception, version: tuple[str, int]) -> Acceptance:
     if isinstance(error, BadInput):
-        return Acceptance(False, "Invalid", str(error)[:TEXT_MAX], version)
+        return Acceptance(False, "Invalid", _told(key, str(error)), version)
     if isinstance(error, Denied):
-        return Acceptance(False, error.reason, error.message[:TEXT_MAX], version)
+        return Acceptance(False, error.reason, _told(key, error.message), version)
     return Acceptance(False, "Unreadable", repr(error)[:TEXT_MAX], version)
 
 
@@ -443,6 +467,15 @@ def _in_turns(keys: Iterable[Key]) -> list[Key]:
         order.append((seen[key.namespace] // SHARE, key))
         seen[key.namespace] += 1
     return [key for _, key in sorted(order)]
+
+
+def _ledger_name(kind: str, key: Key) -> str:
+    return key.name if kind == "Budget" else engine_name(*key)
+
+
+def _told(key: Key, message: str) -> str:
+    """What is said of an object, with the names of its namespace."""
+    return str(as_named_in(key.namespace, message) if key.namespace else message)[:TEXT_MAX]
 
 
 def _oldest_first(item: tuple[Key, Document]) -> tuple[str, Key]:
