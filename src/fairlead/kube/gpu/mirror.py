@@ -371,14 +371,17 @@ class Mirror:
             status |= {"reason": verdict.reason, "message": verdict.message}
         status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
         if kind == "Run":
-            self._phases[key] = status.get("phase", "")
-            if self._phases[key] in ENDED:
-                del self._phases[key]
+            self._note_shown(key, status.get("phase", ""))
             if stored is not None:
                 expected = self._runs[name].phase
         if all(document.get("status", {}).get(field) == value for field, value in status.items()):
             return _nothing
         return partial(self._patch, kind, key, status, expected)
+
+    def _note_shown(self, key: Key, phase: str) -> None:
+        self._phases.pop(key, None)
+        if phase not in ENDED:
+            self._phases[key] = phase
 
     def _patch(self, kind: str, key: Key, status: Document, expected: Phase | None) -> bool:
         if expected is not None:
