@@ -157,6 +157,11 @@ def decide_limit(document: Any) -> dict[str, Any]:
     return STYLE.from_core(gpu.limit(STYLE.to_core(gpu.RunLimits, document)))
 
 
+def decide_after(document: Any) -> dict[str, Any]:
+    """Decide whether a run that starts after others may start."""
+    return STYLE.from_core(gpu.after(STYLE.to_core(gpu.Dependencies, document)))
+
+
 def decide_refund(document: Any) -> dict[str, Any]:
     """Decide which leases of a budget lose their funding, or have it again."""
     return STYLE.from_core(gpu.refund(FUND.to_core(gpu.RefundRequest, document)))

@@ -131,6 +131,8 @@ class RunAdmission:
         for run, state in sorted(projection.live.items()):
             if state.phase is not Phase.PENDING or state.stopping:
                 continue
+            if projection.waits_for_runs(run):
+                continue
             reserved = projection.reserved.get(run)
             slot = reserved and projection.objects["Reservation", reserved].version
             key = (state.submitted_seq, state.since_ms, slot, projection.waits_for_time(run))
