@@ -124,7 +124,10 @@ class ClusterController:
         for source in sources:
             source.start()
         for source in sources:
-            if not source.wait(SYNC_S):
+            listed = source.wait(SYNC_S)
+            if self._stop.is_set():
+                return
+            if not listed:
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
         self.synced = True
         self._say("the cluster is read")

@@ -73,11 +73,13 @@ class Mirrored:
         self._thread.start()
 
     def stop(self) -> None:
-        """It ends with its process; a watch that is silent is not waited for."""
+        """It ends with its process; a watch that is silent is not waited for, and who waits for the
+        first list goes on."""
         self._stop.set()
+        self._synced.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it was listed once."""
+        """Until it was listed once, or is stopped; False where that takes longer."""
         return self._synced.wait(timeout_s)
 
     def get(self, key: Key) -> Document | None:

@@ -18,7 +18,7 @@ from fairlead.core.units import INTEGER_MAX, Count, Name, OutOfRange, Time, Writ
 from fairlead.schema.derive import Fields, Style
 from fairlead.schema.times import format_time, hours, parse_now
 
-OPTIONAL: Fields = {gpu.Envelope: {"recurrence"}, gpu.Node: {"cordoned"}}
+OPTIONAL: Fields = {gpu.Envelope: {"recurrence", "enforcement"}, gpu.Node: {"cordoned"}}
 COVER = Style(optional=OPTIONAL, computed={gpu.Line: {"borrowed"}})
 FUND = Style(optional=OPTIONAL, plain={gpu.Request: {"duration_ms"}})
 

@@ -1,8 +1,9 @@
 """The contracts of the GPU governor: documents in, result documents out.
 
 `gpu.cover` and `gpu.fund` are in `schema/funding.py`. `gpu.place` finds devices, `gpu.start` says
-how wide a run starts or grows, `gpu.resize` which leases it ends and begins, `gpu.refund` which
-leases are funded; `gpu.queue`, `gpu.activate` and `gpu.grow` say which run is asked about first,
+how wide a run starts or grows, `gpu.resize` which leases it ends and begins, `gpu.limit` whether
+it has to end, `gpu.restart` whether it starts again, `gpu.refund` which leases are funded;
+`gpu.queue`, `gpu.activate` and `gpu.grow` say which run is asked about first,
 `gpu.backfill` which may start before another,
 `gpu.deficit` finds what is missing and who may be preempted, `gpu.resolve` which leases end.
 """
@@ -144,8 +145,18 @@ def decide_resize(document: Any) -> dict[str, Any]:
 
 
 def decide_restart(document: Any) -> dict[str, Any]:
-    """Decide whether a run whose command failed starts again."""
+    """Decide whether a run that has ended starts again."""
     return STYLE.from_core(gpu.restart(STYLE.to_core(gpu.RunFailure, document)))
+
+
+def decide_limit(document: Any) -> dict[str, Any]:
+    """Decide whether a run that holds devices has to end, or is to be warned."""
+    return STYLE.from_core(gpu.limit(STYLE.to_core(gpu.RunLimits, document)))
+
+
+def decide_after(document: Any) -> dict[str, Any]:
+    """Decide whether a run that starts after others may start."""
+    return STYLE.from_core(gpu.after(STYLE.to_core(gpu.Dependencies, document)))
 
 
 def decide_refund(document: Any) -> dict[str, Any]:

@@ -55,12 +55,7 @@ COLUMNS: dict[str, list[Column]] = {
 _EVENTS = columns("seq TIME@time kind reason message")
 
 
-def _apply(client: Client, out: Output, files: Sequence[str], only: str = "") -> None:
-    changes = client.apply(read_manifests(files, only=only))
-    out.each(changes, lambda change: _print_effects(out, change))
-
-
-def _print_effects(out: Output, change: dict[str, Any]) -> None:
+def print_effects(out: Output, change: dict[str, Any]) -> None:
     """What was changed, and what a dry run of `apply` would lead to."""
     document, preview = change["object"], change["preview"] or {}
     out.done(change, f"{object_name(document)} {change['change']}")
@@ -100,23 +95,8 @@ def apply(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
       fairlead apply -f nodes.yaml -f budgets/ --dry-run
       fairlead get budgets -o yaml | sed s/128/256/ | fairlead apply -f -
     """
-    _apply(client, out, files)
-
-
-@click.command("submit")
-@file_option
-@changes_api
-def submit(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
-    """Submit runs; each starts once it is funded and placed.
-
-    A run that cannot start yet is Pending; `fairlead explain run/NAME` says why. `fairlead plan` or
-    --dry-run answers before you submit.
-
-    \b
-      fairlead submit -f run.yaml && fairlead logs -f train-7
-      fairlead submit -f sweep/ --dry-run
-    """
-    _apply(client, out, files, only="Run")
+    changes = client.apply(read_manifests(files))
+    out.each(changes, lambda change: print_effects(out, change))
 
 
 @click.command("get")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlead.core import gpu
-from fairlead.core.gpu.place import Gang, Node
+from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known, require
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.backfill import Answer, Heads
@@ -129,6 +129,8 @@ class RunAdmission:
         projection, before, self._rows = self._projection, self._rows, {}
         for run, state in sorted(projection.live.items()):
             if state.phase is not Phase.PENDING or state.stopping:
+                continue
+            if projection.waits_for_runs(run):
                 continue
             reserved = projection.reserved.get(run)
             slot = reserved and projection.objects["Reservation", reserved].version
@@ -405,7 +407,7 @@ def _decisions(
     gang = known(found.gang, "what is funded is a gang")
     placement = known(found.placement, "what is funded was placed")
     body = entries.PlaceDecision(run, STYLE.from_core(placement))
-    document = place_input(at.projection.devices.nodes, gang)
+    document = place_input(at.projection.devices, gang)
     reasons = () if placement.placed else ("NoDevices",)
     placed = at.entry(body, plan_id, effect, input=document, reasons=reasons)
     made = [_fund_decision(at, run, found, plan_id), placed]
@@ -453,20 +455,9 @@ def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Do
     return fund_document(now_ms, documents, usage, request)
 
 
-def place_input(nodes: list[Node], gang: Gang) -> Document:
-    """The recorded input of a placement: the nodes that it had to choose from.
-
-    Nodes that are full, cordoned or out of reach change nothing, and on a busy fleet they are most.
-    """
-    usable = [
-        node
-        for node in nodes
-        if node.flavor == gang.flavor
-        and node.free
-        and not node.cordoned
-        and (gang.elsewhere or node.is_in(gang.location))
-    ]
-    return STYLE.from_core(PlaceInput(tuple(usable), gang))
+def place_input(devices: gpu.FreeDevices, gang: Gang) -> Document:
+    """The recorded input of a placement: the nodes that decided it, and not the fleet."""
+    return STYLE.from_core(PlaceInput(tuple(devices.candidates(gang)), gang))
 
 
 # -- growth ---------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ between recording it and asking; jobs that the ledger no longer wants are stoppe
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from msgspec import UnsetType
+
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.state import LeaseFact, Reclaim, RunState
 from fairlead.ports.executor import Executor, Exit, Job, Widths
@@ -178,6 +180,8 @@ class Effects:
             secret_env={key: secret.file for key, secret in spec.secret_env.items()},
             user=stored.user,
             working_directory=spec.working_directory,
+            umask=None if isinstance(spec.umask, UnsetType) else int(spec.umask, 8),
+            terminal=spec.terminal is True,
             widths=_widths(spec),
         )
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from fairlead.core.invariant import require
 from fairlead.core.lottery import BeaconRound
+from fairlead.core.reasons import AfterReason
 from fairlead.engine.gpu import entries, state
 from fairlead.engine.gpu.entries import Stamp
 from fairlead.schema.objects import BudgetSpec, ReservationSpec, RunSpec, to_budget
@@ -39,9 +40,7 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
     )
     known.put(stored)
     spec = stored.spec
-    if kind == "Node":
-        known.devices_moved([name])
-    elif isinstance(spec, BudgetSpec):
+    if isinstance(spec, BudgetSpec):
         known.set_budget(name, to_budget(name, spec))
         known.accounts.define(known.budgets[name], at.time_ms)
     elif isinstance(spec, RunSpec) and before is None:
@@ -56,9 +55,7 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
 def _object_deleted(known: "Projection", at: Stamp, body: entries.ObjectDeleted) -> None:
     kind, name = body.kind, body.name
     known.drop(kind, name)
-    if kind == "Node":
-        known.devices_moved([name])
-    elif kind == "Budget":
+    if kind == "Budget":
         known.set_budget(name, None)
         for key in [key for key in known.conditions if key[0] == name]:
             del known.conditions[key]
@@ -105,12 +102,17 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
             run.restarts = body.restarts
     if phase is not state.Phase.RUNNING:
         run.job, run.shrunk, run.grows_to, run.grown = None, False, 0, False
+        run.restarts = run.restarts if body.restarts is UNSET else body.restarts
     if phase.ended:
         known.live.pop(body.run, None)
         run.ended_ms = None if body.ended_ms is UNSET else body.ended_ms
         run.exit_code = None if body.code is UNSET else body.code
         run.exit_signal = None if body.signal is UNSET else body.signal
         run.exit_reason = body.exit_reason or None
+
+
+def _after(known: "Projection", at: Stamp, body: entries.AfterDecision) -> None:
+    known.runs[body.run].released = body.output["reason"] == AfterReason.READY
 
 
 def _run_grown(known: "Projection", at: Stamp, body: entries.RunGrown) -> None:
@@ -157,6 +159,7 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
         elif not run.grows_to:
             run.grows_to = run.width
     del run.leases[lease.id]
+    run.hours_over.pop(lease.id, None)
     for slot in lease.slots:
         node, ordinal = state.parse_slot(slot)
         del known.taken[node][ordinal]
@@ -220,9 +223,12 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
         case entries.OrderDecision():
             known.orders[body.ENTRY] = body.names
         case entries.LeaseUnfunded():
+            if body.hours:
+                known.runs[body.run].hours_over[body.lease] = body.at_ms
             known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
             resolver.changed_seq = at.seq
         case entries.LeaseFunded():
+            known.runs[body.run].hours_over.pop(body.lease, None)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
             resolver.changed_seq = at.seq
         case entries.OwnerPseudonym():
@@ -364,6 +370,7 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.ObjectDeleted: _object_deleted,
     entries.BudgetCondition: _budget_condition,
     entries.RunPhase: _run_phase,
+    entries.AfterDecision: _after,
     entries.RunGrown: _run_grown,
     entries.RunReclaimed: _run_reclaimed,
     entries.FundDecision: _fund,

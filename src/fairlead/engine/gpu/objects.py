@@ -15,6 +15,7 @@ from fairlead.core.gpu.funding import Demotion, demotions
 from fairlead.engine.gpu.admission import ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.dependencies import check_dependencies, later_run
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
@@ -23,6 +24,7 @@ from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact, Phase, Stored
 from fairlead.engine.gpu.status import as_document, lease_document, object_document
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
+from fairlead.engine.gpu.warnings import warnings_of
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
 from fairlead.schema.funding import from_plan
@@ -188,7 +190,18 @@ class Objects:
             committer.commit(decide)
             if edited:
                 self._settlement.refund(edited)
-            return [Applied(self.document(*item.submission.key), item.word) for item in changes]
+            return [self._applied(item, projection) for item in changes]
+
+    def _applied(self, change: ManifestChange, projection: Projection) -> Applied:
+        document = self.document(*change.submission.key)
+        return Applied(document, change.word, warnings=self._warnings(change, projection))
+
+    def _warnings(self, change: ManifestChange, projection: Projection) -> tuple[str, ...]:
+        """Of what is said anew; what is so already was warned of."""
+        if change.body is None:
+            return ()
+        name, spec = change.submission.key[1], change.submission.manifest.spec
+        return warnings_of(projection, name, spec, self._committer.now())
 
     def _entries(self, changes: Changes, author: Author) -> Entries:
         bodies = [change.body for change in changes if change.body is not None]
@@ -209,7 +222,12 @@ class Objects:
             return shown
 
         return [
-            Applied(self._shown(change), change.word, effects(change.submission.manifest))
+            Applied(
+                self._shown(change),
+                change.word,
+                effects(change.submission.manifest),
+                self._warnings(change, after),
+            )
             for change in changes
         ]
 
@@ -267,6 +285,7 @@ def changes_of(
             if expected is not None and expected != (before.version if before else 0):
                 raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
+            check_dependencies(projection, submission.manifest, before, runs)
         body = _body(projection, submission.manifest, before, now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
@@ -320,8 +339,11 @@ def refuse_in_use(projection: Projection, stored: Stored) -> None:
     """What pays for, is, or carries something that runs stays."""
     if stored.kind == "Budget":
         _refuse_used_payers(projection, stored.name, keeping=set())
+        _refuse_needed(projection, stored.name)
     elif stored.kind == "Run" and projection.runs[stored.name].leases:
         raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
+    elif stored.kind == "Run" and (later := later_run(projection, stored.name)):
+        raise Refused("RunNeeded", f"run {later!r} starts after it; cancel that one first")
     elif stored.kind == "Run" and projection.waits_for_time(stored.name):
         by = projection.reserved[stored.name]
         raise Refused(
@@ -380,9 +402,9 @@ def _check(
     elif isinstance(manifest, RunManifest) and before is None:
         _check_variables(manifest)
     elif isinstance(manifest, RunManifest) and before is not None:
-        after = spec_document(manifest.spec)
-        for key in sorted(after.keys() | before.document.keys()):
-            if key not in RUN_MUTABLE and before.document.get(key) != after.get(key):
+        after, earlier = spec_document(manifest.spec), spec_document(before.spec)
+        for key in sorted(after.keys() | earlier.keys()):
+            if key not in RUN_MUTABLE and earlier.get(key) != after.get(key):
                 raise BadInput(f"spec.{key}", "cannot be changed; delete the run and submit anew")
     elif isinstance(manifest, ReservationManifest):
         _check_reservation(projection, manifest, before)
@@ -431,16 +453,32 @@ def _refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str
             )
 
 
+def _refuse_needed(projection: Projection, budget: str) -> None:
+    """The only budget of an owner whose runs wait: without it they would wait for ever."""
+    owner = projection.budgets[budget].owner
+    others = (one.owner for name, one in projection.budgets.items() if name != budget)
+    if owner in others:
+        return
+    for run in sorted(projection.live):
+        if projection.is_pending(run) and projection.run_spec(run).owner == owner:
+            raise Refused(
+                "BudgetNeeded",
+                f"run {run!r} waits for it, and owner {owner!r} has no other; cancel the run first",
+            )
+
+
 def _body(
     projection: Projection, manifest: Manifest, before: Stored | None, now_ms: int
 ) -> ObjectApplied | None:
     document, labels = spec_document(manifest.spec), manifest.metadata.labels
-    if before and (before.document, before.labels) == (document, labels):
+    # As it is read today: fields that came with a later version have their defaults.
+    written = None if before is None else spec_document(before.spec)
+    if before and (written, before.labels) == (document, labels):
         return None
     kind, name = manifest.kind, manifest.metadata.name
     if before is None:
         uid, generation = digest([kind, name, now_ms, projection.seq])[:32], 1
     else:
         uid = before.uid
-        generation = before.generation + int(before.document != document)
+        generation = before.generation + int(written != document)
     return ObjectApplied(kind, name, uid, generation, labels, document)

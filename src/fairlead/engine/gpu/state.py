@@ -166,7 +166,11 @@ class RunState(Struct):
     grown: bool = False
     """Whether it has grown since it started: then its process has to know its width."""
     restarts: int = 0
-    """How often it was started again after its command had failed."""
+    """How often it was started again after its command had failed or was interrupted."""
+    hours_over: dict[str, int] = field(default_factory=dict)
+    """Leases whose hours are used up, and since when."""
+    released: bool = False
+    """Whether the runs that it starts after have ended as asked."""
     numbered: int = 0
     """The number of the next lease of its job; 0: not known."""
 

@@ -17,7 +17,7 @@ from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.ranks import GPU, pod_name, whole
 from fairlead.kube.gpu.template import GRACE_MAX_S, PodTemplate, read_template
-from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
+from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, as_named_in, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
@@ -36,7 +36,9 @@ LOCATION = {
 }
 RUNS_MAX = 20_000
 """Runs of a namespace that have not ended; the operator may set another."""
-TOO_MANY = "TooManyRuns"
+TOO_MANY, NO_OWNER, NO_RUN = "TooManyRuns", "NoOwner", "NoRun"
+WAITING = frozenset({TOO_MANY, NO_OWNER, NO_RUN})
+"""Not taken yet, and taken by itself when what is missing comes: no refusal."""
 TEXT_MAX = 1000
 """Of what is said of a refusal: it may name a field that is as long as an object can be."""
 ADMIN = Author("kubernetes", admin=True)
@@ -51,6 +53,10 @@ class Acceptance:
     message: str
     version: tuple[str, int]
     """Uid and generation: one that is made again under its name is another object."""
+
+    @property
+    def waits(self) -> bool:
+        return not self.accepted and self.reason in WAITING
 
 
 class FrontEnd:
@@ -87,6 +93,8 @@ class FrontEnd:
         """Objects that have a new verdict."""
         self.bound: dict[str, Document] = {}
         """The bindings that hold, by namespace."""
+        self.lingering: dict[tuple[str, Key], Denied] = {}
+        """Objects that are deleted, and why they stay for now."""
 
     def turn(self) -> None:
         """A fault on the way loses nothing: what is not done is done in the next turn."""
@@ -100,8 +108,11 @@ class FrontEnd:
         if self._bindings_changed:
             self._bindings_changed = not self._bind()
             self._waiting["Run"] |= self._refused("Run")
+            self._waiting["Reservation"] |= self._refused("Reservation")
         for kind, waiting in self._waiting.items():
-            waiting.update(sources.of(kind).take_keys())
+            waiting.update(changed := sources.of(kind).take_keys())
+            if kind == "Run" and changed:
+                self._waiting["Reservation"] |= self._refused("Reservation", NO_RUN)
             for key in sorted(waiting):
                 if self._attempt(f"{kind} {'/'.join(key)}", partial(self._follow, kind, key)):
                     waiting.discard(key)
@@ -226,34 +237,38 @@ class FrontEnd:
             if UID in stored.labels
         }
 
-    def _refused(self, kind: str) -> set[Key]:
+    def _refused(self, kind: str, reason: str | None = None) -> set[Key]:
         return {
-            key for of, key in self.verdicts if of == kind and not self.verdicts[of, key].accepted
+            key
+            for (of, key), verdict in self.verdicts.items()
+            if of == kind and not verdict.accepted and reason in (None, verdict.reason)
         }
 
     def _follow(self, kind: str, key: Key) -> bool:
         """Bring one object into the engine; whether there is nothing left to do for it."""
         document = self._sources.of(kind).get(key)
-        name = key.name if kind == "Budget" else engine_name(*key)
+        name = _ledger_name(kind, key)
         if document is None:
             self._done.pop((kind, key), None)
             self.verdicts.pop((kind, key), None)
             self.unheld.discard((kind, key))
-            return self._forget(kind, name, None)
+            return self._forget(kind, key, None)
         meta = document["metadata"]
-        if "deletionTimestamp" in meta:
-            return self._forget(kind, name, meta["uid"]) and self._release(kind, key, document)
         version = (meta["uid"], meta["generation"])
+        if "deletionTimestamp" in meta:
+            taken = Acceptance(True, "Accepted", "in the ledger", version)
+            self.verdicts.setdefault((kind, key), taken)
+            return self._forget(kind, key, meta["uid"]) and self._release(kind, key, document)
         if self._done.get((kind, key)) == version and self.verdicts[kind, key].accepted:
             return True
-        if not self._forget_other(kind, name, meta["uid"]):
+        if not self._forget_other(kind, key, meta["uid"]):
             return False
         try:
             owner = self._apply(kind, key, name, document)
         except BadInput as error:
-            verdict = Acceptance(False, "Invalid", str(error)[:TEXT_MAX], version)
+            verdict = Acceptance(False, "Invalid", _told(key, str(error)), version)
         except Denied as denied:
-            verdict = Acceptance(False, denied.reason, denied.message[:TEXT_MAX], version)
+            verdict = Acceptance(False, denied.reason, _told(key, denied.message), version)
         except MISREAD as error:
             # One object that we misread must not keep the others waiting.
             verdict = Acceptance(False, "Unreadable", repr(error)[:TEXT_MAX], version)
@@ -286,7 +301,9 @@ class FrontEnd:
                 spec["command"] = template.command
             labels[TEMPLATE] = template.digest
         elif kind == "Reservation":
-            spec["run"] = engine_name(key.namespace, spec["run"])
+            spec["run"] = engine_name(key.namespace, wanted := spec["run"])
+            if self._plane.objects.get("Run", spec["run"]) is None:
+                raise Denied(NO_RUN, f"there is no Run {wanted!r} in its namespace yet")
         if FINALIZER not in meta.get("finalizers", ()):
             self.unheld.add((kind, key))
         manifest = {
@@ -313,7 +330,7 @@ class FrontEnd:
     def _owner(self, namespace: str) -> str:
         binding = self.bound.get(namespace)
         if binding is None:
-            raise Denied("NoOwner", f"no OwnerBinding says whose namespace {namespace!r} is")
+            raise Denied(NO_OWNER, f"no owner is bound to namespace {namespace!r} yet")
         return str(binding["spec"]["owner"])
 
     def _template(self, document: Document) -> PodTemplate:
@@ -358,17 +375,19 @@ class FrontEnd:
             return error.status == 404
         return True
 
-    def _forget_other(self, kind: str, name: str, uid: str) -> bool:
+    def _forget_other(self, kind: str, key: Key, uid: str) -> bool:
         """Another object had this name before; whether it is gone from the engine."""
-        before = self._plane.objects.get(kind, name)
+        before = self._plane.objects.get(kind, _ledger_name(kind, key))
         if before is None or before["metadata"]["labels"].get(UID) in (None, uid):
             return True
-        return self._forget(kind, name, None)
+        return self._forget(kind, key, None)
 
-    def _forget(self, kind: str, name: str, uid: str | None) -> bool:
+    def _forget(self, kind: str, key: Key, uid: str | None) -> bool:
         """End and remove an object; whether it is gone. `uid`: only if it is that one."""
+        name = _ledger_name(kind, key)
         before = self._plane.objects.get(kind, name)
         if before is None or (uid is not None and before["metadata"]["labels"].get(UID) != uid):
+            self.lingering.pop((kind, key), None)
             return True
         if kind == "Run" and before["status"]["phase"] not in ("Completed", "Failed"):
             if not before["status"]["stopping"]:
@@ -377,12 +396,23 @@ class FrontEnd:
         try:
             self._plane.objects.delete(kind, name, author=ADMIN)
         except Denied as denied:
-            if self._failing.get(name) != denied.message:  # tried in every turn
-                self._failing[name] = denied.message
+            known = self.lingering.get((kind, key))
+            if known is None or known.message != denied.message:  # tried in every turn
+                self.lingering[kind, key] = denied
+                self._judged.add((kind, key))
                 self._say(f"{kind} {name} stays for now: {denied.message}")
             return False
-        self._failing.pop(name, None)
+        self.lingering.pop((kind, key), None)
         return True
+
+
+def _ledger_name(kind: str, key: Key) -> str:
+    return key.name if kind == "Budget" else engine_name(*key)
+
+
+def _told(key: Key, message: str) -> str:
+    """What is said of an object, with the names of its namespace."""
+    return str(as_named_in(key.namespace, message) if key.namespace else message)[:TEXT_MAX]
 
 
 def _oldest_first(item: tuple[Key, Document]) -> tuple[str, Key]:

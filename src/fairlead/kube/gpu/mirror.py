@@ -18,11 +18,11 @@ from fairlead.engine.gpu.resolver.preview import without_names
 from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
-from fairlead.kube.conditions import Conditions, now
-from fairlead.kube.gpu.announce import announcements
+from fairlead.kube.conditions import Conditions
+from fairlead.kube.gpu.announce import announcements, event_of
 from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.front import Acceptance, FrontEnd
-from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
+from fairlead.kube.kinds import GROUP, KINDS, as_named_in, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.ports.faults import Fault, TemporaryFault
 from fairlead.ports.ledger import Archived
@@ -345,11 +345,17 @@ class Mirror:
         if verdict is None:
             return None
         made = Conditions(document)
-        rows = [made.row("Accepted", verdict.reason, verdict.message, holds=verdict.accepted)]
+        holds = None if verdict.waits else verdict.accepted
+        rows = [made.row("Accepted", verdict.reason, verdict.message, holds=holds)]
+        lingers = self._front.lingering.get((kind, key))
+        if lingers is not None:
+            rows.append(made.row("Terminating", lingers.reason, lingers.message, holds=True))
         status: Document = {}
         expected: Phase | None = None
         if stored is not None:
             status = dict(stored["status"])
+            if key.namespace:
+                status = as_named_in(key.namespace, status)
             if kind == "Reservation":  # a tenant reads it
                 status["message"] = without_names(status["message"] or "")
             rows += status.get("conditions", ())
@@ -358,7 +364,9 @@ class Mirror:
             elif kind == "Reservation":
                 rows.append(made.of_reservation(status))
         elif not verdict.accepted:
-            status = {"phase": "Refused", "reason": verdict.reason, "message": verdict.message}
+            field = "state" if kind == "Reservation" else "phase"
+            status = {field: "Pending" if verdict.waits else "Refused"}
+            status |= {"reason": verdict.reason, "message": verdict.message}
         status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
         self._verdicts[kind, key] = verdict
         if kind == "Run":
@@ -456,26 +464,8 @@ class Mirror:
         document = self._sources.of(kind).get(key)
         if document is None:
             return
-        namespace = key.namespace or "default"
-        body: Document = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"{key.name}.{event['seq']:x}", "namespace": namespace},
-            "involvedObject": {
-                "apiVersion": API_VERSION,
-                "kind": kind,
-                "name": key.name,
-                "namespace": key.namespace,
-                "uid": document["metadata"]["uid"],
-            },
-            "reason": reason,
-            "message": f"{without_names(event['message'])} (ledger entry {event['seq']})",
-            "type": type,
-            "firstTimestamp": now(),
-            "lastTimestamp": now(),
-            "count": 1,
-            "source": {"component": "fairlead"},
-        }
+        body = event_of(kind, key, document["metadata"]["uid"], event, reason=reason, type=type)
+        namespace = body["metadata"]["namespace"]
         item = Item(ItemPart.EVENT, "Event", Key(namespace, body["metadata"]["name"]))
         self._events[item] = (f"/api/v1/namespaces/{namespace}/events", body)
         self._news.add(item)
