@@ -8,6 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from fairlead.core.canonical import Rendered, text
 from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.invariant import of_kind, require
@@ -66,6 +70,8 @@ class Projection:
         self._names: dict[str, set[str]] = {}
         """Of the objects of each kind."""
         self._book: Book | None = None
+        self._written: dict[tuple[str, bool], Rendered] = {}
+        """Budgets as decisions record them."""
         self._devices = FreeDevices(())
         self._moved: set[str] = set()
         """Nodes that are not there as they are now: one start moves a few."""
@@ -163,6 +169,17 @@ class Projection:
         spec = of_kind(self.objects["Budget", name].spec, BudgetSpec, "a Budget has its spec")
         return budget_document(name, spec)
 
+    def written_budget(self, name: str, *, pays: bool) -> Rendered:
+        """The same in canonical form; written once between edits, for every start has it in its
+        input. One that does not pay has no envelopes."""
+        key = (name, pays)
+        if key not in self._written:
+            document = self.budget_document(name)
+            if not pays:
+                document = replace(document, envelopes=[], aggregate_caps=[])
+            self._written[key] = Rendered(text(to_builtins(document)))
+        return self._written[key]
+
     def owner_of(self, stored: state.Stored) -> str | None:
         """Whose an object is: a reservation is its run's owner's."""
         spec = stored.spec
@@ -196,6 +213,8 @@ class Projection:
         else:
             self.budgets[name] = budget
         self._book = None
+        for pays in (True, False):
+            self._written.pop((name, pays), None)
 
     def drop(self, kind: str, name: str) -> None:
         stored = self.objects.pop((kind, name))
