@@ -220,6 +220,8 @@ def _own_object(asker: Asker, made: Any) -> Any:
             shown[step] = {field: shown[step][field] for field in kept}
     if shown.get("forecast") is not None:
         shown["forecast"] = own_forecast(asker, shown["forecast"])
+    if "cordoned" in shown:  # nodes are the admin's to see
+        shown["cordoned"] = []
     if "leases" in shown and document["kind"] == "Budget":
         shown["leases"] = [_own_lease(asker, row) for row in shown["leases"]]
     return shown

@@ -67,11 +67,13 @@ class ObjectList(Shape):
 
 
 class Change(Shape):
-    """A changed object; `preview` holds the effects of a dry run."""
+    """A changed object; `preview` holds the effects of a dry run, `warnings` what is allowed and
+    almost surely not meant."""
 
     object: ObjectDocument
     change: Literal["created", "configured", "unchanged", "deleted"]
     preview: dict[str, Any] | None
+    warnings: list[str] = field(default_factory=list)
 
 
 class ApplyBody(Shape):
@@ -176,6 +178,12 @@ class UserRow(Shape):
     name: str
     owners: list[str]
     admin: bool
+
+
+class BoundUser(UserRow):
+    """A user as it was bound; a user that this machine does not know is warned of."""
+
+    warnings: list[str] = field(default_factory=list)
 
 
 class UserBody(Shape):

@@ -25,10 +25,10 @@ from fairlead.cli.audit.checkpoints import (
     held_checkpoint,
     read_headers,
 )
-from fairlead.cli.input import MANIFEST_PATH, Source
+from fairlead.cli.input import MANIFEST_PATH, Source, object_name
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import dry_run_option, output_option, server_option
-from fairlead.cli.table import Output, as_called, waiting
+from fairlead.cli.table import Output, as_called, cell, waiting
 from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
@@ -136,14 +136,19 @@ class Client:
 
     def change(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """A request that changes something, or previews it."""
-        return self.call(method, path, body=body, query={"dry_run": self._dry_run, **query})
+        made = self.call(method, path, body=body, query={"dry_run": self._dry_run, **query})
+        _warn(made, "")
+        return made
 
     def apply(self, sources: Sequence[Source], *more: Any) -> list[dict[str, Any]]:
         """Apply manifests; an error about `manifests[3].spec.x` names that document's file."""
         manifests = [*(source.document for source in sources), *more]
         body = {"manifests": manifests, "dry_run": self._dry_run}
         try:
-            return list(self.call("POST", "/v1/apply", body=body)["items"])
+            made = list(self.call("POST", "/v1/apply", body=body)["items"])
+            for item in made:
+                _warn(item, f"{object_name(item['object'])}: ")
+            return made
         except ServerError as error:
             match = MANIFEST_PATH.match(error.path or "")
             if match is None or int(match[1]) >= len(sources):
@@ -282,6 +287,12 @@ class HttpTransport:
         if self._token is not None and endpoint.tls is None and not local:
             raise click.UsageError("a token is sent over https or to this machine only")
         return endpoint
+
+
+def _warn(made: Any, about: str) -> None:
+    """What the server warns of, for the person at the terminal; programs find it in the reply."""
+    for warning in made.get("warnings", ()) if isinstance(made, dict) else ():
+        click.echo(f"warning: {about}{cell(warning)}", err=True)
 
 
 def _effect(method: str, status: int) -> str:

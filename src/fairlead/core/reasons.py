@@ -166,6 +166,16 @@ class RestartReason(StrEnum):
     """With this exit code it fails at once."""
 
 
+class AfterReason(StrEnum):
+    """Whether a run that starts after others may start."""
+
+    READY = "DependenciesMet"
+    WAITS = "DependencyPending"
+    """A run that it starts after has not ended."""
+    FAILED = "DependencyFailed"
+    """A run that had to succeed failed, or was deleted."""
+
+
 class QueueReason(StrEnum):
     """Why a run has its place in the queue."""
 

@@ -313,7 +313,7 @@ def structural(struct: type[msgspec.Struct]) -> Document:
     if struct is RunSpec:
         # The owner follows from the namespace; one that is written must be the same.
         spec["required"].remove("owner")
-        for local in ("umask", "terminal"):  # of a process; a pod has its template
+        for local in ("umask", "terminal", "after"):  # of `fairlead up`; pods have a template
             del spec["properties"][local]
         spec["properties"]["template"] = {
             "type": "object",

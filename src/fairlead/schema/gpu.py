@@ -17,7 +17,7 @@ import msgspec
 from fairlead.core import gpu
 from fairlead.core.lottery import SEED_BYTES, OwnerWeighting, unfold
 from fairlead.core.reasons import StartReason
-from fairlead.core.units import Count, Hex, Name, OutOfRange, repeats
+from fairlead.core.units import Count, Hex, Name, OutOfRange, counted, repeats
 from fairlead.schema.derive import Style
 from fairlead.schema.funding import FUND, CoverResult, FundInput, from_plan
 
@@ -59,9 +59,12 @@ def decide_place(document: Any) -> dict[str, Any]:
 
 def no_room(missing_gpus: int, gpus: int) -> str:
     """What finds no place, of how much; spares included."""
+    whole, none = counted(gpus, "GPU"), "there are no free devices for"
+    if gpus == 1:
+        return f"{none} its {whole}"
     if missing_gpus == gpus:
-        return f"there are no free devices for its {gpus} GPUs together"
-    return f"there are no free devices for the groups that hold {missing_gpus} of its {gpus} GPUs"
+        return f"{none} its {whole} together"
+    return f"{none} the groups that hold {missing_gpus} of its {whole}"
 
 
 # -- gpu.start, gpu.resize and gpu.refund -----------------------------------------------------
@@ -152,6 +155,11 @@ def decide_restart(document: Any) -> dict[str, Any]:
 def decide_limit(document: Any) -> dict[str, Any]:
     """Decide whether a run that holds devices has to end, or is to be warned."""
     return STYLE.from_core(gpu.limit(STYLE.to_core(gpu.RunLimits, document)))
+
+
+def decide_after(document: Any) -> dict[str, Any]:
+    """Decide whether a run that starts after others may start."""
+    return STYLE.from_core(gpu.after(STYLE.to_core(gpu.Dependencies, document)))
 
 
 def decide_refund(document: Any) -> dict[str, Any]:

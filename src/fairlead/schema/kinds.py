@@ -75,6 +75,8 @@ _RESERVATIONS = STYLE.document(core.ActivateRequest)
 _ACTIVATED = STYLE.document(core.Activations, "ActivateResult")
 _SHRUNK = STYLE.document(core.ShrunkRuns)
 _GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
+_AFTER = STYLE.document(core.Dependencies)
+_RELEASED = STYLE.document(core.AfterResult)
 _KINDS = (
     Kind("cpu.clear", cpu.ClearDocument, cpu.ClearResult, cpu.decide_clear),
     Kind("cpu.allocate", cpu.AllocateDocument, cpu.AllocateResult, cpu.decide_allocate),
@@ -103,6 +105,13 @@ _KINDS = (
         lambda result: result["reason"] not in ("Restarts", "Requeues"),
     ),
     Kind("gpu.limit", _LIMITS, _LIMITED, gpu.decide_limit),
+    Kind(
+        "gpu.after",
+        _AFTER,
+        _RELEASED,
+        gpu.decide_after,
+        lambda result: result["reason"] == "DependencyFailed",
+    ),
     Kind("gpu.refund", _REFUND, _REFUNDED, gpu.decide_refund),
     Kind("gpu.resolve", gpu.ResolveDocument, _RESOLVED, gpu.decide_resolve, _unless("resolved")),
     Kind(

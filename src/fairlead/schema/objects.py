@@ -21,6 +21,7 @@ from fairlead.core import gpu
 from fairlead.core.gpu.place import Node
 from fairlead.core.gpu.restart import RESTARTS_DEFAULT, RESTARTS_MAX
 from fairlead.core.reasons import EndCause
+from fairlead.core.units import repeats
 from fairlead.schema import funding as documents
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.derive import Style
@@ -50,7 +51,7 @@ Name = Annotated[
         description="lower-case letters, digits, dots and dashes, a letter or digit at both ends",
     ),
 ]
-LABEL_MAX = 253
+LABEL_MAX, AFTER_MAX = 253, 1000
 Label = Annotated[str, Meta(min_length=1, max_length=LABEL_MAX)]
 Gpus = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
 GpusOrNone = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
@@ -123,6 +124,13 @@ class SecretFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     file: Annotated[str, Meta(min_length=1)]
 
 
+class AfterSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A run that has to end first, and how."""
+
+    run: Name
+    condition: gpu.AfterCondition = gpu.AfterCondition.OK
+
+
 class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """GPUs for an owner, and what to run on them."""
 
@@ -153,6 +161,8 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     max_runtime: Duration | UnsetType = field(name="maxRuntime", default=UNSET)
     """After this time with devices it is asked to end; `duration` is only what it is expected to
     take."""
+    after: Annotated[list[AfterSpec], Meta(max_length=AFTER_MAX)] | UnsetType = UNSET
+    """Runs that have to end before it starts."""
     umask: Octal | UnsetType = UNSET
     """Of the command's process; not given: 0027."""
     terminal: bool | UnsetType = UNSET
@@ -242,6 +252,9 @@ def read_manifest(value: Any) -> Manifest:
         to_budget(manifest.metadata.name, manifest.spec)
     elif isinstance(manifest, RunManifest):
         _check_run(manifest.spec)
+        after = [name for name, _ in after_of(manifest.spec)]
+        for fault in repeats("after", "run", after):
+            raise BadInput(f"spec.{fault.field}", fault.message)
     elif isinstance(manifest, ReservationManifest):
         parse_time(manifest.spec.earliest_start, "spec.earliestStart")
     return manifest
@@ -369,6 +382,12 @@ def to_restarts(spec: RunSpec) -> tuple[gpu.FailurePolicy, gpu.RestartPolicy]:
     elif spec.failure_policy is UNSET or (spec.restart_policy and not policy.max_restarts):
         policy = replace(policy, max_restarts=RESTARTS_DEFAULT)
     return policy, gpu.RestartPolicy.ON_PREEMPTION if wanted is UNSET else wanted
+
+
+def after_of(spec: RunSpec | None) -> list[tuple[str, gpu.AfterCondition]]:
+    """What a run starts after; nothing for None."""
+    wanted = UNSET if spec is None else spec.after
+    return [] if wanted is UNSET else [(one.run, one.condition) for one in wanted]
 
 
 def to_shape(spec: RunSpec) -> gpu.GangShape:

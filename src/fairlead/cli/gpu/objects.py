@@ -12,6 +12,7 @@ from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, pri
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
 from fairlead.cli.table import Column, Output, cell, columns, print_table, show, to_yaml
+from fairlead.core.units import counted
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
@@ -65,7 +66,7 @@ def print_effects(out: Output, change: dict[str, Any]) -> None:
     for row in unfunded:
         over = f"{'hours' if row['hours'] else 'GPUs'} of {row['cap']} {cell(row['name'])}"
         click.echo(
-            f"  run {row['run']} of {cell(row['owner'])}: {row['gpus']} GPUs would be "
+            f"  run {row['run']} of {cell(row['owner'])}: {counted(row['gpus'], 'GPU')} would be "
             f"unfunded ({over}, lease {row['lease']})"
         )
     if unfunded:
@@ -290,5 +291,5 @@ def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
       fairlead shrink train-7 --to 16
       fairlead shrink train-7 --to 16 --dry-run
     """
-    done = f"shrinks to {width} GPUs"
+    done = f"shrinks to {counted(width, 'GPU')}"
     _act_on_all(client, out, "Run", [name], verb="shrink", done=done, width=width)

@@ -1,5 +1,10 @@
 """The GPU governor's decisions: funding, placement, the queue, deficits and preemption."""
 
+from fairlead.core.gpu.after import AfterCondition as AfterCondition
+from fairlead.core.gpu.after import AfterResult as AfterResult
+from fairlead.core.gpu.after import Dependencies as Dependencies
+from fairlead.core.gpu.after import Dependency as Dependency
+from fairlead.core.gpu.after import after as after
 from fairlead.core.gpu.backfill import Backfill as Backfill
 from fairlead.core.gpu.backfill import Backfiller as Backfiller
 from fairlead.core.gpu.backfill import BackfillPolicy as BackfillPolicy

@@ -13,6 +13,7 @@ import msgspec
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known, require
+from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.backfill import Answer, Heads
 from fairlead.engine.gpu.committer import Committer, Context
@@ -129,6 +130,8 @@ class RunAdmission:
         projection, before, self._rows = self._projection, self._rows, {}
         for run, state in sorted(projection.live.items()):
             if state.phase is not Phase.PENDING or state.stopping:
+                continue
+            if projection.waits_for_runs(run):
                 continue
             reserved = projection.reserved.get(run)
             slot = reserved and projection.objects["Reservation", reserved].version
@@ -311,7 +314,8 @@ def attempt(
     for lease in leases:
         made += open_lease(at, lease, job)
     width = sum(lease.gpus for lease in leases if lease.is_active)
-    message = f"{width} GPUs, paid by {len(found.plan.lines)} envelopes"
+    payers = {(line.budget, line.envelope) for line in found.plan.lines}
+    message = f"{counted(width, 'GPU')}, paid by {counted(len(payers), 'envelope')}"
     body = entries.RunPhase(run, Phase.RUNNING.value, "Admitted", message, job=job)
     made.append(at.entry(body, job, "phase"))
     return made
@@ -505,5 +509,5 @@ def _grown(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     for lease in _leases(at, run, answer.found, job, state.numbered):
         width += lease.gpus if lease.is_active else 0
         made += open_lease(at, lease, job)
-    body = entries.RunGrown(run, width, f"there is room again: {width} GPUs")
+    body = entries.RunGrown(run, width, f"there is room again: {counted(width, 'GPU')}")
     return [*made, at.entry(body, plan_id, "grown")]

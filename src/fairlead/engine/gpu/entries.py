@@ -372,6 +372,12 @@ class LimitDecision(RunDecision, frozen=True):
     ENTRY = "gpu.limit"
 
 
+class AfterDecision(RunDecision, frozen=True):
+    """Whether a run that starts after others may start."""
+
+    ENTRY = "gpu.after"
+
+
 class StartDecision(RunDecision, frozen=True):
     """How wide a run starts or grows, or what it lacks."""
 

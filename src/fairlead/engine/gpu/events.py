@@ -3,6 +3,7 @@
 A border: events carry the recorded bodies as they are.
 """
 
+from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import READ_AT_ONCE, Committer
 from fairlead.engine.gpu.entries import SYSTEM, Document, decode
@@ -103,7 +104,7 @@ def _resolver_message(entry: Entry) -> str:
     if isinstance(body, entries.RunReclaimed):
         by = "as its owner requested" if body.outcome is None else f"to outcome {body.outcome}"
         by = "because its node is out of service" if body.outcome is None and body.preempts else by
-        return f"loses {len(body.leases)} leases {by}"
+        return f"loses {counted(len(body.leases), 'lease')} {by}"
     return ""
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fairlead.core.invariant import require
 from fairlead.core.lottery import BeaconRound
+from fairlead.core.reasons import AfterReason
 from fairlead.engine.gpu import entries, state
 from fairlead.engine.gpu.entries import Stamp
 from fairlead.schema.objects import BudgetSpec, ReservationSpec, RunSpec, to_budget
@@ -110,6 +111,10 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
         run.exit_code = None if body.code is UNSET else body.code
         run.exit_signal = None if body.signal is UNSET else body.signal
         run.exit_reason = body.exit_reason or None
+
+
+def _after(known: "Projection", at: Stamp, body: entries.AfterDecision) -> None:
+    known.runs[body.run].released = body.output["reason"] == AfterReason.READY
 
 
 def _run_grown(known: "Projection", at: Stamp, body: entries.RunGrown) -> None:
@@ -374,6 +379,7 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.ObjectDeleted: _object_deleted,
     entries.BudgetCondition: _budget_condition,
     entries.RunPhase: _run_phase,
+    entries.AfterDecision: _after,
     entries.RunGrown: _run_grown,
     entries.RunReclaimed: _run_reclaimed,
     entries.FundDecision: _fund,

@@ -15,6 +15,7 @@ from fairlead.core.gpu.funding import Demotion, demotions
 from fairlead.engine.gpu.admission import ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.dependencies import check_dependencies, later_run
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
@@ -23,6 +24,7 @@ from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact, Phase, Stored
 from fairlead.engine.gpu.status import as_document, lease_document, object_document
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
+from fairlead.engine.gpu.warnings import warnings_of
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
 from fairlead.schema.funding import from_plan
@@ -178,7 +180,7 @@ class Objects:
             if dry_run:
                 return self._imagine(changes_of(projection, submissions, committer.now()))
             changes = self._record(submissions)
-            return [Applied(self.document(*item.submission.key), item.word) for item in changes]
+            return [self._applied(item, projection) for item in changes]
 
     def _record(self, submissions: Sequence[Submission]) -> Changes:
         committer = self._committer
@@ -205,6 +207,17 @@ class Objects:
                 self._settlement.refund(edited)
             return changes
 
+    def _applied(self, change: ManifestChange, projection: Projection) -> Applied:
+        document = self.document(*change.submission.key)
+        return Applied(document, change.word, warnings=self._warnings(change, projection))
+
+    def _warnings(self, change: ManifestChange, projection: Projection) -> tuple[str, ...]:
+        """Of what is said anew; what is so already was warned of."""
+        if change.body is None:
+            return ()
+        name, spec = change.submission.key[1], change.submission.manifest.spec
+        return warnings_of(projection, name, spec, self._committer.now())
+
     def _entries(self, changes: Changes) -> Entries:
         return [
             self._committer.new(change.body, change.submission.author.user)
@@ -227,7 +240,12 @@ class Objects:
             return shown
 
         return [
-            Applied(self._shown(change), change.word, effects(change.submission.manifest))
+            Applied(
+                self._shown(change),
+                change.word,
+                effects(change.submission.manifest),
+                self._warnings(change, after),
+            )
             for change in changes
         ]
 
@@ -287,6 +305,7 @@ def changes_of(
             if expected is not None and expected != (before.version if before else 0):
                 raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
+            check_dependencies(projection, submission.manifest, before, runs)
         body = _body(projection, submission.manifest, before, now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
@@ -340,8 +359,11 @@ def refuse_in_use(projection: Projection, stored: Stored) -> None:
     """What pays for, is, or carries something that runs stays."""
     if stored.kind == "Budget":
         _refuse_used_payers(projection, stored.name, keeping=set())
+        _refuse_needed(projection, stored.name)
     elif stored.kind == "Run" and projection.runs[stored.name].leases:
         raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
+    elif stored.kind == "Run" and (later := later_run(projection, stored.name)):
+        raise Refused("RunNeeded", f"run {later!r} starts after it; cancel that one first")
     elif stored.kind == "Run" and projection.waits_for_time(stored.name):
         by = projection.reserved[stored.name]
         raise Refused(
@@ -448,6 +470,20 @@ def _refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str
         if envelope.name not in keeping and account is not None and account.leases:
             raise Refused(
                 "EnvelopeInUse", f"envelope {budget}/{envelope.name} pays for open leases"
+            )
+
+
+def _refuse_needed(projection: Projection, budget: str) -> None:
+    """The only budget of an owner whose runs wait: without it they would wait for ever."""
+    owner = projection.budgets[budget].owner
+    others = (one.owner for name, one in projection.budgets.items() if name != budget)
+    if owner in others:
+        return
+    for run in sorted(projection.live):
+        if projection.is_pending(run) and projection.run_spec(run).owner == owner:
+            raise Refused(
+                "BudgetNeeded",
+                f"run {run!r} waits for it, and owner {owner!r} has no other; cancel the run first",
             )
 
 

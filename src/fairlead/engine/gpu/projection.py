@@ -24,6 +24,7 @@ from fairlead.schema.objects import (
     NodeSpec,
     ReservationSpec,
     RunSpec,
+    after_of,
     budget_document,
     to_node,
 )
@@ -139,6 +140,13 @@ class Projection:
         if known is None or known.phase is not state.Phase.PENDING or known.stopping:
             return False
         return not self.waits_for_time(run)
+
+    def waits_for_runs(self, run: str) -> bool:
+        """Whether it is Pending and starts after runs that have not ended as asked."""
+        found = self.live.get(run)
+        if found is None or found.phase is not state.Phase.PENDING or found.stopping:
+            return False
+        return not found.released and bool(after_of(self.run_spec(run)))
 
     def waits_for_time(self, run: str) -> bool:
         """Whether a run is to be started by its reservation, and not as soon as it fits."""

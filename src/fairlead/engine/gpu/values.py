@@ -62,6 +62,8 @@ class Applied:
     object: Document
     change: Literal["created", "configured", "unchanged"]
     preview: Document | None = None
+    warnings: tuple[str, ...] = ()
+    """What is allowed, and almost surely not meant."""
 
 
 class Denied(Exception):
