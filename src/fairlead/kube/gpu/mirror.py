@@ -200,9 +200,7 @@ class Mirror:
         left."""
         if item.part is ItemPart.OBJECT and item.kind == "Run":
             return self._rank_of_run(item.key)
-        if item.kind == "Budget":
-            return (6, 0, 0)
-        return (_RANKS.get(item.part, 1), 0, 0)
+        return _BUDGET if item.kind == "Budget" else _RANKS.get(item.part, _OTHER)
 
     def _rank_of_run(self, key: Key) -> Rank:
         state = self._runs.get(engine_name(*key))
@@ -491,7 +489,13 @@ def _is_open(lease: Document | None) -> bool:
     return lease is not None and bool(lease["status"]["open"])
 
 
-_RANKS = {ItemPart.OUTCOME: 1, ItemPart.EVENT: 2, ItemPart.FINALIZER: 3, ItemPart.LEASE: 4}
+_OTHER, _BUDGET = (1, 0, 0), (6, 0, 0)
+_RANKS = {
+    ItemPart.OUTCOME: (1, 0, 0),
+    ItemPart.EVENT: (2, 0, 0),
+    ItemPart.FINALIZER: (3, 0, 0),
+    ItemPart.LEASE: (4, 0, 0),
+}
 
 
 def _nothing() -> bool:
