@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fairlead.core.gpu import BackfillPolicy, QueuePolicy
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
@@ -38,6 +39,8 @@ class Config:
     """Public entropy that the operator cannot know in advance; None: outcomes do not wait."""
     hold_ms: int = 120_000
     """How long a commitment that waits for its beacon keeps other runs of the flavor waiting."""
+    queue: QueuePolicy = field(default_factory=QueuePolicy)
+    backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class Applied:
     object: Document
     change: Literal["created", "configured", "unchanged"]
     preview: Document | None = None
+    warnings: tuple[str, ...] = ()
+    """What is allowed, and almost surely not meant."""
 
 
 class Denied(Exception):
