@@ -75,7 +75,10 @@ class _Shape(NamedTuple):
     values: Callable[[Any], tuple[Any, ...]]
     """Those of the codecs' fields."""
     written: dict[str, str]
-    readers: list[tuple[str, Callable[[Any, str], Any]]]
+    in_order: bool
+    """Whether they are all that the dataclass has, by position."""
+    readers: list[tuple[int, Callable[[Any, str], Any]]]
+    """By the position of the field."""
     writers: list[tuple[str, Callable[[Any], Any]]]
     checked: bool
     """Whether the dataclass names faults that no type can show."""
@@ -135,16 +138,18 @@ class Style:
         shape = self._shape(cls)
         if shape.direct and not given:
             return cast("T", self._converted(document, cls, cls, path))
-        values = dict(zip(shape.codecs, shape.values(document), strict=True))
-        name = ""  # a path is written only where a value is refused
-        try:
-            for name, read in shape.readers:
-                values[name] = read(values[name], "")
+        values, place = list(shape.values(document)), 0
+        try:  # a path is written only where a value is refused
+            for place, read in shape.readers:
+                values[place] = read(values[place], "")
         except BadInput as error:
-            at = _join(path, shape.written[name])
+            at = _join(path, shape.written[list(shape.codecs)[place]])
             raise BadInput(_join(at, error.path), error.message) from None
         try:
-            made = cls(**values, **given)
+            if shape.in_order and not given:
+                made = cls(*values)
+            else:
+                made = cls(**dict(zip(shape.codecs, values, strict=True)), **given)
             if shape.checked:
                 for fault in made.faults():  # type: ignore[attr-defined]  # as `checked` says
                     raise fault
@@ -219,7 +224,7 @@ class Style:
             tag=tag,
             tag_field=None if tag is None else "type",
         )
-        readers = [(name, codec.read) for name, codec in codecs.items() if codec.read is not None]
+        readers = [(place, codec.read) for place, codec in enumerate(codecs.values()) if codec.read]
         writers = [(written[name], codec.write) for name, codec in codecs.items() if codec.write]
         checked = hasattr(cls, "faults")
         left_out = [default for field, default in _fields(cls) if field not in codecs]
@@ -230,8 +235,11 @@ class Style:
             and [field for field, _ in _fields(cls)] == list(written.values())
             and all(codec.plain for codec in codecs.values())
         )
-        values = _values(list(codecs))
-        return _Shape(struct, codecs, values, written, readers, writers, checked, direct, plain)
+        names = list(codecs)
+        return _Shape(
+            *(struct, codecs, _values(names), written, names == _by_position(cls)),
+            *(readers, writers, checked, direct, plain),
+        )
 
     def _members(
         self, cls: type
@@ -375,6 +383,13 @@ class Style:
 
 
 _UPPER = {"gpu": "GPU", "gpus": "GPUs"}
+
+
+def _by_position(cls: Any) -> list[str]:
+    """The fields that a constructor takes by their positions."""
+    if hasattr(cls, "_fields"):
+        return list(cls._fields)
+    return [field.name for field in dataclasses.fields(cls) if field.init and not field.kw_only]
 
 
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
