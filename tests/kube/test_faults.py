@@ -26,11 +26,10 @@ from tests.kube.disasters import Disasters
 from tests.kube.faulty import Faults
 from tests.kube.replicas import Replicas
 from tests.kube.witness import Witness
-from tests.kube.world import World, made, node, run, team, until
+from tests.kube.world import World, due_now, made, node, run, team, until
 from tests.ledger.postgres_server import server
 
 RUNS, GPUS, STRIKES, STAYING = 8, 4, 3, 10
-RESERVE = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
 SEEDS = range(int(os.environ.get("FAIRLEAD_KUBE_SEEDS", "3")))
 """`make soak` runs 200."""
 FATES = ("complete", "fail", "delete", "lose", "lose by force", "stay", "stay", "stay")
@@ -90,7 +89,9 @@ class Schedule:
     def reserve(self) -> None:
         """A reservation of another team, for which what stays may have to go, until it is over."""
         self.fates["big"] = "complete"
-        self._world.apply(run("big", 8, "team-b"), made("Reservation", "now", RESERVE, "team-b"))
+        self._world.apply(
+            run("big", 8, "team-b"), made("Reservation", "now", due_now("big"), "team-b")
+        )
 
     def play(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -78,6 +78,21 @@ class Exclusion(StrEnum):
     """It belongs to the run that is to be placed."""
     ENDING = "ending"
     """Its run stops, or is losing leases already."""
+    MIN_RUNTIME = "min-runtime"
+    """Its run is funded, and started less than the minimum runtime ago."""
+    COOLDOWN = "cooldown"
+    """Its run is funded, and was preempted less than the cooldown ago."""
+
+
+class ReserveReason(StrEnum):
+    """Whether a reservation may be made, or moved."""
+
+    ALLOWED = "Allowed"
+    IN_THE_PAST = "StartInThePast"
+    NOTICE_TOO_SHORT = "NoticeTooShort"
+    """Its start is nearer than the minimum notice."""
+    QUOTA = "ReservationQuota"
+    """Its owner has as many open reservations as an owner may have."""
 
 
 class DeficitReason(StrEnum):

@@ -170,6 +170,11 @@ def decide_activate(document: Any) -> dict[str, Any]:
     return STYLE.from_core(gpu.activate(STYLE.to_core(gpu.ActivateRequest, document)))
 
 
+def decide_reserve(document: Any) -> dict[str, Any]:
+    """Decide whether a reservation may be made, or moved."""
+    return STYLE.from_core(gpu.reserve(STYLE.to_core(gpu.ReserveRequest, document)))
+
+
 def decide_grow(document: Any) -> dict[str, Any]:
     """Order the runs that lack groups which an outcome took."""
     return STYLE.from_core(gpu.grow(STYLE.to_core(gpu.ShrunkRuns, document)))
@@ -183,10 +188,11 @@ class DeficitInput:
     nodes: tuple[gpu.Node, ...]
     runs: tuple[gpu.HoldingRun, ...]
     leases: tuple[gpu.HeldLease, ...]
+    protection: gpu.RunProtection | None = None
 
     @property
     def holdings(self) -> gpu.Holdings:
-        return gpu.Holdings(self.nodes, self.runs, self.leases)
+        return gpu.Holdings(self.nodes, self.runs, self.leases, self.protection)
 
     def faults(self) -> Any:
         return self.holdings.faults()
@@ -206,6 +212,7 @@ def deficit_document(demand: gpu.Demand, holdings: gpu.Holdings) -> dict[str, An
             tuple(sorted(holdings.nodes, key=lambda node: node.name)),
             tuple(sorted(holdings.runs, key=lambda run: run.id)),
             tuple(sorted(holdings.leases, key=lambda lease: lease.id)),
+            holdings.protection,
         )
     )
 

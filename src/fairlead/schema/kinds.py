@@ -69,6 +69,8 @@ _WAITING = STYLE.document(core.Waiting)
 _QUEUED = STYLE.document(core.Queue, "QueueResult")
 _RESERVATIONS = STYLE.document(core.ActivateRequest)
 _ACTIVATED = STYLE.document(core.Activations, "ActivateResult")
+_RESERVE = STYLE.document(core.ReserveRequest)
+_RESERVED = STYLE.document(core.ReserveAnswer, "ReserveResult")
 _SHRUNK = STYLE.document(core.ShrunkRuns)
 _GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
 _KINDS = (
@@ -109,6 +111,13 @@ _KINDS = (
     ),
     Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
     Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
+    Kind(
+        "gpu.reserve",
+        _RESERVE,
+        _RESERVED,
+        gpu.decide_reserve,
+        lambda result: result["reason"] != "Allowed",
+    ),
     Kind("gpu.grow", _SHRUNK, _GROWS, gpu.decide_grow),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),
     Kind(

@@ -60,6 +60,11 @@ from fairlead.core.gpu.place import Gang as Gang
 from fairlead.core.gpu.place import Node as Node
 from fairlead.core.gpu.place import Placement as Placement
 from fairlead.core.gpu.place import place as place
+from fairlead.core.gpu.policy import PreemptionPolicy as PreemptionPolicy
+from fairlead.core.gpu.policy import ReserveAnswer as ReserveAnswer
+from fairlead.core.gpu.policy import ReserveRequest as ReserveRequest
+from fairlead.core.gpu.policy import RunProtection as RunProtection
+from fairlead.core.gpu.policy import reserve as reserve
 from fairlead.core.gpu.queue import FlavorHold as FlavorHold
 from fairlead.core.gpu.queue import Queue as Queue
 from fairlead.core.gpu.queue import QueuedRun as QueuedRun

@@ -384,6 +384,15 @@ class DeficitDecision(Body, frozen=True):
     output: Document
 
 
+class ReserveDecision(Body, frozen=True):
+    """A reservation may be made or moved: by which policy."""
+
+    ENTRY = "gpu.reserve"
+    reservation: str
+    run: str
+    output: Document
+
+
 class OrderDecision(Body, frozen=True):
     """In which order runs or reservations are considered."""
 

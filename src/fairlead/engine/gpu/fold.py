@@ -324,6 +324,7 @@ def _run_reclaimed(known: "Projection", at: Stamp, body: entries.RunReclaimed) -
         run.reason = body.reason  # it waits again with this reason when its process is gone
     if body.outcome is not None:
         run.last_outcome = body.outcome
+        run.preempted_ms = at.time_ms if body.preempts else run.preempted_ms
         known.resolver.outcomes[body.outcome].reclaiming[body.run] = True
 
 

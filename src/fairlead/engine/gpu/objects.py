@@ -7,6 +7,7 @@ their order never matters, and either all of them are applied or none.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from fairlead.core.canonical import digest
@@ -16,6 +17,7 @@ from fairlead.engine.gpu.admission import ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
+from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
 from fairlead.engine.gpu.resolver.preview import Previews
@@ -62,6 +64,8 @@ class ManifestChange:
     submission: Submission
     word: Literal["created", "configured", "unchanged"]
     body: ObjectApplied | None
+    decisions: tuple[NewEntry, ...] = ()
+    """What allowed it, recorded before it."""
 
 
 # `list` is one of the verbs, so annotations of methods cannot use the builtin by name.
@@ -168,7 +172,8 @@ class Objects:
     ) -> Results:
         committer = self._committer
         with committer.current() as projection:
-            changes = changes_of(projection, submissions, author, committer.now())
+            rules = partial(ReservationRules, projection, committer.config, author)
+            changes = changes_of(projection, submissions, author, rules(committer.now()))
             if dry_run:
                 return self._imagine(changes, author)
             # Hours that ran out before an edit ran out under the caps before it.
@@ -180,7 +185,7 @@ class Objects:
 
             def decide() -> Sequence[NewEntry]:
                 nonlocal changes
-                changes = changes_of(projection, submissions, author, committer.now())
+                changes = changes_of(projection, submissions, author, rules(committer.now()))
                 made = self._entries(changes, author)
                 specs = [(item.key[1], item.manifest.spec) for item in submissions]
                 return [*self._hashes.of(specs), *made] if made else []
@@ -191,8 +196,11 @@ class Objects:
             return [Applied(self.document(*item.submission.key), item.word) for item in changes]
 
     def _entries(self, changes: Changes, author: Author) -> Entries:
-        bodies = [change.body for change in changes if change.body is not None]
-        return [self._committer.new(body, author.user) for body in bodies]
+        made: Entries = []
+        for change in changes:
+            if change.body is not None:
+                made += [*change.decisions, self._committer.new(change.body, author.user)]
+        return made
 
     def _imagine(self, changes: Changes, author: Author) -> Results:
         """A dry run: each object as it would be, and what it would lead to beside the others."""
@@ -247,7 +255,10 @@ def _located(path: str) -> Iterator[None]:
 
 
 def changes_of(
-    projection: Projection, submissions: Sequence[Submission], author: Author, now_ms: int
+    projection: Projection,
+    submissions: Sequence[Submission],
+    author: Author,
+    rules: ReservationRules,
 ) -> list[ManifestChange]:
     """What each manifest of a batch changes; raises for the first that cannot be."""
     manifests = [submission.manifest for submission in submissions]
@@ -267,11 +278,15 @@ def changes_of(
             if expected is not None and expected != (before.version if before else 0):
                 raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
-        body = _body(projection, submission.manifest, before, now_ms)
+            decisions: list[NewEntry] = []
+            if isinstance(manifest := submission.manifest, ReservationManifest):
+                owner = _owner_of(projection, manifest, runs)
+                decisions = rules.decide(manifest, before, owner)
+        body = _body(projection, submission.manifest, before, rules.now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
             word = "created" if before is None else "configured"
-        changes.append(ManifestChange(submission, word, body))
+        changes.append(ManifestChange(submission, word, body, tuple(decisions)))
     return changes
 
 

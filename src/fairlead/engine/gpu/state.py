@@ -159,6 +159,8 @@ class RunState(Struct):
     """Its owner offers it for preemption before the owner's others."""
     last_outcome: int | None = None
     """The last resolve that took leases from it."""
+    preempted_ms: int | None = None
+    """When an outcome last preempted it."""
     shrunk: bool = False
     """Whether it has given up groups since it started, and not got them back."""
     grows_to: int = 0
