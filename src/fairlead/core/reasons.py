@@ -82,6 +82,30 @@ class Exclusion(StrEnum):
     """Its run is funded, and started less than the minimum runtime ago."""
     COOLDOWN = "cooldown"
     """Its run is funded, and was preempted less than the cooldown ago."""
+    FUNDED = "funded"
+    """Its run is funded, and only unfunded runs are preempted for this one."""
+
+
+class OverdrawReason(StrEnum):
+    """Whether a run starts without funding, on devices that would be idle."""
+
+    STARTS = "Starts"
+    NO_ENVELOPE = "NoEnvelope"
+    """Its owner has no open envelope of the flavor to count the overdraft in."""
+    NO_DEVICES = "NoDevices"
+    FUNDED_RUN_WAITS = "FundedRunWaits"
+    """A funded run waits that could use the devices."""
+
+
+class RecallReason(StrEnum):
+    """Who loses the funding of a lease to the owner of the envelope that pays for it."""
+
+    BORROWED = "borrowed"
+    """An owner that is no family."""
+    COUSIN = "cousin"
+    CHILD = "child"
+    """An owner that names the envelope's owner as a parent."""
+    SIBLING = "sibling"
 
 
 class ReserveReason(StrEnum):

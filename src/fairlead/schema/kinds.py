@@ -112,6 +112,20 @@ _KINDS = (
     Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
     Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
     Kind(
+        "gpu.recall",
+        FUND.document(gpu.RecallInput, "RecallDocument"),
+        STYLE.document(core.Recall, "RecallResult"),
+        gpu.decide_recall,
+        _unless("leases"),
+    ),
+    Kind(
+        "gpu.overdraw",
+        STYLE.document(core.OverdrawRequest),
+        STYLE.document(core.Overdraw, "OverdrawResult"),
+        gpu.decide_overdraw,
+        lambda result: result["reason"] != "Starts",
+    ),
+    Kind(
         "gpu.reserve",
         _RESERVE,
         _RESERVED,

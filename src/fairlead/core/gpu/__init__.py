@@ -56,6 +56,11 @@ from fairlead.core.gpu.order import ShrunkRuns as ShrunkRuns
 from fairlead.core.gpu.order import WaitingReservation as WaitingReservation
 from fairlead.core.gpu.order import activate as activate
 from fairlead.core.gpu.order import grow as grow
+from fairlead.core.gpu.overdraw import Overdraw as Overdraw
+from fairlead.core.gpu.overdraw import OverdrawRequest as OverdrawRequest
+from fairlead.core.gpu.overdraw import OwnEnvelope as OwnEnvelope
+from fairlead.core.gpu.overdraw import WaitingGang as WaitingGang
+from fairlead.core.gpu.overdraw import overdraw as overdraw
 from fairlead.core.gpu.place import Gang as Gang
 from fairlead.core.gpu.place import Node as Node
 from fairlead.core.gpu.place import Placement as Placement
@@ -72,6 +77,10 @@ from fairlead.core.gpu.queue import ReservedStart as ReservedStart
 from fairlead.core.gpu.queue import Waiting as Waiting
 from fairlead.core.gpu.queue import WaitingRun as WaitingRun
 from fairlead.core.gpu.queue import queue as queue
+from fairlead.core.gpu.recall import LentLease as LentLease
+from fairlead.core.gpu.recall import Recall as Recall
+from fairlead.core.gpu.recall import recall as recall
+from fairlead.core.gpu.recall import relation_of as relation_of
 from fairlead.core.gpu.refund import Refund as Refund
 from fairlead.core.gpu.refund import RefundRequest as RefundRequest
 from fairlead.core.gpu.refund import refund as refund

@@ -114,6 +114,8 @@ class GangDemand:
     TAG: ClassVar[str] = "gang"
     run: Name
     gang: Gang
+    unfunded_only: bool = False
+    """Only runs with an unfunded lease are candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,11 +290,15 @@ class _Locations:
 
 
 def _judged(
-    holdings: Holdings, scope: Scope, gpus: int, locations: _Locations, beneficiary: str = ""
+    holdings: Holdings,
+    scope: Scope,
+    gpus: int,
+    locations: _Locations,
+    demand: GangDemand | None = None,
 ) -> Deficit:
     """Every lease in or out of a scope that is short of so many GPUs."""
     runs = {run.id: run for run in holdings.runs}
-    protected = _protected(holdings)
+    beneficiary, protected = "" if demand is None else demand.run, _protected(holdings, demand)
     out_of_scope = scope_test(scope)
     candidates: list[HeldLease] = []
     excluded: list[ExcludedLease] = []
@@ -325,12 +331,14 @@ def _judged(
     return Deficit(reason, scope, gpus, candidate_gpus, shortfall, rows, tuple(excluded))
 
 
-def _protected(holdings: Holdings) -> dict[str, Exclusion]:
-    """Funded runs that are no candidates yet. A run with an unfunded lease is always one."""
+def _protected(holdings: Holdings, demand: GangDemand | None) -> dict[str, Exclusion]:
+    """Funded runs that are no candidates for a gang, or not yet. One with an unfunded lease is."""
     rule = holdings.protection
-    if rule is None:
+    if demand is None or (rule is None and not demand.unfunded_only):
         return {}
     unfunded = {lease.run for lease in holdings.leases if not lease.funded}
+    if demand.unfunded_only or rule is None:
+        return {run.id: Exclusion.FUNDED for run in holdings.runs if run.id not in unfunded}
     return {
         run.id: why
         for run in holdings.runs
@@ -372,7 +380,10 @@ def conflict_of(demand: Demand, deficit: Deficit, holdings: Holdings) -> Conflic
     )
 
 
-LEFT_OUT = (Exclusion.BENEFICIARY, Exclusion.ENDING, Exclusion.MIN_RUNTIME, Exclusion.COOLDOWN)
+LEFT_OUT = (
+    *(Exclusion.BENEFICIARY, Exclusion.ENDING),
+    *(Exclusion.MIN_RUNTIME, Exclusion.COOLDOWN, Exclusion.FUNDED),
+)
 """Why a lease in scope is not in the conflict; a notice says so."""
 
 
@@ -417,7 +428,7 @@ def _for_gang(demand: GangDemand, holdings: Holdings, locations: _Locations) -> 
         groups = gang.groups()
         gpus = sum(groups) + len(groups) * gang.spares_per_group
         return Deficit(DeficitReason.NO_DEVICES, None, gpus, 0, gpus)
-    return _judged(holdings, found.scope, found.gpus, locations, demand.run)
+    return _judged(holdings, found.scope, found.gpus, locations, demand)
 
 
 def _is_usable(node: Node, gang: Gang) -> bool:
@@ -431,7 +442,7 @@ _Movable = list[tuple[Mapping[str, str], list[HeldLease]]]
 
 
 def _movable(demand: GangDemand, holdings: Holdings, locations: _Locations) -> _Movable:
-    flavor, protected = demand.gang.flavor, _protected(holdings)
+    flavor, protected = demand.gang.flavor, _protected(holdings, demand)
     runs = {
         run.id
         for run in holdings.runs

@@ -157,6 +157,7 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
         elif not run.grows_to:
             run.grows_to = run.width
     del run.leases[lease.id]
+    run.recalled.pop(lease.id, None)
     for slot in lease.slots:
         node, ordinal = state.parse_slot(slot)
         del known.taken[node][ordinal]
@@ -221,9 +222,12 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
             known.orders[body.ENTRY] = body.names
         case entries.LeaseUnfunded():
             known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
+            if body.recalled_for is not UNSET:
+                known.runs[body.run].recalled[body.lease] = body.recalled_for
             resolver.changed_seq = at.seq
         case entries.LeaseFunded():
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
+            known.runs[body.run].recalled.pop(body.lease, None)
             resolver.changed_seq = at.seq
         case entries.OwnerPseudonym():
             resolver.owners[body.owner] = at.seq

@@ -167,6 +167,8 @@ class RunState(Struct):
     """The width that an outcome took it from, and that it may have again; 0: nothing is lacking."""
     grown: bool = False
     """Whether it has grown since it started: then its process has to know its width."""
+    recalled: dict[str, str] = field(default_factory=dict)
+    """Leases whose funding their envelope's owner recalled, and for which run."""
     restarts: int = 0
     """How often it was started again after its command had failed."""
     numbered: int = 0

@@ -140,7 +140,8 @@ class Outcomes:
             raise _changed()
         answer = need_of(self._projection, run, at.now_ms)
         gang, reason = answer.found.gang, answer.found.reason
-        lacks = gang is not None and gpu.GangDemand(run, gang) == case.demand
+        wanted = case.demand
+        lacks = isinstance(wanted, gpu.GangDemand) and (wanted.run, wanted.gang) == (run, gang)
         if reason is not StartReason.NO_DEVICES or not lacks:
             raise _changed()
         return [start_decision(at, run, answer, case.cause)]
