@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fairlead.compose import up
 from fairlead.schema.objects import API_VERSION
-from tests.engine.gpu.worlds import AT_ONCE
+from tests.engine.gpu.worlds import LENIENT
 
 
 class Reply(NamedTuple):
@@ -146,7 +146,7 @@ def serving(folder: Path, **more: Any) -> Iterator[Running]:
         "port": 0,
         "allow_root": True,
         "grace_ms": 500,
-        "preemption": AT_ONCE,
+        "preemption": LENIENT,
         **more,
     }
     config = up.UpConfig(**given)

@@ -5,7 +5,7 @@ from typing import Any
 from fairlead.engine.gpu import Config
 from fairlead.ledger.keys import MasterEntropy
 from fairlead.ports.ledger import Ledger
-from tests.engine.gpu.worlds import AT_ONCE, START, World, budget, envelope, manifest, node, run
+from tests.engine.gpu.worlds import LENIENT, START, World, budget, envelope, manifest, node, run
 
 CHANCE = MasterEntropy(bytes(range(32)))
 HOUR = 3_600_000
@@ -20,7 +20,7 @@ def world_of(
     **config: Any,
 ) -> World:
     """One node, and a budget of its own for each team."""
-    made = Config(**{"resolver": "enforce", "grace_ms": 10_000, "preemption": AT_ONCE, **config})
+    made = Config(**{"resolver": "enforce", "grace_ms": 10_000, "preemption": LENIENT, **config})
     world = World(ledger, config=made, chance=CHANCE)
     place = {"region": "west", "cluster": "a", "domain": "d1"}
     world.apply(node("n1", devices, location=place))

@@ -15,7 +15,7 @@ from fairlead.schema.objects import API_VERSION
 from tests.ledger.memory import MemoryLedger
 
 HOUR = 3_600_000
-AT_ONCE = PreemptionPolicy(min_notice_ms=0, max_reservations=1000, min_runtime_ms=0, cooldown_ms=0)
+LENIENT = PreemptionPolicy(min_notice_ms=0, max_reservations=1000, min_runtime_ms=0, cooldown_ms=0)
 """For tests of what follows: reservations without notice, and every run a candidate."""
 START = 1_767_225_600_000  # 2026-01-01T00:00:00Z, a Thursday
 ADMIN = Author("root", admin=True)

@@ -1,5 +1,20 @@
 """The GPU governor's decisions: funding, placement, the queue, deficits and preemption."""
 
+from fairlead.core.gpu.after import AfterCondition as AfterCondition
+from fairlead.core.gpu.after import AfterResult as AfterResult
+from fairlead.core.gpu.after import Dependencies as Dependencies
+from fairlead.core.gpu.after import Dependency as Dependency
+from fairlead.core.gpu.after import after as after
+from fairlead.core.gpu.backfill import Backfill as Backfill
+from fairlead.core.gpu.backfill import Backfiller as Backfiller
+from fairlead.core.gpu.backfill import BackfillPolicy as BackfillPolicy
+from fairlead.core.gpu.backfill import BackfillRequest as BackfillRequest
+from fairlead.core.gpu.backfill import Head as Head
+from fairlead.core.gpu.backfill import Outlook as Outlook
+from fairlead.core.gpu.backfill import Pool as Pool
+from fairlead.core.gpu.backfill import Promise as Promise
+from fairlead.core.gpu.backfill import Release as Release
+from fairlead.core.gpu.backfill import backfill as backfill
 from fairlead.core.gpu.conflict import Action as Action
 from fairlead.core.gpu.conflict import Conflict as Conflict
 from fairlead.core.gpu.conflict import ConflictLease as ConflictLease
@@ -33,11 +48,18 @@ from fairlead.core.gpu.deficit import caps_of as caps_of
 from fairlead.core.gpu.deficit import conflict_of as conflict_of
 from fairlead.core.gpu.deficit import find_deficit as find_deficit
 from fairlead.core.gpu.deficit import freeze as freeze
+from fairlead.core.gpu.devices import FreeDevices as FreeDevices
 from fairlead.core.gpu.family import Families as Families
 from fairlead.core.gpu.family import Tier as Tier
 from fairlead.core.gpu.family import cycle_in as cycle_in
+from fairlead.core.gpu.limits import IdleLimit as IdleLimit
+from fairlead.core.gpu.limits import Limit as Limit
+from fairlead.core.gpu.limits import PaidLease as PaidLease
+from fairlead.core.gpu.limits import RunLimits as RunLimits
+from fairlead.core.gpu.limits import limit as limit
 from fairlead.core.gpu.model import AggregateCap as AggregateCap
 from fairlead.core.gpu.model import Budget as Budget
+from fairlead.core.gpu.model import Enforcement as Enforcement
 from fairlead.core.gpu.model import Envelope as Envelope
 from fairlead.core.gpu.model import Lease as Lease
 from fairlead.core.gpu.model import Lending as Lending
@@ -71,8 +93,10 @@ from fairlead.core.gpu.policy import ReserveRequest as ReserveRequest
 from fairlead.core.gpu.policy import RunProtection as RunProtection
 from fairlead.core.gpu.policy import reserve as reserve
 from fairlead.core.gpu.queue import FlavorHold as FlavorHold
+from fairlead.core.gpu.queue import OwnerUse as OwnerUse
 from fairlead.core.gpu.queue import Queue as Queue
 from fairlead.core.gpu.queue import QueuedRun as QueuedRun
+from fairlead.core.gpu.queue import QueuePolicy as QueuePolicy
 from fairlead.core.gpu.queue import ReservedStart as ReservedStart
 from fairlead.core.gpu.queue import Waiting as Waiting
 from fairlead.core.gpu.queue import WaitingRun as WaitingRun
@@ -100,9 +124,9 @@ from fairlead.core.gpu.resolve import notice_of as notice_of
 from fairlead.core.gpu.resolve import resolve as resolve
 from fairlead.core.gpu.restart import FailurePolicy as FailurePolicy
 from fairlead.core.gpu.restart import Restart as Restart
+from fairlead.core.gpu.restart import RestartPolicy as RestartPolicy
 from fairlead.core.gpu.restart import RunFailure as RunFailure
 from fairlead.core.gpu.restart import restart as restart
-from fairlead.core.gpu.start import FreeDevices as FreeDevices
 from fairlead.core.gpu.start import GangShape as GangShape
 from fairlead.core.gpu.start import RunGrowth as RunGrowth
 from fairlead.core.gpu.start import Start as Start

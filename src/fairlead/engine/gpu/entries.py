@@ -133,7 +133,7 @@ class RunPhase(Body, frozen=True):
     outcome: int | UnsetType | None = UNSET
     """The resolve that preempted it."""
     restarts: int | UnsetType = UNSET
-    """It starts again on the devices that it has, and how often it has done so."""
+    """It starts again on the devices that it has, or waits again, and how often it has done so."""
 
 
 class RunGrown(Body, frozen=True):
@@ -358,10 +358,28 @@ class ResizeDecision(RunDecision, frozen=True):
     ENTRY = "gpu.resize"
 
 
+class BackfillDecision(RunDecision, frozen=True):
+    """Whether a run may start, or grow, before others that wait for devices."""
+
+    ENTRY = "gpu.backfill"
+
+
 class RestartDecision(RunDecision, frozen=True):
-    """Whether a run whose command failed starts again."""
+    """Whether a run that has ended starts again."""
 
     ENTRY = "gpu.restart"
+
+
+class LimitDecision(RunDecision, frozen=True):
+    """Which limit of a run is over."""
+
+    ENTRY = "gpu.limit"
+
+
+class AfterDecision(RunDecision, frozen=True):
+    """Whether a run that starts after others may start."""
+
+    ENTRY = "gpu.after"
 
 
 class StartDecision(RunDecision, frozen=True):
@@ -420,9 +438,10 @@ class OrderDecision(Body, frozen=True):
 
 
 class QueueDecision(OrderDecision, frozen=True):
-    """Of waiting runs."""
+    """Of waiting runs. Version 2 orders by tier and age, and not by submission alone."""
 
     ENTRY = "gpu.queue"
+    VERSION = 2
 
 
 class GrowDecision(OrderDecision, frozen=True):

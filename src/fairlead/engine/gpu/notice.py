@@ -17,14 +17,13 @@ from fairlead.schema.times import format_duration, format_time, parse_time
 class ReservationRules:
     """The operator's policy for the reservations of one batch."""
 
-    def __init__(self, projection: Projection, config: Config, author: Author, now_ms: int) -> None:
-        self._projection, self._config = projection, config
-        self._author, self.now_ms = author, now_ms
+    def __init__(self, projection: Projection, config: Config, now_ms: int) -> None:
+        self._projection, self._config, self.now_ms = projection, config, now_ms
         self._made: dict[str, list[int]] = {}
         """Starts of the batch's new reservations so far, by owner."""
 
     def decide(
-        self, manifest: ReservationManifest, before: Stored | None, owner: str
+        self, manifest: ReservationManifest, before: Stored | None, owner: str, author: Author
     ) -> list[NewEntry]:
         """The recorded decision; raises `Refused`. Nothing where the start stays as it is."""
         start_ms = parse_time(manifest.spec.earliest_start, "spec.earliestStart")
@@ -38,7 +37,7 @@ class ReservationRules:
             start_ms=start_ms,
             open_reservations=len(others) - (before is not None),
             policy=self._config.preemption,
-            exempt=self._author.admin or owner in self._config.may_resolve,
+            exempt=author.admin or owner in self._config.may_resolve,
             moved_from_ms=moved_ms,
         )
         found = reserve(asked)
@@ -50,7 +49,7 @@ class ReservationRules:
             self._made.setdefault(owner, []).append(start_ms)
         body = ReserveDecision(name, manifest.spec.run, STYLE.from_core(found))
         document, reasons = STYLE.from_core(asked), (found.reason.value,)
-        by = self._author.user
+        by = author.user
         return [NewEntry(body, self.now_ms, author=by, input=document, reasons=reasons)]
 
     def _open(self, owner: str) -> list[int]:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.dependencies import RunDependencies
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import ControlRecovered
 from fairlead.engine.gpu.events import EventFeed
+from fairlead.engine.gpu.limits import LimitEnforcement
 from fairlead.engine.gpu.objects import Objects
 from fairlead.engine.gpu.overdraw import Overdrafts
 from fairlead.engine.gpu.recall import Recalls
@@ -53,6 +55,8 @@ class ControlPlane:
         previews = Previews(committer, chance)
         self.effects = Effects(committer, executor, self.faults)
         self.settlement = Settlement(committer, self.effects)
+        self.limits = LimitEnforcement(committer)
+        self.dependencies = RunDependencies(committer)
         self.admission = RunAdmission(committer)
         self.objects = Objects(committer, self.settlement, hashes, previews)
         self.outcomes = Outcomes(committer, self.effects, hashes, chance)
@@ -79,6 +83,8 @@ class ControlPlane:
             self.settlement.end_runs(now_ms)
             self.settlement.roll_over(now_ms, now_ms)
             self.settlement.settle(now_ms, now_ms)
+            self.limits.enforce(now_ms)
+            self.dependencies.proceed(now_ms)
             self.outcomes.proceed(now_ms)
             self.recalls.proceed(now_ms)
             self.resolver.proceed()  # caps before reservations: these see what is left

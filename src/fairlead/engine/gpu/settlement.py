@@ -5,7 +5,7 @@ from dataclasses import asdict
 from functools import partial
 
 from fairlead.core import gpu
-from fairlead.core.reasons import RestartReason
+from fairlead.core.reasons import EndCause
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import (
@@ -14,15 +14,15 @@ from fairlead.engine.gpu.entries import (
     LeaseUnfunded,
     NewEntry,
     RefundDecision,
-    RestartDecision,
     RunPhase,
 )
 from fairlead.engine.gpu.leases import end_preempted, end_run
 from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.restarts import decide_restart
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit
 from fairlead.schema.gpu import STYLE, refund_document
-from fairlead.schema.objects import to_failure_policy
+from fairlead.schema.objects import to_restarts
 
 EXIT = {"code": "code", "signal": "signal", "exit_reason": "reason"}
 """What `RunPhase` records of an exit, also where there was none."""
@@ -120,10 +120,10 @@ class Settlement:
             if _was_preempted(state, end_ms):
                 return end_preempted(at, name, end_ms=end_ms, **facts)
             made: list[NewEntry] = []
-            if exit is not None and not exit.succeeded and not state.stopping:
-                made = failure(at, name, exit)
-                if len(made) > 1:
-                    return made  # it starts again
+            if exit is not None and not state.stopping:
+                again, made = restarted(at, name, exit)
+                if again:
+                    return made
             phase, reason, message = _ending(state, exit)
             body = RunPhase(name, phase.value, reason, message, **facts)
             lease_reason = "Cancelled" if state.stopping else "Completed"
@@ -132,22 +132,15 @@ class Settlement:
         self._committer.commit(decide)
 
 
-def failure(at: Context, run: str, exit: Exit) -> list[NewEntry]:
-    """What a run's failure policy decides of an exit, and the new start where it starts again: its
-    leases stay as they are. Nothing where it has no policy."""
-    state, policy = at.projection.runs[run], to_failure_policy(at.projection.run_spec(run))
-    if policy is None:
-        return []
-    code = exit.code if exit.signal is None else 128 + exit.signal
-    asked = gpu.RunFailure(policy, state.restarts, min(255, code) if code else None)
-    found = gpu.restart(asked)
-    made = at.entry(
-        RestartDecision(run, STYLE.from_core(found)),
-        input=STYLE.from_core(asked),
-        reasons=(found.reason.value,),
-    )
-    if found.reason is not RestartReason.RESTARTS:
-        return [made]
+def restarted(at: Context, run: str, exit: Exit) -> tuple[bool, list[NewEntry]]:
+    """Whether a run starts again after an exit, and the entries that say so: at once under its
+    leases, which stay as they are."""
+    state, code = at.projection.runs[run], exit.code if exit.signal is None else 128 + exit.signal
+    cause = EndCause.SUCCEEDED if exit.succeeded else EndCause.FAILED
+    found, made = decide_restart(at, run, cause, min(255, code) if code else None)
+    if not found.goes_on:
+        return False, made
+    policy, _ = to_restarts(at.projection.run_spec(run))
     job, (_, _, message) = at.projection.next_job(run), _ending(state, exit)
     body = RunPhase(
         run=run,
@@ -158,7 +151,7 @@ def failure(at: Context, run: str, exit: Exit) -> list[NewEntry]:
         paused=state.paused,
         restarts=found.restarts,
     )
-    return [made, at.entry(body, job, "phase")]
+    return True, [*made, at.entry(body, job, "phase")]
 
 
 def refunding(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairlead.core.gpu import PreemptionPolicy
+from fairlead.core.gpu import BackfillPolicy, PreemptionPolicy, QueuePolicy
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
@@ -41,6 +41,8 @@ class Config:
     """How long a commitment that waits for its beacon keeps other runs of the flavor waiting."""
     preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
     """Notice and quota of reservations; which runs are no candidates yet."""
+    queue: QueuePolicy = field(default_factory=QueuePolicy)
+    backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Applied:
     object: Document
     change: Literal["created", "configured", "unchanged"]
     preview: Document | None = None
+    warnings: tuple[str, ...] = ()
+    """What is allowed, and almost surely not meant."""
 
 
 class Denied(Exception):

@@ -29,6 +29,7 @@ from fairlead.core.lottery import (
     reveal,
 )
 from fairlead.core.reasons import DeficitReason, StartReason
+from fairlead.core.units import are, counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.admission import admission, opens_leases, start_decision
 from fairlead.engine.gpu.committer import Committer, Context
@@ -99,7 +100,8 @@ class Outcomes:
         if deficit.shortfall_gpus:
             return not_enough(deficit.shortfall_gpus, shortage.next_candidate_ms)
         if self._config.resolver != "enforce":
-            off = f"{deficit.gpus} GPUs are missing, and the resolver is {self._config.resolver}"
+            missing = f"{counted(deficit.gpus, 'GPU')} {are(deficit.gpus)} missing"
+            off = f"{missing}, and the resolver is {self._config.resolver}"
             return Refused("ResolverOff", off)
         return None
 
@@ -449,7 +451,7 @@ def _changed() -> Refused:
 
 def not_enough(gpus: int, candidate_ms: int | None = None) -> Refused:
     """`candidate_ms`: when the next run that is protected now is a candidate."""
-    message = f"{gpus} GPUs would be missing even with every preemption"
+    message = f"{counted(gpus, 'GPU')} would be missing even with every preemption"
     if candidate_ms is not None:
         message += (
             "; runs that have just started or were just preempted are no candidates, the next of "
