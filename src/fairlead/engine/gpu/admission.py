@@ -424,7 +424,7 @@ def start_decision(
 ) -> NewEntry:
     """The choice of the width, with its whole input."""
     asked, found = answer
-    fund = _fund_input(at.projection, asked.request, at.now_ms)
+    fund = fund_input(at.projection, asked.request, at.now_ms)
     document = start_document(fund, at.projection.devices.nodes, asked)
     body = entries.StartDecision(run, from_start(found), cause)
     effect, reasons = None if plan_id is None else "start", (found.reason.value,)
@@ -433,13 +433,13 @@ def start_decision(
 
 def _fund_decision(at: Context, run: str, found: gpu.Start, plan_id: str | None = None) -> NewEntry:
     output, effect = funding(found), None if plan_id is None else "cover"
-    document = _fund_input(at.projection, found.request, at.now_ms)
+    document = fund_input(at.projection, found.request, at.now_ms)
     reasons = () if output.refusal is None else (output.refusal.code,)
     body = entries.FundDecision(run, output)
     return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 
 
-def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
+def fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
     """The recorded input of a cover: the budgets that decide it, and their usage."""
     book = projection.book(now_ms)
     kin = set(book.families.kin(request.owner, request.sponsors))
@@ -451,7 +451,7 @@ def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Do
             budgets[budget.name] = projection.written_budget(budget.name, pays=pays)
             for envelope in budget.envelopes if pays else ():
                 key = (budget.name, envelope.name)
-                usage[key] = projection.accounts.usage(key, now_ms)
+                usage[key] = projection.accounts.paid_usage(key, now_ms)
     return fund_document(now_ms, [each for _, each in sorted(budgets.items())], usage, request)
 
 
