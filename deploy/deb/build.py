@@ -70,17 +70,24 @@ def copy_distribution(name: str, site: Path) -> None:
         shutil.copyfile(source, site / file)
 
 
-def fill(root: Path, minor: str) -> None:
+def fill(root: Path, minor: str, extras: tuple[str, ...]) -> None:
     """All files of the package below `root`."""
     home = root / PREFIX
     site = home / "lib" / f"python{minor}" / "site-packages"
-    for name in wanted("fairlead", EXTRAS, {}):
+    for name in wanted("fairlead", extras, {}):
         if name != "fairlead":
             copy_distribution(name, site)
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(ROOT / "src" / "fairlead", site / "fairlead", ignore=ignored)
     verifier = site / "fairlead" / "cli" / "kubectl" / "fairlead_verify.py"
     shutil.copyfile(ROOT / "verify" / "fairlead_verify.py", verifier)
+    # Users cannot write there: without this every command would compile its modules again.
+    compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    subprocess.run(
+        [*compiled, "-s", str(root), "-p", "/", str(site)],
+        check=False,  # a file of a dependency for another Python
+        stdout=subprocess.DEVNULL,
+    )
     (home / "pyvenv.cfg").write_text(
         f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {minor}\n"
     )
@@ -109,7 +116,7 @@ def fill(root: Path, minor: str) -> None:
     shutil.copyfile(ROOT / "CHANGELOG.md", about / "NEWS.md")
 
 
-def build(out: Path, python: str) -> Path:
+def build(out: Path, python: str, *, extras: tuple[str, ...] = EXTRAS, pack: str = "xz") -> Path:
     """The package; its name says version and architecture."""
     ask = "import sys; print('%d.%d' % sys.version_info[:2])"
     minor = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
@@ -127,7 +134,7 @@ def build(out: Path, python: str) -> Path:
         root = Path(made) / "root"
         (root / PREFIX).mkdir(parents=True)
         root.chmod(0o755)
-        fill(root, theirs)
+        fill(root, theirs, extras)
         control = root / "DEBIAN"
         control.mkdir()
         after = f"3.{int(theirs.split('.')[1]) + 1}"
@@ -144,8 +151,8 @@ def build(out: Path, python: str) -> Path:
                 path.chmod(0o644)
         out.mkdir(parents=True, exist_ok=True)
         package = out / f"fairlead_{version}_{architecture}.deb"
-        pack = ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build"]
-        subprocess.run([*pack, str(root), str(package)], check=True, stdout=subprocess.DEVNULL)
+        command = ["dpkg-deb", "--root-owner-group", f"-Z{pack}", "--build"]
+        subprocess.run([*command, str(root), str(package)], check=True, stdout=subprocess.DEVNULL)
     return package
 
 
