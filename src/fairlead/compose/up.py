@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import structlog
+
 from fairlead.api.access import Access
 from fairlead.api.server import ControlServer, Listen
 from fairlead.api.service import Service
 from fairlead.core.lottery import OwnerWeighting
-from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane
+from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane, HostNodes
+from fairlead.engine.gpu.hosts import foreign_nodes
 from fairlead.engine.gpu.notifications import Notifications, Subscription
 from fairlead.executor.devices import MachineNode, discover, host_name, machine_nodes, visible
 from fairlead.executor.local import LocalExecutor
@@ -65,6 +68,7 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
     except OSError as error:
         raise PermanentFault(f"cannot create {config.data}: {error.strerror}") from error
     devices, host = discover(), host_name()
+    nodes = machine_nodes(devices, host)
     with open_up(config.data, config.ledger) as ledger:
         executor = LocalExecutor(
             config.data / "runs", allow_root=config.allow_root, visible=visible(devices, host)
@@ -75,10 +79,12 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             may_resolve=config.may_resolve,
             beacon=None if config.beacon is None else BeaconSource(*config.beacon),
             owner_weighting=OwnerWeighting(config.owner_weighting),
+            host=HostNodes({node.name: len(node.devices) for node in nodes}, devices.note),
         )
         plane = ControlPlane(ledger, executor, now_ms, settings, open_master(config.data / KEYS))
         if config.discover:
-            declare_machine(plane, host, machine_nodes(devices, host))
+            declare_machine(plane, host, nodes)
+        retire_foreign(plane)
         chores = list[tuple[Callable[[], object], float]]()
         if config.keep_output_ms is not None:
             keep_ms = config.keep_output_ms
@@ -127,3 +133,12 @@ def declare_machine(plane: ControlPlane, host: str, nodes: list[MachineNode]) ->
         ],
         author=Author("fairlead", admin=True),
     )
+
+
+def retire_foreign(plane: ControlPlane) -> None:
+    """Nodes that an earlier version let in and that are not this host: their runs go on, and none
+    is placed there any more. An operator makes them virtual, or removes them."""
+    for name, why in foreign_nodes(plane.committer.projection, plane.config.host).items():
+        plane.verbs.act("Node", name, "cordon", author=Author("fairlead", admin=True))
+        plane.faults[f"*node {name}"] = why
+        structlog.get_logger("fairlead.gpu").warning("node.foreign", node=name, why=why)

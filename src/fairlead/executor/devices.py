@@ -125,12 +125,17 @@ def machine_nodes(found: Discovery, host: str) -> list[MachineNode]:
 
 
 def visible(found: Discovery, host: str) -> dict[str, str]:
-    """What CUDA calls each slot of this machine, however its nodes were declared."""
-    nodes = (MachineNode(host, "", found.devices), *machine_nodes(found, host))
+    """What CUDA calls each slot of this machine; of virtual devices, where there are no others."""
+    return {slot: device.visible for slot, device in slots(found, host).items()}
+
+
+def slots(found: Discovery, host: str) -> dict[str, Device]:
+    """The device of each slot of this machine."""
+    nodes = machine_nodes(found, host) or [MachineNode(host, "", found.devices)]
     return {
-        f"{node.name}#{slot}": device.visible
+        f"{node.name}#{number}": device
         for node in nodes
-        for slot, device in enumerate(node.devices)
+        for number, device in enumerate(node.devices)
     }
 
 

@@ -32,8 +32,11 @@ _LAUNCH = b"--- launched\n"
 # A launch takes 0.05 s; on a machine that swaps it may take long, but not for ever.
 _LAUNCH_S_MAX = 60
 _SLUG_MAX = 40
-_HOW = ("time_ms", "code", "signal", "lost", "reason")
+_HOW = ("time_ms", "code", "signal", "lost", "interrupted", "reason")
 """The members of exit.json that an `Exit` has too."""
+SEEN, _SEEN_EVERY_MS = "seen.json", 10_000
+"""When the executor last looked after its jobs: after a restart of the machine it is all that is
+known of their end."""
 
 
 def key(text: str) -> str:
@@ -125,6 +128,8 @@ class LocalExecutor:
             self.kind, self._cgroups = confine.find(kinds)
             folders = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
             self._open = {folder.job["id"]: folder for folder in folders if folder.job}
+            seen = files.read_json(self._folder / SEEN) or {}
+            self._last_seen_ms, self._seen_ms = int(seen.get("time_ms", 0)), 0
 
     def start(self, job: Job) -> None:
         with self._mutex, faults(f"start {job.id}"):
@@ -201,7 +206,23 @@ class LocalExecutor:
 
     def running(self) -> set[str]:
         with self._mutex, faults("look after the jobs"):
-            return {folder.job["id"] for folder in self._mended() if folder.exit is None}
+            found = {folder.job["id"] for folder in self._mended() if folder.exit is None}
+            now_ms = self._now_ms()
+            if not self._seen_ms <= now_ms < self._seen_ms + _SEEN_EVERY_MS:
+                files.replace_json(self._folder / SEEN, {"time_ms": now_ms}, durable=False)
+                self._seen_ms = now_ms
+            return found
+
+    def ended(self, job: str, run: str) -> Exit | None:
+        with self._mutex, faults(f"look for {job}"):
+            if job in self._open:
+                return None
+            done = JobFolder(self._done / key(job))
+            if done.job:
+                return done.exit
+            reason = "there is no trace of it on this machine"
+            time_ms = self._last_seen_ms
+            return Exit(job, run, time_ms, lost=True, interrupted=True, reason=reason)
 
     def _mended(self) -> Collection[JobFolder]:
         for folder in self._open.values():
@@ -309,15 +330,18 @@ class LocalExecutor:
         job, holding = folder.job, confine.described(folder.job)
         begun = files.read_json(folder.path / shim.COMMAND)  # None: it was never let go
         how: dict[str, Any]
+        time_ms = self._now_ms()
         if begun is not None:
             if not holding.empty():
                 holding.kill()
             if not holding.empty():
                 return False  # till the next poll: the exit must mean that devices are free
-            reason = "its shim was killed, so it was ended"
+            how = {"lost": True, "reason": "its shim was killed, so it was ended"}
             if begun["boot"] != confine.boot_id():
-                reason = "the machine was restarted"
-            how = {"lost": True, "reason": reason}
+                how = {"lost": True, "interrupted": True, "reason": "the machine was restarted"}
+                began_ms = int((folder.path / shim.COMMAND).stat().st_mtime * 1000)
+                seen_ms = self._last_seen_ms or time_ms
+                time_ms = min(time_ms, max(began_ms, seen_ms))
         elif job["refused"] is not None:
             how = {"code": launch.CANNOT, "reason": job["refused"]}
         elif (folder.path / shim.STOP).exists():
@@ -327,7 +351,7 @@ class LocalExecutor:
             how = {"code": launch.CANNOT, "reason": reason}
         else:
             return True
-        files.replace_json(folder.path / shim.EXIT, {"time_ms": self._now_ms(), **how})
+        files.replace_json(folder.path / shim.EXIT, {"time_ms": time_ms, **how})
         holding.remove()
         return False
 

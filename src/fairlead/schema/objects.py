@@ -147,12 +147,14 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A machine: its devices' flavor and count, and where it stands."""
+    """A machine: its devices' flavor and count, and where it stands. It is this host, or virtual:
+    for tutorials and tests."""
 
     flavor: Label
     devices: Annotated[int, Meta(ge=0, le=1024)]
     location: Labels = field(default_factory=dict)
     cordoned: bool = False
+    virtual: bool | UnsetType = UNSET
 
 
 class ReservationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):

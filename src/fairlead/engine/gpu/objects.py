@@ -16,6 +16,7 @@ from fairlead.engine.gpu.admission import ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
+from fairlead.engine.gpu.hosts import refuse_foreign
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
 from fairlead.engine.gpu.resolver.preview import Previews
@@ -168,6 +169,7 @@ class Objects:
     ) -> Results:
         committer = self._committer
         with committer.current() as projection:
+            refuse_foreign(committer.config.host, (item.manifest for item in submissions))
             changes = changes_of(projection, submissions, author, committer.now())
             if dry_run:
                 return self._imagine(changes, author)

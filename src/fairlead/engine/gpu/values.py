@@ -1,5 +1,6 @@
 """Settings, authors of commands, what became of them, and the refusals that a command can raise."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +22,14 @@ class BeaconSource:
 
 
 @dataclass(frozen=True, slots=True)
+class HostNodes:
+    """The nodes that this machine's devices make, and how many each has; a note why none do."""
+
+    devices: Mapping[str, int]
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Settings with their defaults."""
 
@@ -38,6 +47,8 @@ class Config:
     """Public entropy that the operator cannot know in advance; None: outcomes do not wait."""
     hold_ms: int = 120_000
     """How long a commitment that waits for its beacon keeps other runs of the flavor waiting."""
+    host: HostNodes | None = None
+    """What nodes there can be, besides virtual ones; None: they come from a cluster."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,9 @@ class PodExecutor:
             job, until_ms = replace(target.job, devices=devices), self._now_ms() + grace_ms
             self._submit(Target(job, decision, until_ms, resized=True))
 
+    def ended(self, job: str, run: str) -> Exit | None:
+        return None  # a pod that is gone is reported as an exit
+
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         """As long as any pod is there that the run gives up: which devices it has is written on
         it, where its owner may write, too."""
