@@ -15,7 +15,14 @@ from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane, HostNodes
 from fairlead.engine.gpu.hosts import foreign_nodes
 from fairlead.engine.gpu.notifications import Notifications, Subscription
-from fairlead.executor.devices import MachineNode, discover, host_name, machine_nodes, visible
+from fairlead.executor.devices import (
+    MachineNode,
+    discover,
+    host_name,
+    machine_nodes,
+    minors,
+    visible,
+)
 from fairlead.executor.local import LocalExecutor
 from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import open_master
@@ -71,7 +78,10 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
     nodes = machine_nodes(devices, host)
     with open_up(config.data, config.ledger) as ledger:
         executor = LocalExecutor(
-            config.data / "runs", allow_root=config.allow_root, visible=visible(devices, host)
+            config.data / "runs",
+            allow_root=config.allow_root,
+            visible=visible(devices, host),
+            minors=minors(devices, host),
         )
         settings = Config(
             grace_ms=config.grace_ms,
@@ -79,7 +89,11 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             may_resolve=config.may_resolve,
             beacon=None if config.beacon is None else BeaconSource(*config.beacon),
             owner_weighting=OwnerWeighting(config.owner_weighting),
-            host=HostNodes({node.name: len(node.devices) for node in nodes}, devices.note),
+            host=HostNodes(
+                {node.name: len(node.devices) for node in nodes},
+                devices.note,
+                executor.controls.words(),
+            ),
         )
         plane = ControlPlane(ledger, executor, now_ms, settings, open_master(config.data / KEYS))
         if config.discover:

@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
-from fairlead.executor import confine, environment, launch, shim
+from fairlead.executor import bounds, confine, environment, launch, shim
 from fairlead.host import files, process
 from fairlead.host.clock import now_ms
 from fairlead.ports.executor import Exit, Job
@@ -100,7 +100,8 @@ class JobFolder:
 class LocalExecutor:
     """An `Executor` over processes of this machine. `folder` is its own, and survives it.
 
-    `visible` says what CUDA calls a leased slot (`node#0` to a UUID), if not by its ordinal.
+    `visible` says what CUDA calls a leased slot (`node#0` to a UUID), if not by its ordinal;
+    `minors` the number of its device node, which the device filter leaves open.
     """
 
     def __init__(
@@ -109,12 +110,14 @@ class LocalExecutor:
         *,
         allow_root: bool = False,
         visible: Mapping[str, str] | None = None,
+        minors: Mapping[str, int] | None = None,
         log_bytes_max: int = LOG_BYTES_MAX,
         kinds: tuple[confine.Kind, ...] = confine.KINDS,
         now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._folder = folder.resolve()
         self._allow_root, self._visible = allow_root, dict(visible or {})
+        self._minors = dict(minors or {})
         self._log_bytes_max, self._now_ms = log_bytes_max, now_ms
         self._mutex = threading.RLock()
         self._jobs, self._done = self._folder / "jobs", self._folder / "done"
@@ -126,6 +129,7 @@ class LocalExecutor:
             for part in (self._folder, self._widths):
                 part.chmod(0o711)  # commands of other users find their width file, and no other
             self.kind, self._cgroups = confine.find(kinds)
+            self.controls = bounds.find(self.kind, self._cgroups)
             folders = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
             self._open = {folder.job["id"]: folder for folder in folders if folder.job}
             seen = files.read_json(self._folder / SEEN) or {}
@@ -170,10 +174,14 @@ class LocalExecutor:
                 self._write_width(folder, devices)
                 announced = files.read_json(folder.path / shim.WIDTH) or {"number": 0}
                 request = {"number": announced["number"] + 1, "decision": decision}
+                request |= {"minors": self._open_minors(devices), "grace_ms": grace_ms}
                 folder.ask(shim.WIDTH, request)
 
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         return None
+
+    def _open_minors(self, devices: Iterable[str]) -> list[int]:
+        return [self._minors[device] for device in devices if device in self._minors]
 
     def _write_width(self, folder: JobFolder, devices: tuple[str, ...]) -> None:
         place = self._widths / folder.path.name
@@ -197,6 +205,7 @@ class LocalExecutor:
                     continue
                 # Where the shim was killed after it wrote the exit.
                 confine.described(folder.job).remove()
+                bounds.remove(folder.job)
                 shutil.rmtree(self._widths / folder.path.name, ignore_errors=True)
                 with contextlib.suppress(FileNotFoundError):  # another executor was faster
                     folder.path.rename(self._done / folder.path.name)
@@ -293,6 +302,7 @@ class LocalExecutor:
                 "umask": UMASK,
                 "allow_root": self._allow_root,
                 "log_bytes_max": self._log_bytes_max,
+                "bounds": self._bounds(job),
             }
             uid = user.uid
         except environment.BadEnvironment as refusal:
@@ -304,6 +314,20 @@ class LocalExecutor:
         files.replace_json(folder.path / shim.JOB, document)
         files.sync_directory(self._jobs)
         files.replace_json(self._runs / key(job.run), {"folder": folder.path.name}, durable=False)
+
+    def _bounds(self, job: Job) -> dict[str, Any]:
+        """Devices where they can be held; what the run itself asked for, or no start."""
+        found: dict[str, Any] = {}
+        if "devices" in self.controls.places:
+            found |= self.controls.bound("devices", self._open_minors(job.devices))
+        try:
+            if job.cpu_millicores is not None:
+                found |= self.controls.bound("cpu", job.cpu_millicores)
+            if job.memory_bytes is not None:
+                found |= self.controls.bound("memory", job.memory_bytes)
+        except KeyError as error:
+            raise environment.BadEnvironment(str(error.args[0])) from error
+        return found
 
     def _confine(self, folder: JobFolder) -> dict[str, str]:
         # Two executors of one machine may be asked for the same id; their cgroups must differ.
@@ -353,6 +377,7 @@ class LocalExecutor:
             return True
         files.replace_json(folder.path / shim.EXIT, {"time_ms": time_ms, **how})
         holding.remove()
+        bounds.remove(job)
         return False
 
     def _launch(self, folder: JobFolder) -> None:

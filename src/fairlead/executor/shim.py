@@ -22,7 +22,7 @@ if __name__ == "__main__":  # `-I` gives a script no path to its own package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from fairlead.core.invariant import known
-from fairlead.executor import confine, launch
+from fairlead.executor import bounds, confine, launch
 from fairlead.host import clock, files
 
 LOCK, JOB, SHIM, COMMAND = "lock", "job.json", "shim.json", "command.json"
@@ -50,6 +50,8 @@ class Shim:
         self._child, self._paused, self._deadline = 0, False, inf
         self._status: int | None = None
         self._widths = 0  # how many changes of its width the command was signalled
+        self._minors: list[int] = job.get("bounds", {}).get("devices", {}).get("value", [])
+        self._narrow_at = inf  # when the devices that it gives up are closed to it
 
     def run(self) -> None:
         """Start the command unless an earlier shim did, and stay until it is over."""
@@ -71,7 +73,11 @@ class Shim:
             if time.monotonic() >= self._deadline:
                 self._confine.kill()
                 self._deadline = time.monotonic() + _RETRY_S
-            self._step(min(self._deadline - time.monotonic(), _WAIT_S_MAX))
+            if time.monotonic() >= self._narrow_at:
+                self._narrow_at = inf
+                bounds.filter_devices(self._job, self._minors)
+            until = min(self._deadline, self._narrow_at)
+            self._step(min(until - time.monotonic(), _WAIT_S_MAX))
         self._end()
 
     def _give_up(self, error: OSError) -> None:
@@ -101,6 +107,7 @@ class Shim:
         If we are killed before, the child sees its pipe close and ends without running.
         """
         self._confine.prepare()
+        bounds.prepare(self._job)
         self._pipe, output = os.pipe()
         self._complaint, error = os.pipe()
         wait, go = os.pipe()
@@ -116,6 +123,7 @@ class Shim:
             os.close(descriptor)
         try:
             self._confine.join(self._child)
+            bounds.join(self._job, self._child)
             files.replace_json(self._path(COMMAND), confine.identify(self._child))
             os.write(go, b"g")
         finally:
@@ -166,6 +174,7 @@ class Shim:
         width = files.read_json(self._path(WIDTH))
         if width is not None and width["number"] > self._widths:
             self._widths = width["number"]
+            self._change_devices(width.get("minors", []), width.get("grace_ms", 0))
             self._signal(signal.SIGWINCH)
         paused = files.read_json(self._path(PAUSED)) is not None and stop is None
         if paused != self._paused:
@@ -175,6 +184,11 @@ class Shim:
             if self._deadline == inf:
                 self._signal(signal.SIGTERM)
             self._deadline = min(self._deadline, time.monotonic() + stop["grace_ms"] / 1000)
+
+    def _change_devices(self, minors: list[int], grace_ms: int) -> None:
+        """What it gets it may open at once; what it gives up, for its grace."""
+        bounds.filter_devices(self._job, [*self._minors, *minors])
+        self._minors, self._narrow_at = minors, time.monotonic() + grace_ms / 1000
 
     def _signal(self, number: int) -> None:
         # Our own child, not collected yet: its number cannot belong to another process.
@@ -213,6 +227,7 @@ class Shim:
                     return  # the folder is gone: the executor has forgotten the job
                 time.sleep(1)
         self._confine.remove()
+        bounds.remove(self._job)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)

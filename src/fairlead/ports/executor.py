@@ -44,6 +44,9 @@ class Job:
     """Files whose contents become variables at start; they never pass through the control plane."""
     user: str | None = None
     working_directory: str | None = None
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
+    """None: as much as there is."""
     widths: Widths | None = None
     """None: its width never changes. Else `devices` are whole groups, one behind the other; only
     the last may be smaller."""

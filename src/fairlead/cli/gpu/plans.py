@@ -134,10 +134,10 @@ def _explain_budget(name: str, reply: dict[str, Any]) -> None:
 def _explain_node(name: str, reply: dict[str, Any]) -> None:
     spec, status = reply["object"]["spec"], reply["object"]["status"]
     state = "cordoned: nothing new is placed on it" if spec["cordoned"] else "open"
-    virtual = "virtual " * status["virtual"]
-    click.echo(
-        f"{name}: {state}; {status['leased']} of {status['devices']} {virtual}devices leased"
-    )
+    devices = f"{status['devices']} {'virtual ' * status['virtual']}devices"
+    click.echo(f"{name}: {state}; {status['leased']} of {devices} leased")
+    if status.get("isolation"):
+        click.echo(f"  {status['isolation']}")
     for run in reply["runs"]:
         click.echo(f"  run {run}")
 

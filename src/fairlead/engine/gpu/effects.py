@@ -15,7 +15,7 @@ from fairlead.engine.gpu.entries import JobUnknown
 from fairlead.engine.gpu.state import LeaseFact, Reclaim, RunState, job_prefix
 from fairlead.ports.executor import Executor, Exit, Job, Widths
 from fairlead.ports.faults import Fault, PermanentFault
-from fairlead.schema.objects import RunSpec
+from fairlead.schema.objects import RunSpec, cpu_millicores, memory_bytes
 from fairlead.schema.objects import grace_ms as spec_grace_ms
 
 START_MS = 60_000
@@ -218,6 +218,8 @@ class Effects:
             secret_env={key: secret.file for key, secret in spec.secret_env.items()},
             user=stored.user,
             working_directory=spec.working_directory,
+            cpu_millicores=cpu_millicores(spec),
+            memory_bytes=memory_bytes(spec),
             widths=_widths(spec),
         )
 

@@ -159,7 +159,11 @@ class Objects:
 
     def render(self, stored: Stored) -> Document:
         percent = self._committer.config.near_limit_percent
-        return object_document(self._projection, stored, self._committer.now(), percent)
+        found = object_document(self._projection, stored, self._committer.now(), percent)
+        host = self._committer.config.host
+        if stored.kind == "Node" and host is not None:
+            found["status"]["isolation"] = host.isolation
+        return found
 
     def _lease(self, lease: LeaseFact) -> Document:
         return lease_document(self._projection, lease, self._committer.now())

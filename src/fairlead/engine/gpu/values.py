@@ -27,6 +27,8 @@ class HostNodes:
 
     devices: Mapping[str, int]
     note: str | None = None
+    isolation: str = ""
+    """What holds a run to its devices, CPUs and memory here, or why nothing does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,8 @@ class PodExecutor:
 
     def _bring(self, target: Target) -> None:
         job = target.job
+        if job.cpu_millicores is not None or job.memory_bytes is not None:
+            raise PermanentFault("cpus and memory: give them in the template's resources")
         run = self._find(job.run)
         if run is None:
             raise TemporaryFault(f"run {job.run} is not in the cluster")
