@@ -33,6 +33,7 @@ from tests.engine import traffic_life as traffic_lives
 from tests.engine.gpu.test_resolver_model import ResolverModel
 from tests.executor import kills as executor_kill
 from tests.executor.worlds import open_folder
+from tests.kube import schedules as kube_schedules
 from tests.ledger import kill as ledger_kill
 from tests.recorder import kill as recorder_kill
 
@@ -166,8 +167,7 @@ def executor_kills() -> dict[str, object]:
 
 def kube_faults() -> dict[str, object]:
     """200 schedules of faults in a cluster: each ends as it would have without them."""
-    _run_tests("tests/kube/test_faults.py", FAIRLEAD_KUBE_SEEDS=str(KUBE_SCHEDULES))
-    return {"schedules": KUBE_SCHEDULES}
+    return kube_schedules.soak(KUBE_SCHEDULES)
 
 
 def kube_crashes() -> dict[str, object]:
@@ -220,11 +220,18 @@ def main(names: list[str]) -> int:
         except Exception:  # noqa: BLE001 - the report must name every failure, not the first
             counted, ok = {"failure": traceback.format_exc(limit=-3)}, False
         seconds = round(time.monotonic() - began, 1)
-        results[name] = {"passed": ok, "seconds": seconds, "counted": counted}
+        results[name] = {"commit": commit(), "passed": ok, "seconds": seconds, "counted": counted}
         failed = failed or not ok
         print(f"{name}: {'passed' if ok else 'FAILED'} in {seconds} s {json.dumps(counted)}")
         _store(results)
     return 1 if failed else 0
+
+
+def commit() -> str:
+    """What was run; `+` where files were changed since."""
+    command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPORT.parent)
+    return done.stdout.strip() or "unknown"
 
 
 def _store(results: dict[str, object]) -> None:

@@ -299,12 +299,8 @@ def test_they_all_speak_json_and_yaml(crowded: Shell) -> None:
         ("nominate", "gang", "--dry-run"),
         ("reserve", "said", "--at", "+1h", "--dry-run"),
     ):
-        code, told = crowded.inside(*arguments, "-o", "json")
-        assert code == 0, arguments
-        code, spoken = crowded.inside(*arguments, "-o", "yaml")
-        assert code == 0
-        assert type(json.loads(told)) in (list, dict)
-        assert list(yaml.safe_load_all(spoken))
+        assert type(json.loads(crowded.ok(*arguments, "-o", "json"))) in (list, dict)
+        assert list(yaml.safe_load_all(crowded.ok(*arguments, "-o", "yaml")))
 
 
 def test_an_outcome_waits_for_its_beacon_or_is_given_up(tmp_path: Path) -> None:

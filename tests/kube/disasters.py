@@ -19,8 +19,16 @@ class Disasters:
     """Named acts on a world; `between` is what goes on while one lasts."""
 
     def __init__(
-        self, world: World, replicas: Replicas, chance: random.Random, between: Between
+        self,
+        world: World,
+        replicas: Replicas,
+        chance: random.Random,
+        between: Between,
+        namespace: str,
     ) -> None:
+        """`namespace`: whose quota refuses."""
+        self._namespace = namespace
+        self.note: Callable[[str], None] = lambda _: None
         self._world, self._replicas, self._chance, self._between = world, replicas, chance, between
         self._lasting: dict[str, Callable[[], Any]] = {
             "a webhook of another is down": self._webhook,
@@ -41,6 +49,7 @@ class Disasters:
 
     def strike(self, name: str, *others: str) -> None:
         """One, and while it lasts the others."""
+        self.note(f"-- {name}")
         if name == "the leader is halted":
             self._replicas.halt_leader()
         elif name in self._at_once:
@@ -51,7 +60,9 @@ class Disasters:
                 if others:
                     self.strike(*others)
                 self._between(self._chance.uniform(0, 2))
+            self.note(f"-- {name}: over")
             return
+        self.note(f"-- {name}: over")
         if others:
             self.strike(*others)
 
@@ -88,13 +99,13 @@ class Disasters:
     @contextmanager
     def _quota(self) -> Iterator[None]:
         hard = {"pods": "0", "count/gpuleases.fairlead.dev": "0"}
-        meta = {"name": "none", "namespace": "team-a"}
+        meta = {"name": "none", "namespace": self._namespace}
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta}
         self._world.apply({**quota, "spec": {"hard": hard}})
         try:
             yield
         finally:
-            self._world.kubectl("-n", "team-a", "delete", "resourcequota", "none")
+            self._world.kubectl("-n", self._namespace, "delete", "resourcequota", "none")
 
     @contextmanager
     def _upgrade(self) -> Iterator[None]:

@@ -128,8 +128,8 @@ class Replicas:
             if write.time_s > began and "/leases/fairlead" not in write.path
         ]
 
-    def logs(self) -> str:
-        return "\n".join(f"-- {i}: {each.log[-1500:]}" for i, each in enumerate(self.all))
+    def logs(self, last: int = 1500) -> str:
+        return "\n".join(f"-- {i}: {each.log[-last:]}" for i, each in enumerate(self.all))
 
     def close(self) -> None:
         for replica in self.all:

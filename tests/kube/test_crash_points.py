@@ -63,7 +63,7 @@ class Resolve:
         until(lambda: last.led, "it leads", 120)
         until(lambda: len(self._told()) >= BIG, f"those that were drawn are told\n{last.log}", 120)
         assert last.end() == 0, last.log[-2000:]
-        self._witness.stop()
+        self._witness.close()
         entries = self._entries()
         kinds = Counter(entry.kind for entry in entries)
         for kind in ("commit", "draw", "applied"):

@@ -93,6 +93,28 @@ def test_a_new_leader_knows_all_pods_whatever_its_watch_has_told() -> None:
     client.close()
 
 
+def test_a_controller_that_cannot_read_the_cluster_ends_when_it_is_asked_to() -> None:
+    """Not after the minute that it would wait for the first list."""
+
+    def refuse(method: str, path: str, body: Any) -> Document:
+        raise ApiError(503, "ServiceUnavailable", "the server starts")
+
+    client = Server(refuse)
+
+    def open_plane(executor: Executor) -> ControlPlane:
+        raise AssertionError("it never leads")
+
+    election = Election(client, "me", namespace="default")
+    made = ClusterController(client, election, open_plane, lambda: START)
+    running = threading.Thread(target=made.run)
+    running.start()
+    until(lambda: made.sources.runs.fault, "the first list fails")
+    made.stop()
+    running.join(10)
+    assert not running.is_alive()
+    assert not made.synced
+
+
 class Leases:
     """The one Lease of an election, as a server keeps it."""
 

@@ -12,7 +12,7 @@ import pytest
 from fairlead.kube.client import connection
 from tests.kube.faulty import Faults
 from tests.kube.replicas import Replicas
-from tests.kube.test_faults import check_ledger, new_database
+from tests.kube.schedules import check_ledger, new_database
 from tests.kube.witness import Witness
 from tests.kube.world import World, node, run, team, until
 from tests.ledger.postgres_server import server
@@ -67,7 +67,7 @@ def test_a_request_that_goes_out_late_does_no_harm(
         world.kubectl("-n", "team-a", "delete", "run", "next", "--wait=false")
         until(lambda: not world.names("runs"), "all is over", 60)
         assert new.end() == 0
-    witness.stop()
+    witness.close()
     if (request_, gpus) == (MAKE, 4):
         # Of a run with one pod, that pod is there for a moment; it waits for devices meanwhile.
         witness.problems.clear()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fairlead.kube.client import ApiError, Document
+from fairlead.kube.kinds import as_named_in
 from fairlead.kube.queries import KEEP_S, NAMESPACE_MAX, TURN_MAX, Queries, QueryAnswer, Question
 from fairlead.kube.specs import QUERY_BYTES_MAX
 from tests.kube.small import Server, put
@@ -120,3 +121,23 @@ def test_removing_old_queries_does_not_take_a_turn_for_itself(desk: Desk) -> Non
         desk.queries.turn()
         deleted = {path for method, path, _ in desk.client.sent if method == "DELETE"}
         assert len(deleted) == turn * TURN_MAX
+
+
+def test_names_are_those_of_the_namespace() -> None:
+    """In fields and in sentences; what only looks alike stays."""
+    said = {
+        "kind": "Run",
+        "name": "team-a.x",
+        "run": "team-a.x",
+        "owner": "team-a.x",
+        "message": "there is no Run 'team-a.x' (run/team-a.y): my-team-a.x stay",
+    }
+    assert as_named_in("team-a", [said]) == [
+        {
+            "kind": "Run",
+            "name": "x",
+            "run": "x",
+            "owner": "team-a.x",
+            "message": "there is no Run 'x' (run/y): my-team-a.x stay",
+        }
+    ]

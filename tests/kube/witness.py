@@ -5,6 +5,7 @@ terminates.
 """
 
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fairlead.kube.client import ApiError, Connection, Document, KubeClient
@@ -37,8 +38,11 @@ def held(pod: Document) -> Held | None:
 class Witness:
     """`problems` is empty as long as all is well."""
 
-    def __init__(self, to: Connection, gpus: int) -> None:
-        self._client, self._gpus = KubeClient(to), gpus
+    def __init__(
+        self, to: Connection, gpus: int, see: Callable[[str, Document], None] = lambda *_: None
+    ) -> None:
+        """`see` is told every event."""
+        self._client, self._gpus, self._see = KubeClient(to), gpus, see
         self._stop = threading.Event()
         self.problems: list[str] = []
         self.events = 0
@@ -55,7 +59,7 @@ class Witness:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._stop.set()
 
     def _follow(self, path: str, check: Any, query: dict[str, str]) -> None:
@@ -68,6 +72,7 @@ class Witness:
                     if event["type"] == "BOOKMARK":
                         continue
                     self.events += 1
+                    self._see(event["type"], event["object"])
                     uid = event["object"]["metadata"]["uid"]
                     if event["type"] == "DELETED":
                         known.pop(uid, None)

@@ -13,6 +13,7 @@ from fairlead import __version__
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import flag, output_format
 from fairlead.cli.table import show_canonical
+from fairlead.cli.terminal import printable, raw
 from fairlead.node.doctor.checks import ALL_CHECKS
 from fairlead.node.doctor.machine import (
     Check,
@@ -127,14 +128,16 @@ def _print_rich(results: Sequence[CheckResult]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(file=raw(sys.stdout), highlight=False)
     for governor, members in groupby(results, key=lambda result: result.governor):
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column(min_width=9)
         table.add_column(min_width=_NAME_COLUMNS)
         table.add_column(overflow="fold")
         for result in members:
-            shown = Text(result.found)  # as text: a path may hold what markup takes for a tag
+            shown = Text(
+                printable(result.found)
+            )  # as text: a path may hold what markup takes for a tag
             for label, text in _advice(result):
                 shown.append(f"\n{label}: ", "bold" if label == "cure" else "dim")
                 shown.append(text, "" if label == "cure" else "dim")

@@ -166,11 +166,36 @@ class RestartReason(StrEnum):
     """With this exit code it fails at once."""
 
 
+class AfterReason(StrEnum):
+    """Whether a run that starts after others may start."""
+
+    READY = "DependenciesMet"
+    WAITS = "DependencyPending"
+    """A run that it starts after has not ended."""
+    FAILED = "DependencyFailed"
+    """A run that had to succeed failed, or was deleted."""
+
+
 class QueueReason(StrEnum):
     """Why a run has its place in the queue."""
 
     SUBMITTED = "submitted"
     """By the order of submission."""
+    TIER = "tier"
+    """Its owner has asked for more than its envelopes grant: it is moved back."""
+    PRIORITY = "priority"
+    """Its owner's priorities gave it the place of another run of that owner."""
+
+
+class BackfillReason(StrEnum):
+    """Whether a run may start while others before it in the queue wait for devices."""
+
+    ENDS_BEFORE = "EndsBefore"
+    """It ends before any of them could start."""
+    LEAVES_ROOM = "LeavesRoom"
+    """It uses devices that none of them needs at its start."""
+    DELAYS = "DelaysHead"
+    """It would delay one of them: it waits."""
 
 
 class ActivationReason(StrEnum):

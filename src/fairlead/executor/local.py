@@ -20,7 +20,7 @@ from typing import Any
 from fairlead.executor import bounds, confine, environment, launch, shim
 from fairlead.host import files, process
 from fairlead.host.clock import now_ms
-from fairlead.ports.executor import Exit, Job
+from fairlead.ports.executor import Exit, Job, JobOutput, Keyboard
 from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
 LOG_BYTES_MAX = 64 * 2**20
@@ -239,14 +239,47 @@ class LocalExecutor:
         return self._open.values()
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
+        newest = self.newest_job(run)
+        found = self.output(newest) if newest.startswith(jobs) else None
+        return [] if found is None else list(found.parts)
+
+    def newest_job(self, run: str) -> str:
+        """The id of a run's latest start; empty where there was none."""
         with self._mutex, faults(f"find the output of {run}"):
             newest = files.read_json(self._runs / key(run)) or {}
-            for parent in (self._jobs, self._done) if newest else ():
-                folder = JobFolder(parent / str(newest["folder"]))
-                if folder.job and folder.job["id"].startswith(jobs):
-                    parts = (folder.path / shim.OLDER_OUTPUT, folder.path / shim.OUTPUT)
-                    return [part for part in parts if part.exists()]
-            return []
+            folder = self._find(str(newest["folder"])) if newest else None
+            return "" if folder is None else str(folder.job["id"])
+
+    def output(self, job: str) -> JobOutput | None:
+        """What is kept of a job's output; None where the job is not known."""
+        with self._mutex, faults(f"find the output of {job}"):
+            folder = self._find(key(job))
+            if folder is None:
+                return None
+            parts = (folder.path / shim.OLDER_OUTPUT, folder.path / shim.OUTPUT)
+            dropped = files.read_json(folder.path / shim.DROPPED) or {"bytes": 0}
+            kept = tuple(part for part in parts if part.exists())
+            return JobOutput(job, kept, dropped["bytes"])
+
+    def _find(self, name: str) -> JobFolder | None:
+        folders = (JobFolder(parent / name) for parent in (self._jobs, self._done))
+        return next((folder for folder in folders if folder.job), None)
+
+    def press(self, run: str, keys: Keyboard) -> int | None:
+        """Pass on what the owner types; how many bytes were taken. None: no job of the run is
+        running. Bytes for a job without a terminal are not taken."""
+        with self._mutex, faults(f"type into {run}"):
+            for folder in self._of(run):
+                if keys.interrupt or keys.size is not None:
+                    before = files.read_json(folder.path / shim.KEYS) or {
+                        "interrupts": 0,
+                        "size": [0, 0],
+                    }
+                    pressed = before["interrupts"] + int(keys.interrupt)
+                    size = before["size"] if keys.size is None else list(keys.size)
+                    folder.ask(shim.KEYS, {"interrupts": pressed, "size": size})
+                return _write_fifo(folder.path / shim.TYPED, keys.text)
+            return None
 
     def prune(self, ended_before_ms: int, *, living: Collection[str] = ()) -> int:
         """Forget acknowledged jobs that ended before this; how many. Their ids are free again.
@@ -299,7 +332,8 @@ class LocalExecutor:
                 "cwd": job.working_directory,
                 "gid": user.gid,
                 "groups": list(user.groups),
-                "umask": UMASK,
+                "umask": UMASK if job.umask is None else job.umask,
+                "terminal": job.terminal,
                 "allow_root": self._allow_root,
                 "log_bytes_max": self._log_bytes_max,
                 "bounds": self._bounds(job),
@@ -393,3 +427,19 @@ class LocalExecutor:
                 env={"LANG": "C.UTF-8"},
                 timeout_s=_LAUNCH_S_MAX,
             )
+
+
+def _write_fifo(path: Path, data: bytes) -> int:
+    """As much as fits; nothing where no process reads it."""
+    if not data:
+        return 0
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        return os.write(descriptor, data)
+    except BlockingIOError:
+        return 0
+    finally:
+        os.close(descriptor)

@@ -10,10 +10,13 @@ and `exit.json`. Standard library only, and little of it: one stays in memory fo
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import signal
+import struct
 import sys
+import termios
 import time
 from math import inf
 from typing import Any
@@ -27,7 +30,9 @@ from fairlead.host import clock, files
 
 LOCK, JOB, SHIM, COMMAND = "lock", "job.json", "shim.json", "command.json"
 STOP, PAUSED, EXIT, WIDTH = "stop.json", "paused.json", "exit.json", "width.json"
-OUTPUT, OLDER_OUTPUT = "output.log", "output.1.log"
+OUTPUT, OLDER_OUTPUT, DROPPED = "output.log", "output.1.log", "dropped.json"
+KEYS, TYPED = "keys.json", "typed"
+"""Ctrl-C and the terminal's size; and a FIFO with what is typed."""
 WAKE = signal.SIGUSR1
 _CHUNK = 64 * 1024
 _RETRY_S, _WAIT_S_MAX = 0.02, 3600.0
@@ -52,6 +57,7 @@ class Shim:
         self._widths = 0  # how many changes of its width the command was signalled
         self._minors: list[int] = job.get("bounds", {}).get("devices", {}).get("value", [])
         self._narrow_at = inf  # when the devices that it gives up are closed to it
+        self._interrupts, self._size, self._typed, self._typing = 0, [0, 0], -1, b""
 
     def run(self) -> None:
         """Start the command unless an earlier shim did, and stay until it is over."""
@@ -108,7 +114,10 @@ class Shim:
         """
         self._confine.prepare()
         bounds.prepare(self._job)
-        self._pipe, output = os.pipe()
+        terminal = bool(self._job.get("terminal"))
+        self._pipe, output = os.openpty() if terminal else os.pipe()
+        if terminal:
+            self._open_terminal(output)
         self._complaint, error = os.pipe()
         wait, go = os.pipe()
         os.set_blocking(self._pipe, False)
@@ -131,15 +140,43 @@ class Shim:
         self._poll.register(self._pipe, select.POLLIN)
         self._poll.register(self._complaint, select.POLLIN)
 
+    def _open_terminal(self, output: int) -> None:
+        """The command's terminal is its user's; what is typed comes through a FIFO, which we hold
+        open for writing too, so that it never ends."""
+        with contextlib.suppress(OSError):
+            os.fchown(output, self._job["uid"], -1)
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(self._path(TYPED), 0o600)
+        self._typed = os.open(self._path(TYPED), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll.register(self._typed, select.POLLIN)
+
+    def _type(self) -> None:
+        """Pass on what was typed; while the command reads nothing, what is typed waits."""
+        try:
+            self._typing = self._typing or os.read(self._typed, 4096)
+            while self._typing:
+                self._typing = self._typing[os.write(self._pipe, self._typing) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._typing = b""  # the terminal has no user any more
+        self._poll.modify(self._typed, 0 if self._typing else select.POLLIN)
+        with contextlib.suppress(FileNotFoundError):  # its output has ended
+            self._poll.modify(self._pipe, select.POLLIN | (select.POLLOUT if self._typing else 0))
+
     def _step(self, wait_s: float) -> None:
         """Wait for one thing to happen, and see to all that did."""
-        for descriptor, _ in self._poll.poll(max(0.0, wait_s) * 1000 + 1):
+        for descriptor, events in self._poll.poll(max(0.0, wait_s) * 1000 + 1):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, _CHUNK)
                 self._reap()
                 if self._status is None:
                     self._obey()
+            elif descriptor == self._typed or (descriptor == self._pipe and self._typing):
+                self._type()
+                if descriptor == self._pipe and events & ~select.POLLOUT:
+                    self._keep()
             elif descriptor == self._pipe:
                 self._keep()
             else:
@@ -154,6 +191,10 @@ class Shim:
             data = os.read(self._pipe, _CHUNK)
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno != errno.EIO:  # of a terminal: its last user is gone
+                raise
+            data = b""
         if not data:
             with contextlib.suppress(KeyError):  # found empty once more, at the end
                 self._poll.unregister(self._pipe)
@@ -176,6 +217,7 @@ class Shim:
             self._widths = width["number"]
             self._change_devices(width.get("minors", []), width.get("grace_ms", 0))
             self._signal(signal.SIGWINCH)
+        self._press(files.read_json(self._path(KEYS)))
         paused = files.read_json(self._path(PAUSED)) is not None and stop is None
         if paused != self._paused:
             self._confine.freeze(frozen=paused)
@@ -189,6 +231,17 @@ class Shim:
         """What it gets it may open at once; what it gives up, for its grace."""
         bounds.filter_devices(self._job, [*self._minors, *minors])
         self._minors, self._narrow_at = minors, time.monotonic() + grace_ms / 1000
+
+    def _press(self, keys: dict[str, Any] | None) -> None:
+        """Ctrl-C, and another size of the terminal; the kernel tells its programs of that."""
+        if keys is None:
+            return
+        if self._typed >= 0 and keys["size"] != self._size:
+            self._size = keys["size"]
+            fcntl.ioctl(self._pipe, termios.TIOCSWINSZ, struct.pack("4H", *self._size, 0, 0))
+        if keys["interrupts"] > self._interrupts:
+            self._interrupts = keys["interrupts"]
+            self._signal(signal.SIGINT)
 
     def _signal(self, number: int) -> None:
         # Our own child, not collected yet: its number cannot belong to another process.
@@ -240,6 +293,7 @@ class OutputFile:
         self._path, self._older = os.path.join(folder, OUTPUT), os.path.join(folder, OLDER_OUTPUT)
         self._part_max = max(1, bytes_max // 2)
         self.dropped = 0  # bytes that are no longer, or were never, on disk
+        self._gone = 0  # those of them that were on disk
         self._descriptor = self._open()
         self._size = os.fstat(self._descriptor).st_size
 
@@ -265,7 +319,10 @@ class OutputFile:
 
     def _turn(self) -> None:
         with contextlib.suppress(OSError):
-            self.dropped += os.stat(self._older).st_size
+            gone = os.stat(self._older).st_size
+            self.dropped, self._gone = self.dropped + gone, self._gone + gone
+            path = os.path.join(os.path.dirname(self._path), DROPPED)
+            files.replace_json(path, {"bytes": self._gone}, durable=False)
         os.close(self._descriptor)
         os.rename(self._path, self._older)
         self._descriptor, self._size = self._open(), 0

@@ -124,7 +124,10 @@ class ClusterController:
         for source in sources:
             source.start()
         for source in sources:
-            if not source.wait(SYNC_S):
+            listed = source.wait(SYNC_S)
+            if self._stop.is_set():
+                return
+            if not listed:
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
         self.synced = True
         self._say("the cluster is read")
@@ -162,6 +165,8 @@ class ClusterController:
         turns += [part.turn for part in self._parts]
         done = [self._try(turn) for turn in turns]
         self.turns += all(done)
+        if front.behind:
+            self.wake()
 
     def _try(self, turn: Callable[[], None]) -> bool:
         try:

@@ -47,9 +47,32 @@ class Job:
     cpu_millicores: int | None = None
     memory_bytes: int | None = None
     """None: as much as there is."""
+    umask: int | None = None
+    """None: the executor's own."""
+    terminal: bool = False
+    """Whether it runs on a terminal (a pty) that its owner types into."""
     widths: Widths | None = None
     """None: its width never changes. Else `devices` are whole groups, one behind the other; only
     the last may be smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """What is kept of a job's output. `dropped`: how many bytes came before the first part."""
+
+    job: str
+    parts: tuple[Path, ...] = ()
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Keyboard:
+    """What the owner of a running job types: text, Ctrl-C, a terminal of another size."""
+
+    text: bytes = b""
+    interrupt: bool = False
+    size: tuple[int, int] | None = None
+    """Rows and columns."""
 
 
 @dataclass(frozen=True, slots=True)

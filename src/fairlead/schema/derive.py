@@ -348,9 +348,9 @@ class Style:
             elif isinstance(marker, units.Hex):
                 codec = _hex(marker.length * 2)
             elif isinstance(marker, units.Time):
-                codec = _parsed(_TIME, times.parse_time, times.format_time)
+                codec = _parsed(times.TimeText, times.parse_time, times.format_time)
             elif isinstance(marker, units.Duration):
-                codec = _parsed(_DURATION, times.parse_duration, times.format_duration)
+                codec = _parsed(times.DurationText, times.parse_duration, times.format_duration)
             elif isinstance(marker, units.Hours):
                 codec = _hours(times.duration_ms if marker.up else times.cap_ms, self._hours_max)
             elif isinstance(marker, units.Series):
@@ -369,8 +369,6 @@ class Style:
         return ".".join(found)
 
 
-_TIME = Annotated[str, Meta(description="RFC 3339 with a zone, e.g. 2026-01-01T00:00:00Z")]
-_DURATION = Annotated[str, Meta(description="like 90m, 2h, 1h30m, 45s, 1d")]
 _UPPER = {"gpu": "GPU", "gpus": "GPUs"}
 
 

@@ -4,6 +4,7 @@
 how wide a run starts or grows, `gpu.resize` which leases it ends and begins, `gpu.limit` whether
 it has to end, `gpu.restart` whether it starts again, `gpu.refund` which leases are funded;
 `gpu.queue`, `gpu.activate` and `gpu.grow` say which run is asked about first,
+`gpu.backfill` which may start before another,
 `gpu.deficit` finds what is missing and who may be preempted, `gpu.resolve` which leases end.
 """
 
@@ -16,7 +17,7 @@ import msgspec
 from fairlead.core import gpu
 from fairlead.core.lottery import SEED_BYTES, OwnerWeighting, unfold
 from fairlead.core.reasons import StartReason
-from fairlead.core.units import Count, Hex, Name, OutOfRange, repeats
+from fairlead.core.units import Count, Hex, Name, OutOfRange, counted, repeats
 from fairlead.schema.derive import Style
 from fairlead.schema.funding import FUND, CoverResult, FundInput, from_plan
 
@@ -58,9 +59,12 @@ def decide_place(document: Any) -> dict[str, Any]:
 
 def no_room(missing_gpus: int, gpus: int) -> str:
     """What finds no place, of how much; spares included."""
+    whole, none = counted(gpus, "GPU"), "there are no free devices for"
+    if gpus == 1:
+        return f"{none} its {whole}"
     if missing_gpus == gpus:
-        return f"there are no free devices for its {gpus} GPUs together"
-    return f"there are no free devices for the groups that hold {missing_gpus} of its {gpus} GPUs"
+        return f"{none} its {whole} together"
+    return f"{none} the groups that hold {missing_gpus} of its {whole}"
 
 
 # -- gpu.start, gpu.resize and gpu.refund -----------------------------------------------------
@@ -153,6 +157,11 @@ def decide_limit(document: Any) -> dict[str, Any]:
     return STYLE.from_core(gpu.limit(STYLE.to_core(gpu.RunLimits, document)))
 
 
+def decide_after(document: Any) -> dict[str, Any]:
+    """Decide whether a run that starts after others may start."""
+    return STYLE.from_core(gpu.after(STYLE.to_core(gpu.Dependencies, document)))
+
+
 def decide_refund(document: Any) -> dict[str, Any]:
     """Decide which leases of a budget lose their funding, or have it again."""
     return STYLE.from_core(gpu.refund(FUND.to_core(gpu.RefundRequest, document)))
@@ -168,7 +177,17 @@ def refund_document(asked: gpu.RefundRequest, budget: msgspec.Struct) -> dict[st
 
 def decide_queue(document: Any) -> dict[str, Any]:
     """Order the runs that wait for admission, and say which are held."""
-    return STYLE.from_core(gpu.queue(STYLE.to_core(gpu.Waiting, document)))
+    waiting = STYLE.to_core(gpu.Waiting, document)
+    found = STYLE.from_core(gpu.queue(waiting))
+    if waiting.policy is None:  # version 1 has no tiers
+        for row in found["order"]:
+            del row["tier"]
+    return found
+
+
+def decide_backfill(document: Any) -> dict[str, Any]:
+    """Decide whether a run may start before others that wait for devices."""
+    return STYLE.from_core(gpu.backfill(STYLE.to_core(gpu.BackfillRequest, document)))
 
 
 def decide_activate(document: Any) -> dict[str, Any]:

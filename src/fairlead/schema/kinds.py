@@ -69,10 +69,14 @@ _DEFICIT = STYLE.document(gpu.DeficitInput)
 _SHORT = STYLE.document(core.Deficit, "DeficitResult")
 _WAITING = STYLE.document(core.Waiting)
 _QUEUED = STYLE.document(core.Queue, "QueueResult")
+_BACKFILL = STYLE.document(core.BackfillRequest)
+_BACKFILLED = STYLE.document(core.Backfill, "BackfillResult")
 _RESERVATIONS = STYLE.document(core.ActivateRequest)
 _ACTIVATED = STYLE.document(core.Activations, "ActivateResult")
 _SHRUNK = STYLE.document(core.ShrunkRuns)
 _GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
+_AFTER = STYLE.document(core.Dependencies)
+_RELEASED = STYLE.document(core.AfterResult)
 _KINDS = (
     Kind("cpu.clear", cpu.ClearDocument, cpu.ClearResult, cpu.decide_clear),
     Kind("cpu.allocate", cpu.AllocateDocument, cpu.AllocateResult, cpu.decide_allocate),
@@ -101,6 +105,13 @@ _KINDS = (
         lambda result: result["reason"] not in ("Restarts", "Requeues"),
     ),
     Kind("gpu.limit", _LIMITS, _LIMITED, gpu.decide_limit),
+    Kind(
+        "gpu.after",
+        _AFTER,
+        _RELEASED,
+        gpu.decide_after,
+        lambda result: result["reason"] == "DependencyFailed",
+    ),
     Kind("gpu.refund", _REFUND, _REFUNDED, gpu.decide_refund),
     Kind("gpu.resolve", gpu.ResolveDocument, _RESOLVED, gpu.decide_resolve, _unless("resolved")),
     Kind(
@@ -111,6 +122,13 @@ _KINDS = (
         lambda result: result["shortfall_gpus"] > 0,
     ),
     Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
+    Kind(
+        "gpu.backfill",
+        _BACKFILL,
+        _BACKFILLED,
+        gpu.decide_backfill,
+        lambda result: result["delays"] is not None,
+    ),
     Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
     Kind("gpu.grow", _SHRUNK, _GROWS, gpu.decide_grow),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),

@@ -21,11 +21,12 @@ from fairlead.core import gpu
 from fairlead.core.gpu.place import Node
 from fairlead.core.gpu.restart import RESTARTS_DEFAULT, RESTARTS_MAX
 from fairlead.core.reasons import EndCause
+from fairlead.core.units import repeats
 from fairlead.schema import funding as documents
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.derive import Style
+from fairlead.schema.times import DurationText, TimeText, parse_time
 from fairlead.schema.times import parse_duration as parse_duration  # noqa: PLC0414 - the border's
-from fairlead.schema.times import parse_time
 
 API_VERSION = "fairlead.dev/v1alpha1"
 RUN_MUTABLE = frozenset({"funding"})
@@ -55,13 +56,20 @@ Name = Annotated[
         description="lower-case letters, digits, dots and dashes, a letter or digit at both ends",
     ),
 ]
-LABEL_MAX = 253
+LABEL_MAX, AFTER_MAX = 253, 1000
 Label = Annotated[str, Meta(min_length=1, max_length=LABEL_MAX)]
 Gpus = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
 GpusOrNone = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
-Time = Annotated[str, Meta(description="RFC 3339 with a zone, e.g. 2026-01-01T00:00:00Z")]
-Duration = Annotated[str, Meta(description="like 90m, 2h, 1h30m, 45s, 1d")]
+Priority = Annotated[int, Meta(ge=-1000, le=1000)]
+Time = TimeText
+Duration = DurationText
+Directory = Annotated[
+    str, Meta(description="absolute", extra_json_schema={"pattern": "^(/|$)", "maxLength": 4096})
+]
 Labels = dict[str, str]
+Octal = Annotated[
+    str, Meta(pattern=r"^0[0-7]{3}(?!\n)$", description='an octal mode in quotes, like "0027"')
+]
 
 
 class Metadata(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
@@ -121,6 +129,13 @@ class SecretFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     file: Annotated[str, Meta(min_length=1)]
 
 
+class AfterSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A run that has to end first, and how."""
+
+    run: Name
+    condition: gpu.AfterCondition = gpu.AfterCondition.OK
+
+
 class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """GPUs for an owner, and what to run on them."""
 
@@ -136,12 +151,14 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     command: list[str] = field(default_factory=list)
     env: Labels = field(default_factory=dict)
     secret_env: dict[str, SecretFile] = field(name="secretEnv", default_factory=dict)
-    working_directory: str | None = field(name="workingDirectory", default=None)
+    working_directory: Directory | None = field(name="workingDirectory", default=None)
     checkpoint_grace: Duration | None = field(name="checkpointGrace", default=None)
     """Between being asked to end, or to shrink, and being made to."""
     failure_policy: FailurePolicySpec | UnsetType = field(name="failurePolicy", default=UNSET)
     """Left out of the document where it is not given, like those below: specs that earlier versions
     recorded are as they were."""
+    priority: Priority | UnsetType = UNSET
+    """Among the waiting runs of its owner, higher first; it moves no other owner's runs."""
     restart_policy: gpu.RestartPolicy | UnsetType = field(name="restartPolicy", default=UNSET)
     backoff_limit: Annotated[int, Meta(ge=0, le=RESTARTS_MAX)] | UnsetType = field(
         name="backoffLimit", default=UNSET
@@ -151,6 +168,12 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     take."""
     cpus: Annotated[float, Meta(ge=0.001, le=4096)] | UnsetType = UNSET
     memory: Annotated[str, Meta(description="like 512Mi, 16Gi, 2G")] | UnsetType = UNSET
+    after: Annotated[list[AfterSpec], Meta(max_length=AFTER_MAX)] | UnsetType = UNSET
+    """Runs that have to end before it starts."""
+    umask: Octal | UnsetType = UNSET
+    """Of the command's process; not given: 0027."""
+    terminal: bool | UnsetType = UNSET
+    """Whether the command runs on a terminal that its owner types into (`fairlead run -i`)."""
 
 
 class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -227,6 +250,7 @@ SPECS: dict[str, type[Spec]] = {
 
 def read_manifest(value: Any) -> Manifest:
     """Check one manifest, shape and meaning; `BadInput` with the path of the offender."""
+    _refuse_nul(value, "")
     head = check_shape(value, _Head)
     if head.api_version != API_VERSION:
         raise BadInput("apiVersion", f"must be {API_VERSION}, got {head.api_version!r}")
@@ -237,9 +261,25 @@ def read_manifest(value: Any) -> Manifest:
         to_budget(manifest.metadata.name, manifest.spec)
     elif isinstance(manifest, RunManifest):
         _check_run(manifest.spec)
+        after = [name for name, _ in after_of(manifest.spec)]
+        for fault in repeats("after", "run", after):
+            raise BadInput(f"spec.{fault.field}", fault.message)
     elif isinstance(manifest, ReservationManifest):
         parse_time(manifest.spec.earliest_start, "spec.earliestStart")
     return manifest
+
+
+def _refuse_nul(value: Any, path: str) -> None:
+    """No text of the ledger, of an environment or of a command line can hold a NUL."""
+    if isinstance(value, str) and "\0" in value:
+        raise BadInput(path, "must not contain a NUL character")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_nul(key, path)
+            _refuse_nul(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _refuse_nul(item, f"{path}[{index}]")
 
 
 def read_spec(kind: str, value: Any) -> Spec:
@@ -367,6 +407,12 @@ def to_restarts(spec: RunSpec) -> tuple[gpu.FailurePolicy, gpu.RestartPolicy]:
     elif spec.failure_policy is UNSET or (spec.restart_policy and not policy.max_restarts):
         policy = replace(policy, max_restarts=RESTARTS_DEFAULT)
     return policy, gpu.RestartPolicy.ON_PREEMPTION if wanted is UNSET else wanted
+
+
+def after_of(spec: RunSpec | None) -> list[tuple[str, gpu.AfterCondition]]:
+    """What a run starts after; nothing for None."""
+    wanted = UNSET if spec is None else spec.after
+    return [] if wanted is UNSET else [(one.run, one.condition) for one in wanted]
 
 
 def to_shape(spec: RunSpec) -> gpu.GangShape:

@@ -65,7 +65,7 @@ def test_a_blocked_reservation_says_which_deficit_it_follows_from(mode: str) -> 
 
 def test_the_queue_is_recorded_where_it_decides() -> None:
     """Not on idle turns, not for a run alone, not again while the recorded order holds."""
-    world = world_of()
+    world = world_of(gpus=16)
     world.apply(run("alone", owner="a", gpus=8, duration="1h"))
     world.turn()
     assert replayed(world)["gpu.queue"] == 0, "there is nothing to order"
@@ -129,8 +129,7 @@ def test_every_kind_of_entry_is_folded_or_known_to_change_nothing() -> None:
     """A new kind has to be put into one of the two lists."""
     silent = {"charge.hold", "charge.void", "control.recovered"}
     silent |= {"gpu.deficit", "gpu.start", "gpu.resize", "gpu.restart", "gpu.refund"}
-    silent |= {"gpu.limit", "job.unknown"}
-    silent |= {"pod.mismatch"}
+    silent |= {"gpu.backfill", "gpu.limit", "job.unknown", "pod.mismatch"}
     assert {kind for kind, body in TYPES.items() if body not in FOLDS} == silent
 
 

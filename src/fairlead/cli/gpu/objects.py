@@ -12,6 +12,7 @@ from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, pri
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
 from fairlead.cli.table import Column, Output, cell, columns, print_table, show, to_yaml
+from fairlead.core.units import counted
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
@@ -56,12 +57,7 @@ COLUMNS: dict[str, list[Column]] = {
 _EVENTS = columns("seq TIME@time kind reason message")
 
 
-def _apply(client: Client, out: Output, files: Sequence[str], only: str = "") -> None:
-    changes = client.apply(read_manifests(files, only=only))
-    out.each(changes, lambda change: _print_effects(out, change))
-
-
-def _print_effects(out: Output, change: dict[str, Any]) -> None:
+def print_effects(out: Output, change: dict[str, Any]) -> None:
     """What was changed, and what a dry run of `apply` would lead to."""
     document, preview = change["object"], change["preview"] or {}
     out.done(change, f"{object_name(document)} {change['change']}")
@@ -71,7 +67,7 @@ def _print_effects(out: Output, change: dict[str, Any]) -> None:
     for row in unfunded:
         over = f"{'hours' if row['hours'] else 'GPUs'} of {row['cap']} {cell(row['name'])}"
         click.echo(
-            f"  run {row['run']} of {cell(row['owner'])}: {row['gpus']} GPUs would be "
+            f"  run {row['run']} of {cell(row['owner'])}: {counted(row['gpus'], 'GPU')} would be "
             f"unfunded ({over}, lease {row['lease']})"
         )
     if unfunded:
@@ -101,23 +97,8 @@ def apply(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
       fairlead apply -f nodes.yaml -f budgets/ --dry-run
       fairlead get budgets -o yaml | sed s/128/256/ | fairlead apply -f -
     """
-    _apply(client, out, files)
-
-
-@click.command("submit")
-@file_option
-@changes_api
-def submit(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
-    """Submit runs; each starts once it is funded and placed.
-
-    A run that cannot start yet is Pending; `fairlead explain run/NAME` says why. `fairlead plan` or
-    --dry-run answers before you submit.
-
-    \b
-      fairlead submit -f run.yaml && fairlead logs -f train-7
-      fairlead submit -f sweep/ --dry-run
-    """
-    _apply(client, out, files, only="Run")
+    changes = client.apply(read_manifests(files))
+    out.each(changes, lambda change: print_effects(out, change))
 
 
 @click.command("get")
@@ -311,5 +292,5 @@ def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
       fairlead shrink train-7 --to 16
       fairlead shrink train-7 --to 16 --dry-run
     """
-    done = f"shrinks to {width} GPUs"
+    done = f"shrinks to {counted(width, 'GPU')}"
     _act_on_all(client, out, "Run", [name], verb="shrink", done=done, width=width)

@@ -1,4 +1,4 @@
-"""`pods`, `logs` and `watch` of runs in a cluster, read with the caller's own rights."""
+"""`pods`, `logs`, `submit` and `watch` of runs in a cluster, read with the caller's own rights."""
 
 import contextlib
 import json
@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import ServerError
+from fairlead.cli.client import Client, ServerError, changes_api
 from fairlead.cli.completion import OBJECT, RUN
 from fairlead.cli.gpu.follow import print_event
+from fairlead.cli.gpu.objects import print_effects
+from fairlead.cli.input import read_manifests
 from fairlead.cli.kubectl.target import transport
 from fairlead.cli.kubectl.transport import ClusterRefusal, KubeTransport, refusing, shown
-from fairlead.cli.options import flag, option, output_option
+from fairlead.cli.options import file_option, flag, option, output_option
 from fairlead.cli.table import Output, columns, note
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored
@@ -87,6 +89,23 @@ def pods(*, run: str, output: str) -> None:
             status = shown(target.get(KINDS["Run"], run))["status"]
             note(f"run/{run} has no pods; it is {status['phase']} ({status['reason']})")
     Output(output).rows(rows, _PODS)
+
+
+@click.command("submit")
+@file_option
+@changes_api
+def submit(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
+    """Submit runs; each starts once it is funded and placed.
+
+    A run that cannot start yet is Pending; `fairlead explain run/NAME` says why. `fairlead plan` or
+    --dry-run answers before you submit.
+
+    \b
+      fairlead submit -f run.yaml && fairlead logs -f train-7
+      fairlead submit -f sweep/ --dry-run
+    """
+    changes = client.apply(read_manifests(files, only="Run"))
+    out.each(changes, lambda change: print_effects(out, change))
 
 
 @click.command("logs")

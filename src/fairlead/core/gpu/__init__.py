@@ -1,5 +1,20 @@
 """The GPU governor's decisions: funding, placement, the queue, deficits and preemption."""
 
+from fairlead.core.gpu.after import AfterCondition as AfterCondition
+from fairlead.core.gpu.after import AfterResult as AfterResult
+from fairlead.core.gpu.after import Dependencies as Dependencies
+from fairlead.core.gpu.after import Dependency as Dependency
+from fairlead.core.gpu.after import after as after
+from fairlead.core.gpu.backfill import Backfill as Backfill
+from fairlead.core.gpu.backfill import Backfiller as Backfiller
+from fairlead.core.gpu.backfill import BackfillPolicy as BackfillPolicy
+from fairlead.core.gpu.backfill import BackfillRequest as BackfillRequest
+from fairlead.core.gpu.backfill import Head as Head
+from fairlead.core.gpu.backfill import Outlook as Outlook
+from fairlead.core.gpu.backfill import Pool as Pool
+from fairlead.core.gpu.backfill import Promise as Promise
+from fairlead.core.gpu.backfill import Release as Release
+from fairlead.core.gpu.backfill import backfill as backfill
 from fairlead.core.gpu.conflict import Action as Action
 from fairlead.core.gpu.conflict import Conflict as Conflict
 from fairlead.core.gpu.conflict import ConflictLease as ConflictLease
@@ -33,6 +48,7 @@ from fairlead.core.gpu.deficit import caps_of as caps_of
 from fairlead.core.gpu.deficit import conflict_of as conflict_of
 from fairlead.core.gpu.deficit import find_deficit as find_deficit
 from fairlead.core.gpu.deficit import freeze as freeze
+from fairlead.core.gpu.devices import FreeDevices as FreeDevices
 from fairlead.core.gpu.family import Families as Families
 from fairlead.core.gpu.family import Tier as Tier
 from fairlead.core.gpu.family import cycle_in as cycle_in
@@ -67,8 +83,10 @@ from fairlead.core.gpu.place import Node as Node
 from fairlead.core.gpu.place import Placement as Placement
 from fairlead.core.gpu.place import place as place
 from fairlead.core.gpu.queue import FlavorHold as FlavorHold
+from fairlead.core.gpu.queue import OwnerUse as OwnerUse
 from fairlead.core.gpu.queue import Queue as Queue
 from fairlead.core.gpu.queue import QueuedRun as QueuedRun
+from fairlead.core.gpu.queue import QueuePolicy as QueuePolicy
 from fairlead.core.gpu.queue import ReservedStart as ReservedStart
 from fairlead.core.gpu.queue import Waiting as Waiting
 from fairlead.core.gpu.queue import WaitingRun as WaitingRun
@@ -95,7 +113,6 @@ from fairlead.core.gpu.restart import Restart as Restart
 from fairlead.core.gpu.restart import RestartPolicy as RestartPolicy
 from fairlead.core.gpu.restart import RunFailure as RunFailure
 from fairlead.core.gpu.restart import restart as restart
-from fairlead.core.gpu.start import FreeDevices as FreeDevices
 from fairlead.core.gpu.start import GangShape as GangShape
 from fairlead.core.gpu.start import RunGrowth as RunGrowth
 from fairlead.core.gpu.start import Start as Start

@@ -3,6 +3,7 @@
 `ask` is also what a dry run and `plan` show: the same decision, not recorded.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,9 +11,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlead.core import gpu
-from fairlead.core.gpu.place import Gang, Node
+from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known, require
+from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.backfill import Answer, Heads
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import open_lease
@@ -25,6 +28,8 @@ from fairlead.schema.objects import RunSpec
 
 AT_ONCE = 200
 """Entries of one append, about."""
+HELD = "Queued"
+"""Why a run waits that would delay another one."""
 
 
 class _Row(NamedTuple):
@@ -52,15 +57,21 @@ class RunAdmission:
         self._alike: dict[str, tuple[str, gpu.Request]] = {}
         """Requests by their text: one of each is kept."""
         self._covers: Covers = {}
+        config = committer.config
+        self._policy, self._heads = config.queue, Heads(self._projection, config.backfill)
 
     def admit_all(self, now_ms: int) -> None:
-        """Every run that waits, in the order of the queue.
+        """Every run that waits, in the order of the queue; runs that lack devices keep those that
+        they need at their earliest start.
 
         The order is recorded with the first start that it decides: one run starts, others wait
         behind it, and the order that was last recorded does not say so already.
         """
-        projection = self._projection
-        waiting = gpu.Waiting(now_ms, self._waiting_runs(), self._holds())
+        projection, heads = self._projection, self._heads
+        heads.begin()
+        runs = self._waiting_runs()
+        use = tuple(owner_use(projection, runs, now_ms))
+        waiting = gpu.Waiting(now_ms, runs, self._holds(), self._policy, use)
         queue = gpu.queue(waiting)
         order = [row.run for row in queue.order]
         recorded = RecordedOrder(entries.QueueDecision, order)
@@ -71,7 +82,7 @@ class RunAdmission:
                 return []
             if self._still_refused(run, now_ms):
                 return []
-            made = attempt(projection, run, now_ms)
+            made = attempt(projection, run, now_ms, heads)
             if opens_leases(made) and not recorded.says(run, projection):
                 made.insert(0, order_decision(entries.QueueDecision, queue, waiting, now_ms))
             return made
@@ -120,6 +131,8 @@ class RunAdmission:
         for run, state in sorted(projection.live.items()):
             if state.phase is not Phase.PENDING or state.stopping:
                 continue
+            if projection.waits_for_runs(run):
+                continue
             reserved = projection.reserved.get(run)
             slot = reserved and projection.objects["Reservation", reserved].version
             key = (state.submitted_seq, state.since_ms, slot, projection.waits_for_time(run))
@@ -152,14 +165,14 @@ class RunAdmission:
 
     def _decide_all(self, queue: list[str], decide: Callable[[str], list[NewEntry]]) -> None:
         """In order; one append for all decisions up to the next one that takes devices."""
-        decided = 0
+        first = decided = 0
 
         def batch() -> list[NewEntry]:
             nonlocal decided
             made: list[NewEntry] = []
             self._covers.clear()
-            for number, run in enumerate(queue, start=1):
-                decided, found = number, decide(run)
+            for number in range(first, len(queue)):
+                decided, found = number + 1, decide(queue[number])
                 made += found
                 if opens_leases(found):
                     break  # the next one has to see what this one took
@@ -167,9 +180,9 @@ class RunAdmission:
                     break  # thousands of refusals with their inputs: not all in memory at once
             return made
 
-        while queue:
+        while first < len(queue):
             self._committer.commit(batch)
-            queue = queue[decided:]
+            first = decided
 
 
 def opens_leases(made: list[NewEntry]) -> bool:
@@ -191,9 +204,24 @@ def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.
         waiting_since_ms=state.since_ms,
         min_gpus=request.min_gpus,
         duration_ms=request.duration_ms,
+        owner_priority=projection.run_spec(run).priority or 0,
         reservation=start,
+        submitted_ms=projection.objects["Run", run].created_ms,
     )
     return waiting, request
+
+
+def owner_use(
+    projection: Projection, runs: Sequence[gpu.WaitingRun], now_ms: int
+) -> Iterator[gpu.OwnerUse]:
+    """What owners of waiting runs are granted by envelopes of their own, and use, by flavor."""
+    book, used = projection.book(now_ms), Counter[tuple[str, str]]()
+    for lease in projection.leases.values():
+        used[lease.owner, projection.run_spec(lease.run).flavor] += lease.gpus
+    for owner, flavor in sorted({(run.owner, run.flavor) for run in runs}):
+        own = (payer.envelope for payer in book.payers(owner, flavor))
+        granted = sum(envelope.gpus for envelope in own if envelope.is_open(now_ms))
+        yield gpu.OwnerUse(owner, flavor, granted, used[owner, flavor])
 
 
 class RecordedOrder:
@@ -263,21 +291,31 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     return attempt(projection, run, now_ms)
 
 
-def attempt(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
-    """The same where the answer is known to be news."""
+def attempt(
+    projection: Projection, run: str, now_ms: int, heads: Heads | None = None
+) -> list[NewEntry]:
+    """The same where the answer is known to be news. `heads`: runs that are not to be delayed."""
     spec, at = projection.run_spec(run), Context(projection, now_ms)
     answer = ask(projection, spec, now_ms)
     found, job = answer.found, projection.next_job(run)
     if not found.plan.funded:
         return _refused(at, run, answer)
     if not found.starts:
+        if heads is not None:
+            heads.add(run, found, now_ms)
         return _waiting(at, run, answer)
+    beside = None if heads is None else heads.ask(run, found, now_ms)
+    if beside is not None and not beside.found.starts:
+        return _held(at, run, answer, beside)
     made = _decisions(at, run, answer, "admission", job)
+    if beside is not None:
+        made.append(beside.entry(at, job))
     leases = list(_leases(at, run, found, job))
     for lease in leases:
         made += open_lease(at, lease, job)
     width = sum(lease.gpus for lease in leases if lease.is_active)
-    message = f"{width} GPUs, paid by {len(found.plan.lines)} envelopes"
+    payers = {(line.budget, line.envelope) for line in found.plan.lines}
+    message = f"{counted(width, 'GPU')}, paid by {counted(len(payers), 'envelope')}"
     body = entries.RunPhase(run, Phase.RUNNING.value, "Admitted", message, job=job)
     made.append(at.entry(body, job, "phase"))
     return made
@@ -308,11 +346,24 @@ def _waiting(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     devices that each of them lacks."""
     missing = known(answer.found.placement, "what is funded was placed").shortfall_gpus
     state = at.projection.runs[run]
-    if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
+    if (state.reason, state.shortfall_gpus) == ("NoDevices", missing) or state.reason == HELD:
         return []
     message = "funded, but " + no_room(missing, answer.found.plan.gpus)
     body = entries.RunPhase(run, Phase.PENDING.value, "NoDevices", message, shortfall_gpus=missing)
     return [*_decisions(at, run, answer, "admission"), at.entry(body)]
+
+
+def _held(at: Context, run: str, answer: StartAnswer, beside: Answer) -> list[NewEntry]:
+    """There is room, but a run that is before it in the queue would start later. Recorded once:
+    room comes and goes, and a thousand runs may wait for it."""
+    state = at.projection.runs[run]
+    if state.reason == HELD:
+        return []
+    message = "funded, but it would delay a run that is before it in the queue"
+    body = entries.RunPhase(run, Phase.PENDING.value, HELD, message)
+    first = state.reason != "NoDevices"
+    made = _decisions(at, run, answer, "admission") if first else []
+    return [*made, beside.entry(at, None), at.entry(body)]
 
 
 def _leases(
@@ -358,7 +409,7 @@ def _decisions(
     gang = known(found.gang, "what is funded is a gang")
     placement = known(found.placement, "what is funded was placed")
     body = entries.PlaceDecision(run, STYLE.from_core(placement))
-    document = place_input(at.projection.devices.nodes, gang)
+    document = place_input(at.projection.devices, gang)
     reasons = () if placement.placed else ("NoDevices",)
     placed = at.entry(body, plan_id, effect, input=document, reasons=reasons)
     made = [_fund_decision(at, run, found, plan_id), placed]
@@ -392,34 +443,21 @@ def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Do
     """The recorded input of a cover: the budgets that decide it, and their usage."""
     book = projection.book(now_ms)
     kin = set(book.families.kin(request.owner, request.sponsors))
-    documents, usage = [], {}
+    budgets, usage = {}, {}
     for owner in kin | book.families.parents_generation(request.owner):
         for budget in book.by_owner.get(owner, ()):
-            document = projection.budget_document(budget.name)
-            if owner not in kin:  # an uncle makes cousins but pays for nothing
-                document = msgspec.structs.replace(document, envelopes=[], aggregate_caps=[])
-            documents.append(document)
-            for envelope in document.envelopes:
+            # An uncle makes cousins but pays for nothing.
+            pays = owner in kin
+            budgets[budget.name] = projection.written_budget(budget.name, pays=pays)
+            for envelope in budget.envelopes if pays else ():
                 key = (budget.name, envelope.name)
                 usage[key] = projection.accounts.usage(key, now_ms)
-    documents.sort(key=lambda document: document.name)
-    return fund_document(now_ms, documents, usage, request)
+    return fund_document(now_ms, [each for _, each in sorted(budgets.items())], usage, request)
 
 
-def place_input(nodes: list[Node], gang: Gang) -> Document:
-    """The recorded input of a placement: the nodes that it had to choose from.
-
-    Nodes that are full, cordoned or out of reach change nothing, and on a busy fleet they are most.
-    """
-    usable = [
-        node
-        for node in nodes
-        if node.flavor == gang.flavor
-        and node.free
-        and not node.cordoned
-        and (gang.elsewhere or node.is_in(gang.location))
-    ]
-    return STYLE.from_core(PlaceInput(tuple(usable), gang))
+def place_input(devices: gpu.FreeDevices, gang: Gang) -> Document:
+    """The recorded input of a placement: the nodes that decided it, and not the fleet."""
+    return STYLE.from_core(PlaceInput(tuple(devices.candidates(gang)), gang))
 
 
 # -- growth ---------------------------------------------------------------------------------------
@@ -471,5 +509,5 @@ def _grown(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     for lease in _leases(at, run, answer.found, job, state.numbered):
         width += lease.gpus if lease.is_active else 0
         made += open_lease(at, lease, job)
-    body = entries.RunGrown(run, width, f"there is room again: {width} GPUs")
+    body = entries.RunGrown(run, width, f"there is room again: {counted(width, 'GPU')}")
     return [*made, at.entry(body, plan_id, "grown")]

@@ -52,6 +52,8 @@ class Committer:
         self.ledger, self._clock, self.config = ledger, clock, config
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._inside = 0
+        """How many `current` blocks the thread that has the lock is in."""
         self.projection: Projection = checkpoint.load(ledger)
         self._checkpoint_seq = self.projection.seq
         try:
@@ -74,16 +76,26 @@ class Committer:
 
     @contextmanager
     def current(self) -> Iterator[Projection]:
-        """The projection of everything recorded so far, under the lock."""
+        """The projection of everything recorded so far, under the lock.
+
+        What is asked and committed inside does not read the ledger again: if another replica wrote
+        meanwhile, the append is refused, and only then there is more to know.
+        """
         with self._lock:
-            self._catch_up()
-            yield self.projection
+            if not self._inside:
+                self._catch_up()
+            self._inside += 1
+            try:
+                yield self.projection
+            finally:
+                self._inside -= 1
 
     def commit(self, decide: Decide) -> list[Entry]:
         """Decide on what is known, append, fold; on a lost race, know more and decide again."""
         with self._lock:
-            for _ in range(RACES_MAX):
-                self._catch_up()
+            for attempt in range(RACES_MAX):
+                if attempt or not self._inside:
+                    self._catch_up()
                 drafts = [encode(entry) for entry in decide()]
                 if not drafts:
                     return []
@@ -92,6 +104,7 @@ class Committer:
                 except HeadMoved:
                     continue
                 self._fold(entries)
+                self._checkpoint_if_due()
                 return entries
         raise TemporaryFault(
             "the ledger is too busy: every attempt lost the race", retry_after_ms=100
@@ -118,7 +131,7 @@ class Committer:
 
     def checkpoint(self) -> None:
         with self._lock:
-            seq, data = self.projection.seq, checkpoint.export(self.projection)
+            seq, data = self.projection.seq, checkpoint.packed(self.projection)
             self.ledger.snapshot_put(checkpoint.NAME, seq, data)
             self._checkpoint_seq = self.projection.seq
 
@@ -128,6 +141,9 @@ class Committer:
             self._fold(entries)
             if len(entries) < READ_AT_ONCE:
                 break
+        self._checkpoint_if_due()
+
+    def _checkpoint_if_due(self) -> None:
         if self.projection.seq - self._checkpoint_seq >= self.config.checkpoint_every:
             try:
                 self.checkpoint()

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
+from msgspec import UnsetType
+
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import JobUnknown
 from fairlead.engine.gpu.state import LeaseFact, Reclaim, RunState, job_prefix
@@ -103,12 +105,24 @@ class Effects:
             return
         self.missing.clear()
         wanted = {state.job for state in self._projection.live.values() if state.job is not None}
+        self._forget_all_but(wanted)
+        leaving: set[str] = set()
         for job in sorted(running - wanted):
-            run = job.rsplit(".", 2)[0]
+            run = _run_of(job)
+            leaving.add(run)
             self._try(run, partial(self._stop_unwanted, executor, run, job))
         for name, state in sorted(self._projection.live.items()):
             if state.job is not None and self.has_process(name):
-                self._drive(executor, name, state, running, running - wanted)
+                self._drive(executor, name, state, running, leaving)
+
+    def _forget_all_but(self, jobs: set[str]) -> None:
+        """What was asked for jobs that are over: of years of them nothing is kept."""
+        self._started &= jobs
+        self._paused &= jobs
+        for job in self._devices.keys() - jobs:
+            del self._devices[job]
+        for run in self._notified.keys() - self._projection.live.keys():
+            del self._notified[run]
 
     def _stop_unwanted(self, executor: Executor, run: str, job: str) -> None:
         state, stored = self._projection.runs.get(run), self._projection.get("Run", run)
@@ -131,6 +145,7 @@ class Effects:
     def _drive(
         self, executor: Executor, name: str, state: RunState, running: set[str], leaving: set[str]
     ) -> None:
+        """`leaving`: runs that have a job which is to be gone."""
         job, reclaim = state.job or "", state.reclaim
         if state.is_ending:
             grace_ms = self._config.grace_ms if reclaim is None else reclaim.grace_ms
@@ -141,7 +156,7 @@ class Effects:
             return
         fresh = job not in self._started
         if fresh:
-            if any(old.rsplit(".", 2)[0] == name for old in leaving):
+            if name in leaving:
                 return  # its devices changed; the old job has to be gone first
             if not self._start(executor, name, state):
                 return
@@ -220,8 +235,14 @@ class Effects:
             working_directory=spec.working_directory,
             cpu_millicores=cpu_millicores(spec),
             memory_bytes=memory_bytes(spec),
+            umask=None if isinstance(spec.umask, UnsetType) else int(spec.umask, 8),
+            terminal=spec.terminal is True,
             widths=_widths(spec),
         )
+
+
+def _run_of(job: str) -> str:
+    return job.rsplit(".", 2)[0]
 
 
 def _widths(spec: RunSpec) -> Widths | None:

@@ -365,6 +365,12 @@ class ResizeDecision(RunDecision, frozen=True):
     ENTRY = "gpu.resize"
 
 
+class BackfillDecision(RunDecision, frozen=True):
+    """Whether a run may start, or grow, before others that wait for devices."""
+
+    ENTRY = "gpu.backfill"
+
+
 class RestartDecision(RunDecision, frozen=True):
     """Whether a run that has ended starts again."""
 
@@ -375,6 +381,12 @@ class LimitDecision(RunDecision, frozen=True):
     """Which limit of a run is over."""
 
     ENTRY = "gpu.limit"
+
+
+class AfterDecision(RunDecision, frozen=True):
+    """Whether a run that starts after others may start."""
+
+    ENTRY = "gpu.after"
 
 
 class StartDecision(RunDecision, frozen=True):
@@ -412,9 +424,10 @@ class OrderDecision(Body, frozen=True):
 
 
 class QueueDecision(OrderDecision, frozen=True):
-    """Of waiting runs."""
+    """Of waiting runs. Version 2 orders by tier and age, and not by submission alone."""
 
     ENTRY = "gpu.queue"
+    VERSION = 2
 
 
 class GrowDecision(OrderDecision, frozen=True):

@@ -15,6 +15,7 @@ from fairlead.core.gpu.funding import Demotion, demotions
 from fairlead.engine.gpu.admission import ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.dependencies import check_dependencies, later_run
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.hosts import refuse_foreign
 from fairlead.engine.gpu.projection import Projection
@@ -24,6 +25,7 @@ from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact, Phase, Stored
 from fairlead.engine.gpu.status import as_document, lease_document, object_document
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
+from fairlead.engine.gpu.warnings import warnings_of
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
 from fairlead.schema.funding import from_plan
@@ -48,6 +50,7 @@ class Submission:
     """One manifest of a batch; `path` is what errors about it begin with."""
 
     manifest: Manifest
+    author: Author
     path: str = ""
     expected_version: int | None = None
 
@@ -91,8 +94,8 @@ class Objects:
         expected_version: int | None = None,
     ) -> Applied:
         """Create or change an object; raises `BadInput`, `Forbidden`, `EditConflict`, `Refused`."""
-        submission = _submission(manifest, "", expected_version)
-        return self._apply([submission], author, dry_run=dry_run)[0]
+        submission = _submission(manifest, author, "", expected_version)
+        return self._apply([submission], dry_run=dry_run)[0]
 
     def apply_all(
         self, manifests: Sequence[Document], *, author: Author, dry_run: bool = False
@@ -102,9 +105,17 @@ class Objects:
         What one needs another may bring. `BadInput` names the place as `manifests[3].spec…`.
         """
         submissions = [
-            _submission(manifest, f"manifests[{i}]", None) for i, manifest in enumerate(manifests)
+            _submission(manifest, author, f"manifests[{i}]", None)
+            for i, manifest in enumerate(manifests)
         ]
-        return self._apply(submissions, author, dry_run=dry_run) if submissions else []
+        return self._apply(submissions, dry_run=dry_run) if submissions else []
+
+    def take_all(self, batch: Sequence[tuple[Document, Author]]) -> None:
+        """The same where each is its own author's, no place in the batch is named, and nothing is
+        shown of what became of them."""
+        submissions = [_submission(manifest, author, "", None) for manifest, author in batch]
+        if submissions:
+            self._record(submissions)
 
     def delete(self, kind: str, name: str, *, author: Author, dry_run: bool = False) -> Document:
         """Remove an object that nothing uses; returns what it was."""
@@ -168,41 +179,61 @@ class Objects:
     def _lease(self, lease: LeaseFact) -> Document:
         return lease_document(self._projection, lease, self._committer.now())
 
-    def _apply(
-        self, submissions: Sequence[Submission], author: Author, *, dry_run: bool
-    ) -> Results:
+    def _apply(self, submissions: Sequence[Submission], *, dry_run: bool) -> Results:
         committer = self._committer
         with committer.current() as projection:
             refuse_foreign(committer.config.host, (item.manifest for item in submissions))
-            changes = changes_of(projection, submissions, author, committer.now())
             if dry_run:
-                return self._imagine(changes, author)
-            # Hours that ran out before an edit ran out under the caps before it.
-            keys = [change.submission.key for change in changes if change.word == "configured"]
-            edited = [name for kind, name in keys if kind == "Budget"]
+                return self._imagine(changes_of(projection, submissions, committer.now()))
+            changes = self._record(submissions)
+            return [self._applied(item, projection) for item in changes]
+
+    def _record(self, submissions: Sequence[Submission]) -> Changes:
+        committer = self._committer
+        with committer.current() as projection:
+            changes, edited = Changes(), list[str]()
+            if any(submission.manifest.kind == "Budget" for submission in submissions):
+                # Hours that ran out before an edit ran out under the caps before it.
+                changes = changes_of(projection, submissions, committer.now())
+                keys = [change.submission.key for change in changes if change.word == "configured"]
+                edited = [name for kind, name in keys if kind == "Budget"]
             if edited:
                 self._settlement.roll_over(committer.now(), committer.now())
                 self._settlement.refund(edited)
 
             def decide() -> Sequence[NewEntry]:
                 nonlocal changes
-                changes = changes_of(projection, submissions, author, committer.now())
-                made = self._entries(changes, author)
+                changes = changes_of(projection, submissions, committer.now())
+                made = self._entries(changes)
                 specs = [(item.key[1], item.manifest.spec) for item in submissions]
                 return [*self._hashes.of(specs), *made] if made else []
 
             committer.commit(decide)
             if edited:
                 self._settlement.refund(edited)
-            return [Applied(self.document(*item.submission.key), item.word) for item in changes]
+            return changes
 
-    def _entries(self, changes: Changes, author: Author) -> Entries:
-        bodies = [change.body for change in changes if change.body is not None]
-        return [self._committer.new(body, author.user) for body in bodies]
+    def _applied(self, change: ManifestChange, projection: Projection) -> Applied:
+        document = self.document(*change.submission.key)
+        return Applied(document, change.word, warnings=self._warnings(change, projection))
 
-    def _imagine(self, changes: Changes, author: Author) -> Results:
+    def _warnings(self, change: ManifestChange, projection: Projection) -> tuple[str, ...]:
+        """Of what is said anew; what is so already was warned of."""
+        if change.body is None:
+            return ()
+        name, spec = change.submission.key[1], change.submission.manifest.spec
+        return warnings_of(projection, name, spec, self._committer.now())
+
+    def _entries(self, changes: Changes) -> Entries:
+        return [
+            self._committer.new(change.body, change.submission.author.user)
+            for change in changes
+            if change.body is not None
+        ]
+
+    def _imagine(self, changes: Changes) -> Results:
         """A dry run: each object as it would be, and what it would lead to beside the others."""
-        now_ms, made = self._committer.now(), self._entries(changes, author)
+        now_ms, made = self._committer.now(), self._entries(changes)
         after = self._projection if len(changes) == 1 else imagined(self._projection, made)
 
         def effects(manifest: Manifest) -> Document:
@@ -215,7 +246,12 @@ class Objects:
             return shown
 
         return [
-            Applied(self._shown(change), change.word, effects(change.submission.manifest))
+            Applied(
+                self._shown(change),
+                change.word,
+                effects(change.submission.manifest),
+                self._warnings(change, after),
+            )
             for change in changes
         ]
 
@@ -228,12 +264,14 @@ class Objects:
         return as_document(body.kind, metadata, body.spec, {})
 
 
-def _submission(manifest: Document, path: str, expected_version: int | None) -> Submission:
+def _submission(
+    manifest: Document, author: Author, path: str, expected_version: int | None
+) -> Submission:
     with _located(path):
         read = read_manifest(manifest)
     if expected_version is None:
         expected_version = read.metadata.resource_version
-    return Submission(read, path, expected_version)
+    return Submission(read, author, path, expected_version)
 
 
 @contextmanager
@@ -253,7 +291,7 @@ def _located(path: str) -> Iterator[None]:
 
 
 def changes_of(
-    projection: Projection, submissions: Sequence[Submission], author: Author, now_ms: int
+    projection: Projection, submissions: Sequence[Submission], now_ms: int
 ) -> list[ManifestChange]:
     """What each manifest of a batch changes; raises for the first that cannot be."""
     manifests = [submission.manifest for submission in submissions]
@@ -268,11 +306,12 @@ def changes_of(
     for submission in submissions:
         before = projection.get(*submission.key)
         with _located(submission.path):
-            may_apply(projection, author, submission.manifest, runs)
+            may_apply(projection, submission.author, submission.manifest, runs)
             expected, (kind, name) = submission.expected_version, submission.key
             if expected is not None and expected != (before.version if before else 0):
                 raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
+            check_dependencies(projection, submission.manifest, before, runs)
         body = _body(projection, submission.manifest, before, now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
@@ -326,8 +365,11 @@ def refuse_in_use(projection: Projection, stored: Stored) -> None:
     """What pays for, is, or carries something that runs stays."""
     if stored.kind == "Budget":
         _refuse_used_payers(projection, stored.name, keeping=set())
+        _refuse_needed(projection, stored.name)
     elif stored.kind == "Run" and projection.runs[stored.name].leases:
         raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
+    elif stored.kind == "Run" and (later := later_run(projection, stored.name)):
+        raise Refused("RunNeeded", f"run {later!r} starts after it; cancel that one first")
     elif stored.kind == "Run" and projection.waits_for_time(stored.name):
         by = projection.reserved[stored.name]
         raise Refused(
@@ -434,6 +476,20 @@ def _refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str
         if envelope.name not in keeping and account is not None and account.leases:
             raise Refused(
                 "EnvelopeInUse", f"envelope {budget}/{envelope.name} pays for open leases"
+            )
+
+
+def _refuse_needed(projection: Projection, budget: str) -> None:
+    """The only budget of an owner whose runs wait: without it they would wait for ever."""
+    owner = projection.budgets[budget].owner
+    others = (one.owner for name, one in projection.budgets.items() if name != budget)
+    if owner in others:
+        return
+    for run in sorted(projection.live):
+        if projection.is_pending(run) and projection.run_spec(run).owner == owner:
+            raise Refused(
+                "BudgetNeeded",
+                f"run {run!r} waits for it, and owner {owner!r} has no other; cancel the run first",
             )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.dependencies import RunDependencies
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import ControlRecovered
 from fairlead.engine.gpu.events import EventFeed
@@ -52,6 +53,7 @@ class ControlPlane:
         self.effects = Effects(committer, executor, self.faults)
         self.settlement = Settlement(committer, self.effects)
         self.limits = LimitEnforcement(committer)
+        self.dependencies = RunDependencies(committer)
         self.admission = RunAdmission(committer)
         self.objects = Objects(committer, self.settlement, hashes, previews)
         self.outcomes = Outcomes(committer, self.effects, hashes, chance)
@@ -76,6 +78,7 @@ class ControlPlane:
             self.settlement.roll_over(now_ms, now_ms)
             self.settlement.settle(now_ms, now_ms)
             self.limits.enforce(now_ms)
+            self.dependencies.proceed(now_ms)
             self.outcomes.proceed(now_ms)
             self.resolver.proceed()  # caps before reservations: these see what is left
             self.reservations.proceed(now_ms)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fairlead.core.gpu import BackfillPolicy, QueuePolicy
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
@@ -51,6 +52,8 @@ class Config:
     """How long a commitment that waits for its beacon keeps other runs of the flavor waiting."""
     host: HostNodes | None = None
     """What nodes there can be, besides virtual ones; None: they come from a cluster."""
+    queue: QueuePolicy = field(default_factory=QueuePolicy)
+    backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Applied:
     object: Document
     change: Literal["created", "configured", "unchanged"]
     preview: Document | None = None
+    warnings: tuple[str, ...] = ()
+    """What is allowed, and almost surely not meant."""
 
 
 class Denied(Exception):

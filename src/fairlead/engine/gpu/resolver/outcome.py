@@ -29,6 +29,7 @@ from fairlead.core.lottery import (
     reveal,
 )
 from fairlead.core.reasons import DeficitReason, StartReason
+from fairlead.core.units import are, counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.admission import admission, opens_leases, start_decision
 from fairlead.engine.gpu.committer import Committer, Context
@@ -97,7 +98,8 @@ class Outcomes:
         if deficit.shortfall_gpus:
             return not_enough(deficit.shortfall_gpus)
         if self._config.resolver != "enforce":
-            off = f"{deficit.gpus} GPUs are missing, and the resolver is {self._config.resolver}"
+            missing = f"{counted(deficit.gpus, 'GPU')} {are(deficit.gpus)} missing"
+            off = f"{missing}, and the resolver is {self._config.resolver}"
             return Refused("ResolverOff", off)
         return None
 
@@ -443,7 +445,9 @@ def _changed() -> Refused:
 
 
 def not_enough(gpus: int) -> Refused:
-    return Refused("NotEnough", f"{gpus} GPUs would be missing even with every preemption")
+    return Refused(
+        "NotEnough", f"{counted(gpus, 'GPU')} would be missing even with every preemption"
+    )
 
 
 def refuse_tenants(author: Author) -> None:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct, field
 
 from fairlead.core import gpu
+from fairlead.core.units import counted
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection, reservation_spec, starts_ms
@@ -72,8 +73,8 @@ class Forecast(Struct, kw_only=True, forbid_unknown_fields=True):
         if self.shortfall_gpus:
             raise Refused(
                 "NotEnough",
-                f"{self.shortfall_gpus} GPUs would be missing even if every candidate in scope "
-                "were preempted",
+                f"{counted(self.shortfall_gpus, 'GPU')} would be missing even if every candidate "
+                "in scope were preempted",
             )
 
 

@@ -223,6 +223,8 @@ class Resolver:
             state = projection.runs[run]
             if state.phase is not Phase.PENDING or state.stopping:
                 raise Refused("NotPending", f"run {run!r} is not waiting")
+            if projection.waits_for_runs(run):
+                raise Refused("DependencyPending", f"run {run!r} starts after others")
             need = need_of(projection, run, self._committer.now())
             if need.refusal is not None:
                 raise Refused(need.refusal.code, need.refusal.message)
