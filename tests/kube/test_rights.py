@@ -18,7 +18,7 @@ from tests.kube import charts
 from tests.kube.charts import BASE, CONTROLLER, NAMESPACE
 from tests.kube.cpu_world import SPACE, NodeAgent, Pods
 from tests.kube.test_api_server import get, port_of
-from tests.kube.world import World, made, node, run, team, until
+from tests.kube.world import World, due_now, made, node, run, team, until
 
 pytestmark = pytest.mark.component("helm")
 NODE_AGENT = "fairlead-node"
@@ -52,7 +52,7 @@ def test_the_shipped_roles_are_what_controller_and_node_agent_need(
         token = world.kubectl("-n", "team-a", "create", "token", "default").strip()
         assert get(port_of(world), "/metrics", token)[0] == 403
         world.apply(made("Query", "ask", {"method": "GET", "path": "/v1/budgets"}, "team-b"))
-        reserve = {"run": "first", "earliestStart": "2026-01-01T00:00:00Z"}
+        reserve = due_now("first")
         world.apply(run("first", 8, "team-b"), made("Reservation", "now", reserve, "team-b"))
         world.reach("first", "Running", "team-b")
         for name in ("resolveroutcomes", "gpuleases"):

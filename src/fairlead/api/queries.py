@@ -289,9 +289,15 @@ def _own_event(row: Values) -> Values:
     return shown
 
 
+def _own_policy(asker: Asker, made: Any) -> Any:
+    """Which other owners may preempt at once is not a tenant's to know."""
+    return {**made, "mayResolve": [name for name in made["mayResolve"] if name == asker.owner]}
+
+
 RULES: dict[str, Rule] = {
     "GET /v1/whoami": Rule(),
     "GET /v1/head": Rule(),
+    "GET /v1/policy": Rule(show=_own_policy),
     "GET /v1/consistency": Rule(),
     "GET /v1/ledger": Rule(),
     "GET /v1/outcomes": Rule(),

@@ -111,6 +111,9 @@ class FundingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     allow_borrow: bool = field(name="allowBorrow", default=False)
     max_borrow_gpus: GpusOrNone | None = field(name="maxBorrowGPUs", default=None)
     sponsors: list[Label] = field(default_factory=list)
+    allow_unfunded: bool | UnsetType = field(name="allowUnfunded", default=UNSET)
+    """Start without funding on devices that would be idle; the first to be preempted. Left out of
+    the document where it is not given."""
 
 
 @MANIFEST.derived(gpu.FailurePolicy)

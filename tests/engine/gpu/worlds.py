@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairlead.core.gpu import PreemptionPolicy
 from fairlead.engine.gpu import Author, Config, ControlPlane, Projection
 from fairlead.engine.gpu.checkpoint import export
 from fairlead.ports.entropy import EntropySource
@@ -14,6 +15,8 @@ from fairlead.schema.objects import API_VERSION
 from tests.ledger.memory import MemoryLedger
 
 HOUR = 3_600_000
+LENIENT = PreemptionPolicy(min_notice_ms=0, max_reservations=1000, min_runtime_ms=0, cooldown_ms=0)
+"""For tests of what follows: reservations without notice, and every run a candidate."""
 START = 1_767_225_600_000  # 2026-01-01T00:00:00Z, a Thursday
 ADMIN = Author("root", admin=True)
 ALICE = Author("alice", frozenset({"a"}))

@@ -122,6 +122,8 @@ def _controller(directory: Path, kubeconfig: Path) -> list[str]:
     """Its ledger is with the cluster, and as long-lived."""
     command = [sys.executable, "-m", "fairlead", "kube", "controller", "--qps", "0"]
     command += ["--resolver", "enforce", "--image", "busybox", "--admin-namespace", "default"]
+    # To try things out a reservation needs no hour of notice.
+    command += ["--min-notice", "0s", "--min-runtime", "0s", "--cooldown", "0s"]
     return [*command, "--kubeconfig", str(kubeconfig), "--data", str(directory / "ledger")]
 
 

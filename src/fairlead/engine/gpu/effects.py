@@ -79,8 +79,11 @@ class Effects:
             return
         self.missing.clear()
         wanted = {state.job for state in self._projection.live.values() if state.job is not None}
+        self._forget_all_but(wanted)
+        leaving: set[str] = set()
         for job in sorted(running - wanted):
-            run = job.rsplit(".", 2)[0]
+            run = _run_of(job)
+            leaving.add(run)
             state = self._projection.runs.get(run)
             # A run that was deleted left no entry to cite but the plan of its start.
             ended = None if state is None else state.stop_seq
@@ -88,11 +91,21 @@ class Effects:
             self._try(run, partial(executor.stop, run, 0, decision=decision))
         for name, state in sorted(self._projection.live.items()):
             if state.job is not None and self.has_process(name):
-                self._drive(executor, name, state, running, running - wanted)
+                self._drive(executor, name, state, running, leaving)
+
+    def _forget_all_but(self, jobs: set[str]) -> None:
+        """What was asked for jobs that are over: of years of them nothing is kept."""
+        self._started &= jobs
+        self._paused &= jobs
+        for job in self._devices.keys() - jobs:
+            del self._devices[job]
+        for run in self._notified.keys() - self._projection.live.keys():
+            del self._notified[run]
 
     def _drive(
         self, executor: Executor, name: str, state: RunState, running: set[str], leaving: set[str]
     ) -> None:
+        """`leaving`: runs that have a job which is to be gone."""
         job, reclaim = state.job or "", state.reclaim
         if state.is_ending:
             grace_ms = self._config.grace_ms if reclaim is None else reclaim.grace_ms
@@ -103,7 +116,7 @@ class Effects:
             return
         fresh = job not in self._started
         if fresh:
-            if any(old.rsplit(".", 2)[0] == name for old in leaving):
+            if name in leaving:
                 return  # its devices changed; the old job has to be gone first
             if not self._start(executor, name, state):
                 return
@@ -184,6 +197,10 @@ class Effects:
             terminal=spec.terminal is True,
             widths=_widths(spec),
         )
+
+
+def _run_of(job: str) -> str:
+    return job.rsplit(".", 2)[0]
 
 
 def _widths(spec: RunSpec) -> Widths | None:

@@ -19,6 +19,14 @@ _LEFT_OUT = frozenset({"input", "blobs", "spec", "parts", "nonce", "nonce_owners
 _WITHOUT_OUTPUT = tuple(
     kind.ENTRY for kind in (entries.DeficitDecision, entries.QueueDecision, entries.RefundDecision)
 )
+_RESOLVER = frozenset(
+    kind.ENTRY
+    for kind in (
+        *(entries.OutcomeCommitted, entries.OutcomeDrawn, entries.OutcomeVoided),
+        *(entries.OutcomeApplied, entries.BudgetRequested, entries.RunReclaimed),
+    )
+)
+"""Kinds whose entries hold no message."""
 
 
 class EventFeed:
@@ -78,7 +86,7 @@ def _about(entry: Entry) -> tuple[str, str] | None:
 
 def _resolver_message(entry: Entry) -> str:
     """A sentence for the resolver's steps, whose entries hold no message."""
-    body = decode(entry)
+    body = decode(entry) if entry.kind in _RESOLVER else None
     if isinstance(body, entries.OutcomeCommitted):
         promised, scope = body.commitment, entry.body["scope"]
         where = "".join(f" {key}={value}" for key, value in sorted(scope["location"].items()))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairlead.core.gpu import BackfillPolicy, QueuePolicy
+from fairlead.core.gpu import BackfillPolicy, PreemptionPolicy, QueuePolicy
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
@@ -39,6 +39,8 @@ class Config:
     """Public entropy that the operator cannot know in advance; None: outcomes do not wait."""
     hold_ms: int = 120_000
     """How long a commitment that waits for its beacon keeps other runs of the flavor waiting."""
+    preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
+    """Notice and quota of reservations; which runs are no candidates yet."""
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
 

@@ -1,5 +1,6 @@
 """Preemption previews: which runs would lose what, and the odds of the others."""
 
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import msgspec
@@ -130,7 +131,8 @@ class Previews:
         waiting = format_time(at_ms) if found.starts else None
         if found.gang is not None and not found.starts:
             demand = gpu.GangDemand(run, found.gang)
-            shortage = shortage_of(projection, demand)
+            protection = replace(self._committer.protection(), now_ms=at_ms)
+            shortage = shortage_of(projection, demand, protection)
             if shortage.deficit.scope is not None:
                 shown = self.of_case(Case("run", demand, run=run), projection, shortage)
                 possible = self._config.resolver == "enforce" and not shown.shortfall_gpus
@@ -149,7 +151,7 @@ class Previews:
     ) -> Forecast:
         """Which runs would lose leases by rule, and which might, with which odds."""
         projection, chance = projection or self._committer.projection, needed(self._chance)
-        shortage = shortage or shortage_of(projection, case.demand)
+        shortage = shortage or shortage_of(projection, case.demand, self._committer.protection())
         scope = shortage.deficit.scope
         if scope is None:
             return NOTHING
