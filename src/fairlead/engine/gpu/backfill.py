@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fairlead.core import gpu
 from fairlead.core.gpu.backfill import check
-from fairlead.core.gpu.place import Node
+from fairlead.core.gpu.place import Gang, Node
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, NewEntry
@@ -64,6 +64,14 @@ class Answer(NamedTuple):
         document = STYLE.from_core(replace(asked, pools=pools))
         effect, reasons = "backfill" if plan_id else None, (self.found.reason.value,)
         return at.entry(body, plan_id, effect, input=document, reasons=reasons)
+
+
+class Promised(NamedTuple):
+    """The earliest start of a head, and a run whose end makes it possible."""
+
+    gang: Gang
+    start_ms: int
+    after: str | None
 
 
 class Heads:
@@ -121,6 +129,19 @@ class Heads:
         asked = gpu.BackfillRequest(now_ms, taker, waiting, pools, self._policy)
         promises = tuple(view.promises[head.run] for head in waiting)
         return Answer(asked, check(taker, waiting, promises, view.outlook))
+
+    def promised(self, run: str, flavor: str) -> Promised | None:
+        """What a head was promised in the last turn; None: it is no head."""
+        head = self._by_flavor.get(flavor, {}).get(run)
+        if head is None:
+            return None
+        now_ms = self._seen[1]
+        view = self._view(flavor, now_ms)
+        start_ms = view.promises[run].start_ms
+        if start_ms is None:
+            return None
+        ending = (of for of, part in view.ends if self._policy.end_ms(part, now_ms) == start_ms)
+        return Promised(head.gang, start_ms, min(ending, default=None))
 
     def _view(self, flavor: str, now_ms: int) -> _View:
         seen = (self._projection.seq, now_ms)

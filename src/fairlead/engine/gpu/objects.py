@@ -12,7 +12,7 @@ from typing import Literal
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
 from fairlead.core.gpu.funding import Demotion, demotions
-from fairlead.engine.gpu.admission import ask
+from fairlead.engine.gpu.admission import RunAdmission, ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.dependencies import check_dependencies, later_run
@@ -77,9 +77,14 @@ class Objects:
     """Budgets, runs, nodes and reservations; leases can be read."""
 
     def __init__(
-        self, committer: Committer, settlement: Settlement, hashes: SecretHashes, previews: Previews
+        self,
+        committer: Committer,
+        settlement: Settlement,
+        hashes: SecretHashes,
+        previews: Previews,
+        admission: RunAdmission,
     ) -> None:
-        self._committer, self._settlement = committer, settlement
+        self._committer, self._settlement, self._admission = committer, settlement, admission
         self._hashes, self._previews = hashes, previews
         self._projection = committer.projection
 
@@ -160,7 +165,10 @@ class Objects:
 
     def render(self, stored: Stored) -> Document:
         percent = self._committer.config.near_limit_percent
-        return object_document(self._projection, stored, self._committer.now(), percent)
+        made = object_document(self._projection, stored, self._committer.now(), percent)
+        if stored.kind == "Run":
+            made["status"]["queue"] = self._admission.place(stored.name)
+        return made
 
     def _lease(self, lease: LeaseFact) -> Document:
         return lease_document(self._projection, lease, self._committer.now())
