@@ -350,3 +350,11 @@ def test_without_a_resolver_nobody_is_asked(shell: Shell) -> None:
     assert shell.server.status("Run", "steady")["width"] == 4
     empty = shell("audit", "outcome")
     assert (empty.returncode, empty.stderr) == (0, "no run was ever preempted\n")
+
+
+def test_the_policy_is_shown(crowded: Shell) -> None:
+    """The rules as this server was given them."""
+    shown = json.loads(crowded.ok("describe", "policy", "-o", "json"))
+    assert (shown["resolver"], shown["minNotice"], shown["minRuntime"]) == ("enforce", "0s", "0s")
+    assert (shown["maxReservations"], shown["cooldown"], shown["mayResolve"]) == (1000, "0s", [])
+    assert "minNotice: 0s" in crowded.ok("describe", "policy")

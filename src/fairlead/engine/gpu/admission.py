@@ -13,8 +13,9 @@ import msgspec
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known, require
+from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
-from fairlead.engine.gpu.backfill import Answer, Heads
+from fairlead.engine.gpu.backfill import BackfillAnswer, QueueHeads
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import open_lease
@@ -58,7 +59,7 @@ class RunAdmission:
         """Requests by their text: one of each is kept."""
         self._covers: Covers = {}
         config = committer.config
-        self._policy, self._heads = config.queue, Heads(self._projection, config.backfill)
+        self._policy, self._heads = config.queue, QueueHeads(self._projection, config.backfill)
         self._order: list[str] = []
         """Of the last turn."""
         self._positions: tuple[int, dict[str, int]] = (0, {})
@@ -191,14 +192,14 @@ class RunAdmission:
 
     def _decide_all(self, queue: list[str], decide: Callable[[str], list[NewEntry]]) -> None:
         """In order; one append for all decisions up to the next one that takes devices."""
-        decided = 0
+        first = decided = 0
 
         def batch() -> list[NewEntry]:
             nonlocal decided
             made: list[NewEntry] = []
             self._covers.clear()
-            for number, run in enumerate(queue, start=1):
-                decided, found = number, decide(run)
+            for number in range(first, len(queue)):
+                decided, found = number + 1, decide(queue[number])
                 made += found
                 if opens_leases(found):
                     break  # the next one has to see what this one took
@@ -206,9 +207,9 @@ class RunAdmission:
                     break  # thousands of refusals with their inputs: not all in memory at once
             return made
 
-        while queue:
+        while first < len(queue):
             self._committer.commit(batch)
-            queue = queue[decided:]
+            first = decided
 
 
 def opens_leases(made: list[NewEntry]) -> bool:
@@ -318,7 +319,7 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
 
 
 def attempt(
-    projection: Projection, run: str, now_ms: int, heads: Heads | None = None
+    projection: Projection, run: str, now_ms: int, heads: QueueHeads | None = None
 ) -> list[NewEntry]:
     """The same where the answer is known to be news. `heads`: runs that are not to be delayed."""
     spec, at = projection.run_spec(run), Context(projection, now_ms)
@@ -340,7 +341,8 @@ def attempt(
     for lease in leases:
         made += open_lease(at, lease, job)
     width = sum(lease.gpus for lease in leases if lease.is_active)
-    message = f"{width} GPUs, paid by {len(found.plan.lines)} envelopes"
+    payers = {(line.budget, line.envelope) for line in found.plan.lines}
+    message = f"{counted(width, 'GPU')}, paid by {counted(len(payers), 'envelope')}"
     body = entries.RunPhase(run, Phase.RUNNING.value, "Admitted", message, job=job)
     made.append(at.entry(body, job, "phase"))
     return made
@@ -378,7 +380,7 @@ def _waiting(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     return [*_decisions(at, run, answer, "admission"), at.entry(body)]
 
 
-def _held(at: Context, run: str, answer: StartAnswer, beside: Answer) -> list[NewEntry]:
+def _held(at: Context, run: str, answer: StartAnswer, beside: BackfillAnswer) -> list[NewEntry]:
     """There is room, but a run that is before it in the queue would start later. Recorded once:
     room comes and goes, and a thousand runs may wait for it."""
     state = at.projection.runs[run]
@@ -449,7 +451,7 @@ def start_decision(
 ) -> NewEntry:
     """The choice of the width, with its whole input."""
     asked, found = answer
-    fund = _fund_input(at.projection, asked.request, at.now_ms)
+    fund = fund_input(at.projection, asked.request, at.now_ms)
     document = start_document(fund, at.projection.devices.nodes, asked)
     body = entries.StartDecision(run, from_start(found), cause)
     effect, reasons = None if plan_id is None else "start", (found.reason.value,)
@@ -458,28 +460,26 @@ def start_decision(
 
 def _fund_decision(at: Context, run: str, found: gpu.Start, plan_id: str | None = None) -> NewEntry:
     output, effect = funding(found), None if plan_id is None else "cover"
-    document = _fund_input(at.projection, found.request, at.now_ms)
+    document = fund_input(at.projection, found.request, at.now_ms)
     reasons = () if output.refusal is None else (output.refusal.code,)
     body = entries.FundDecision(run, output)
     return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 
 
-def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
+def fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
     """The recorded input of a cover: the budgets that decide it, and their usage."""
     book = projection.book(now_ms)
     kin = set(book.families.kin(request.owner, request.sponsors))
-    documents, usage = [], {}
+    budgets, usage = {}, {}
     for owner in kin | book.families.parents_generation(request.owner):
         for budget in book.by_owner.get(owner, ()):
-            document = projection.budget_document(budget.name)
-            if owner not in kin:  # an uncle makes cousins but pays for nothing
-                document = msgspec.structs.replace(document, envelopes=[], aggregate_caps=[])
-            documents.append(document)
-            for envelope in document.envelopes:
+            # An uncle makes cousins but pays for nothing.
+            pays = owner in kin
+            budgets[budget.name] = projection.written_budget(budget.name, pays=pays)
+            for envelope in budget.envelopes if pays else ():
                 key = (budget.name, envelope.name)
-                usage[key] = projection.accounts.usage(key, now_ms)
-    documents.sort(key=lambda document: document.name)
-    return fund_document(now_ms, documents, usage, request)
+                usage[key] = projection.accounts.paid_usage(key, now_ms)
+    return fund_document(now_ms, [each for _, each in sorted(budgets.items())], usage, request)
 
 
 def place_input(devices: gpu.FreeDevices, gang: Gang) -> Document:
@@ -510,7 +510,7 @@ def grows_to(spec: RunSpec, state: RunState) -> int:
 
 
 def growth(
-    projection: Projection, run: str, now_ms: int, heads: Heads | None = None
+    projection: Projection, run: str, now_ms: int, heads: QueueHeads | None = None
 ) -> list[NewEntry]:
     """The entries by which a run grows, as wide as it can; none where it cannot."""
     spec, state = projection.run_spec(run), projection.runs[run]
@@ -540,7 +540,9 @@ def growth(
     return _grown(Context(projection, now_ms), run, answer, beside)
 
 
-def _grown(at: Context, run: str, answer: StartAnswer, beside: Answer | None) -> list[NewEntry]:
+def _grown(
+    at: Context, run: str, answer: StartAnswer, beside: BackfillAnswer | None
+) -> list[NewEntry]:
     state = at.projection.runs[run]
     job = state.job or ""
     plan_id = f"{job}.{state.numbered}"
@@ -551,5 +553,5 @@ def _grown(at: Context, run: str, answer: StartAnswer, beside: Answer | None) ->
     for lease in _leases(at, run, answer.found, job, state.numbered):
         width += lease.gpus if lease.is_active else 0
         made += open_lease(at, lease, job)
-    body = entries.RunGrown(run, width, f"there is room: {width} GPUs")
+    body = entries.RunGrown(run, width, f"there is room: {counted(width, 'GPU')}")
     return [*made, at.entry(body, plan_id, "grown")]

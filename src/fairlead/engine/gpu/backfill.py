@@ -39,7 +39,7 @@ class _View(NamedTuple):
     promises: dict[str, gpu.Promise]
 
 
-class Answer(NamedTuple):
+class BackfillAnswer(NamedTuple):
     """What was asked of `core.gpu.backfill`, and what it decided."""
 
     asked: gpu.BackfillRequest
@@ -74,12 +74,12 @@ class Promised(NamedTuple):
     after: str | None
 
 
-class Heads:
+class QueueHeads:
     """Runs of one turn that lack devices and are first in their scope."""
 
     def __init__(self, projection: Projection, policy: gpu.BackfillPolicy) -> None:
         self._projection, self._policy = projection, policy
-        self._by_flavor: dict[str, dict[str, gpu.Head]] = {}
+        self._by_flavor: dict[str, dict[str, gpu.QueueHead]] = {}
         self._views: dict[str, _View] = {}
         self._seen = (0, 0)
         self._leased: dict[str, list[tuple[str, gpu.Release]]] = {}
@@ -101,12 +101,12 @@ class Heads:
             return
         shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
         least = replace(gang, gpus=shape.without_spares(found.request.enough_gpus))
-        heads[run] = gpu.Head(run, least)
+        heads[run] = gpu.QueueHead(run, least)
         view = self._view(gang.flavor, now_ms)
         if view.promises[run].start_ms is None:
             del heads[run], view.promises[run]
 
-    def ask(self, run: str, found: gpu.Start, now_ms: int) -> Answer | None:
+    def ask(self, run: str, found: gpu.Start, now_ms: int) -> BackfillAnswer | None:
         """Whether a run may take the devices that were found for it; None: no head waits."""
         flavor = found.request.flavor
         heads = self._by_flavor.get(flavor)
@@ -128,7 +128,7 @@ class Heads:
         pools = tuple(view.pools.values())
         asked = gpu.BackfillRequest(now_ms, taker, waiting, pools, self._policy)
         promises = tuple(view.promises[head.run] for head in waiting)
-        return Answer(asked, check(taker, waiting, promises, view.outlook))
+        return BackfillAnswer(asked, check(taker, waiting, promises, view.outlook))
 
     def promised(self, run: str, flavor: str) -> Promised | None:
         """What a head was promised in the last turn; None: it is no head."""
