@@ -12,6 +12,7 @@ from fairlead.kube import queries
 from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.cpu.pods import SWITCH
 from fairlead.kube.kinds import crds
+from fairlead.kube.roles import TENANT, tenant_role
 from fairlead.kube.serving import ServingCertificate
 from tests.kube import charts
 from tests.kube.charts import BASE, CONTROLLER, NAMESPACE
@@ -109,6 +110,12 @@ def _limit_a_pod(world: World, folder: Path) -> None:
 def test_the_shipped_crds_are_generated() -> None:
     shipped = list(yaml.safe_load_all((BASE / "crds.yaml").read_text()))
     assert shipped == crds(), "run: fairlead kube crds > deploy/kube/base/crds.yaml"
+
+
+def test_the_tenants_role_of_a_development_cluster_is_the_shipped_one() -> None:
+    shipped = yaml.safe_load_all((BASE / "fairlead.yaml").read_text())
+    (role,) = [row for row in shipped if row and row["metadata"]["name"] == TENANT]
+    assert role == tenant_role()
 
 
 def test_no_role_has_a_wildcard(deployed: charts.Deployed) -> None:

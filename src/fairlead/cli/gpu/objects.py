@@ -47,6 +47,7 @@ COLUMNS: dict[str, list[Column]] = {
     "Node": columns(
         "NAME=metadata.name FLAVOR=spec.flavor LOCATION=spec.location DEVICES=spec.devices",
         "FREE=status.free CORDONED=spec.cordoned",
+        ("VIRTUAL", lambda o: "virtual" if o["status"]["virtual"] else None),
         wide=["LABELS=metadata.labels CREATED@metadata.creationTimestamp"],
     ),
     "Reservation": columns(

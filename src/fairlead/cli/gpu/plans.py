@@ -152,8 +152,10 @@ def _explain_budget(name: str, reply: dict[str, Any]) -> None:
 def _explain_node(name: str, reply: dict[str, Any]) -> None:
     spec, status = reply["object"]["spec"], reply["object"]["status"]
     state = "cordoned: nothing new is placed on it" if spec["cordoned"] else "open"
-    devices = counted(status["devices"], "device")
+    devices = counted(status["devices"], "virtual device" if status["virtual"] else "device")
     click.echo(f"{name}: {state}; {status['leased']} of {devices} leased")
+    if status.get("isolation"):
+        click.echo(f"  {status['isolation']}")
     for run in reply["runs"]:
         click.echo(f"  run {run}")
 

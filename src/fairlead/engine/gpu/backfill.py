@@ -18,6 +18,7 @@ from fairlead.engine.gpu.entries import BackfillDecision, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, parse_slot
 from fairlead.schema.gpu import STYLE
+from fairlead.schema.objects import max_runtime_ms
 
 HEADS_MAX = 8
 """Of a flavor: each costs a look at its leases, and a tenant could ask for any location."""
@@ -112,6 +113,8 @@ class Heads:
             for slot in (*group.active, *group.spares):
                 gpus[view.pool_of[parse_slot(slot)[0]]] += 1
         duration_ms = found.request.duration_ms
+        if duration_ms is None:
+            duration_ms = max_runtime_ms(self._projection.run_spec(run))
         end_ms = None if duration_ms is None else now_ms + duration_ms
         taker = gpu.Backfiller(run, dict(sorted(gpus.items())), end_ms)
         pools = tuple(view.pools.values())
@@ -151,7 +154,7 @@ class Heads:
         for lease in self._projection.leases.values():
             parts = self._parts(lease)
             if runs[lease.run].reclaim is not None:
-                parts = [(on, replace(part, end_ms=self._end_ms(lease))) for on, part in parts]
+                parts = [(on, self._reclaimed(lease, part)) for on, part in parts]
             for on, release in parts:
                 if on in pool_of:
                     releases[pool_of[on]].append(release)
@@ -170,19 +173,25 @@ class Heads:
             self._labels[node.name] = (node.location, ordered)
         return ordered
 
-    def _end_ms(self, lease: LeaseFact) -> int | None:
+    def _reclaimed(self, lease: LeaseFact, part: gpu.Release) -> gpu.Release:
         """What is given back ends with its grace, if not before."""
-        reclaim, end_ms = self._projection.runs[lease.run].reclaim, lease.expected_end_ms
+        reclaim = self._projection.runs[lease.run].reclaim
         if reclaim is None or not (reclaim.preempts or lease.id in reclaim.leases):
-            return end_ms
-        return reclaim.due_ms if end_ms is None else min(end_ms, reclaim.due_ms)
+            return part
+        end_ms = reclaim.due_ms if part.end_ms is None else min(part.end_ms, reclaim.due_ms)
+        return replace(part, end_ms=end_ms)
 
     def _parts(self, lease: LeaseFact) -> list[tuple[str, gpu.Release]]:
         found = self._leased.get(lease.id)
         if found is None:
             if len(self._leased) > 2 * len(self._projection.leases) + 100:
                 self._leased.clear()
-            times = (lease.start_ms, lease.expected_end_ms)
+            end_ms, most_ms = lease.expected_end_ms, None
+            if end_ms is None:
+                most_ms = max_runtime_ms(self._projection.run_spec(lease.run))
+            if most_ms is not None:
+                end_ms = lease.start_ms + most_ms
+            times = (lease.start_ms, end_ms)
             gpus = Counter(parse_slot(slot)[0] for slot in lease.slots)
             found = [(node, gpu.Release(count, *times)) for node, count in gpus.items()]
             self._leased[lease.id] = found

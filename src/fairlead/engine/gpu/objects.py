@@ -18,6 +18,7 @@ from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.dependencies import check_dependencies, later_run
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
+from fairlead.engine.gpu.hosts import refuse_foreign
 from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
@@ -173,7 +174,11 @@ class Objects:
 
     def render(self, stored: Stored) -> Document:
         percent = self._committer.config.near_limit_percent
-        return object_document(self._projection, stored, self._committer.now(), percent)
+        found = object_document(self._projection, stored, self._committer.now(), percent)
+        host = self._committer.config.host
+        if stored.kind == "Node" and host is not None:
+            found["status"]["isolation"] = host.isolation
+        return found
 
     def _lease(self, lease: LeaseFact) -> Document:
         return lease_document(self._projection, lease, self._committer.now())
@@ -181,6 +186,7 @@ class Objects:
     def _apply(self, submissions: Sequence[Submission], *, dry_run: bool) -> Results:
         committer = self._committer
         with committer.current() as projection:
+            refuse_foreign(committer.config.host, (item.manifest for item in submissions))
             if dry_run:
                 now = ReservationRules(projection, committer.config, committer.now())
                 return self._imagine(changes_of(projection, submissions, now))
