@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairlead.core.gpu import BackfillPolicy, PreemptionPolicy, QueuePolicy
+from fairlead.core.gpu import BackfillPolicy, GracePolicy, PreemptionPolicy, QueuePolicy
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
@@ -26,6 +26,8 @@ class Config:
     """Settings with their defaults."""
 
     grace_ms: int = 30_000
+    max_grace_ms: int = 600_000
+    """What runs may ask for at most; more is cut."""
     near_limit_percent: int = 90
     checkpoint_every: int = 20_000
     """Entries between checkpoints: a start folds at most about as many."""
@@ -43,6 +45,10 @@ class Config:
     """Notice and quota of reservations; which runs are no candidates yet."""
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
+
+    @property
+    def grace(self) -> GracePolicy:
+        return GracePolicy(self.grace_ms, self.max_grace_ms)
 
 
 @dataclass(frozen=True, slots=True)
