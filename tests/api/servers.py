@@ -163,6 +163,8 @@ def serving(folder: Path, **more: Any) -> Iterator[Running]:
 
 
 def manifest(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    if kind == "Node":
+        spec = {"virtual": True, **spec}
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 

@@ -55,8 +55,28 @@ def ebpf_plane(_: Machine) -> Finding:
     return Finding(CheckStatus.OK, f"can be opened, compiled in {object_file()}")
 
 
+def device_filter(_: Machine) -> Finding:
+    """Ask the executor itself what it can hold a run to."""
+    from fairlead.executor import bounds, confine
+
+    controls = bounds.find(*confine.find())
+    cure = "run `fairlead up` as root on Linux 5.14 or later, with cgroup v2 (or v1 devices)"
+    if controls.missing:
+        status = CheckStatus.MISSING if "devices" in controls.missing else CheckStatus.WARN
+        return Finding(status, controls.words(), cure)
+    how = "eBPF, cgroup v2" if controls.places["devices"] == bounds.V2 else "cgroup v1 devices"
+    return Finding(CheckStatus.OK, f"{controls.words()} ({how})")
+
+
 CHECKS = (
-    *ALL_CHECKS,
+    *(check for check in ALL_CHECKS if check.governor is not Governor.TRAFFIC),
+    Check(
+        Governor.GPU,
+        "device filter",
+        "whether a run can be held to the GPUs that it leases, and to its cpus and memory",
+        device_filter,
+    ),
+    *(check for check in ALL_CHECKS if check.governor is Governor.TRAFFIC),
     Check(
         Governor.TRAFFIC,
         "eBPF plane",

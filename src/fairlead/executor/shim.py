@@ -25,7 +25,7 @@ if __name__ == "__main__":  # `-I` gives a script no path to its own package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from fairlead.core.invariant import known
-from fairlead.executor import confine, launch
+from fairlead.executor import bounds, confine, launch
 from fairlead.host import clock, files
 
 LOCK, JOB, SHIM, COMMAND = "lock", "job.json", "shim.json", "command.json"
@@ -57,6 +57,8 @@ class Shim:
         self._child, self._paused, self._deadline = 0, False, inf
         self._status: int | None = None
         self._widths = 0  # how many changes of its width the command was signalled
+        self._minors: list[int] = job.get("bounds", {}).get("devices", {}).get("value", [])
+        self._narrow_at = inf  # when the devices that it gives up are closed to it
         self._interrupts, self._size, self._typed, self._typing = 0, [0, 0], -1, b""
 
     def run(self) -> None:
@@ -79,7 +81,11 @@ class Shim:
             if time.monotonic() >= self._deadline:
                 self._confine.kill()
                 self._deadline = time.monotonic() + _RETRY_S
-            self._step(min(self._deadline - time.monotonic(), _WAIT_S_MAX))
+            if time.monotonic() >= self._narrow_at:
+                self._narrow_at = inf
+                bounds.filter_devices(self._job, self._minors)
+            until = min(self._deadline, self._narrow_at)
+            self._step(min(until - time.monotonic(), _WAIT_S_MAX))
         self._end()
 
     def _give_up(self, error: OSError) -> None:
@@ -109,6 +115,7 @@ class Shim:
         If we are killed before, the child sees its pipe close and ends without running.
         """
         self._confine.prepare()
+        bounds.prepare(self._job)
         terminal = bool(self._job.get("terminal"))
         self._pipe, output = os.openpty() if terminal else os.pipe()
         if terminal:
@@ -127,6 +134,7 @@ class Shim:
             os.close(descriptor)
         try:
             self._confine.join(self._child)
+            bounds.join(self._job, self._child)
             files.replace_json(self._path(COMMAND), confine.identify(self._child))
             os.write(go, b"g")
         finally:
@@ -209,6 +217,7 @@ class Shim:
         width = files.read_json(self._path(WIDTH))
         if width is not None and width["number"] > self._widths:
             self._widths = width["number"]
+            self._change_devices(width.get("minors", []), width.get("grace_ms", 0))
             self._signal(signal.SIGWINCH)
         self._press(files.read_json(self._path(KEYS)))
         paused = files.read_json(self._path(PAUSED)) is not None and stop is None
@@ -219,6 +228,11 @@ class Shim:
             if self._deadline == inf:
                 self._signal(signal.SIGTERM)
             self._deadline = min(self._deadline, time.monotonic() + stop["grace_ms"] / 1000)
+
+    def _change_devices(self, minors: list[int], grace_ms: int) -> None:
+        """What it gets it may open at once; what it gives up, for its grace."""
+        bounds.filter_devices(self._job, [*self._minors, *minors])
+        self._minors, self._narrow_at = minors, time.monotonic() + grace_ms / 1000
 
     def _press(self, keys: dict[str, Any] | None) -> None:
         """Ctrl-C, and another size of the terminal; the kernel tells its programs of that."""
@@ -268,6 +282,7 @@ class Shim:
                     return  # the folder is gone: the executor has forgotten the job
                 time.sleep(1)
         self._confine.remove()
+        bounds.remove(self._job)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)

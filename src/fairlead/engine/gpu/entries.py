@@ -157,6 +157,17 @@ class PodMismatch(Body, frozen=True):
     node: str
 
 
+class JobUnknown(Body, frozen=True):
+    """A process runs that the ledger did not start: it was restored from before, or its run is
+    deleted. It is asked to end by this entry, and has its grace."""
+
+    ENTRY = "job.unknown"
+    run: str
+    job: str
+    grace_ms: int
+    message: str
+
+
 class RunNominated(Body, frozen=True):
     """An owner offers a run for preemption before the owner's others, or withdraws the offer."""
 

@@ -13,11 +13,12 @@ from typing import Literal
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
 from fairlead.core.gpu.funding import Demotion, demotions
-from fairlead.engine.gpu.admission import ask
+from fairlead.engine.gpu.admission import RunAdmission, ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.dependencies import check_dependencies, later_run
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
+from fairlead.engine.gpu.hosts import refuse_foreign
 from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
@@ -82,9 +83,14 @@ class Objects:
     """Budgets, runs, nodes and reservations; leases can be read."""
 
     def __init__(
-        self, committer: Committer, settlement: Settlement, hashes: SecretHashes, previews: Previews
+        self,
+        committer: Committer,
+        settlement: Settlement,
+        hashes: SecretHashes,
+        previews: Previews,
+        admission: RunAdmission,
     ) -> None:
-        self._committer, self._settlement = committer, settlement
+        self._committer, self._settlement, self._admission = committer, settlement, admission
         self._hashes, self._previews = hashes, previews
         self._projection = committer.projection
 
@@ -173,7 +179,13 @@ class Objects:
 
     def render(self, stored: Stored) -> Document:
         percent = self._committer.config.near_limit_percent
-        return object_document(self._projection, stored, self._committer.now(), percent)
+        found = object_document(self._projection, stored, self._committer.now(), percent)
+        host = self._committer.config.host
+        if stored.kind == "Node" and host is not None:
+            found["status"]["isolation"] = host.isolation
+        if stored.kind == "Run":
+            found["status"]["queue"] = self._admission.place(stored.name)
+        return found
 
     def _lease(self, lease: LeaseFact) -> Document:
         return lease_document(self._projection, lease, self._committer.now())
@@ -181,6 +193,7 @@ class Objects:
     def _apply(self, submissions: Sequence[Submission], *, dry_run: bool) -> Results:
         committer = self._committer
         with committer.current() as projection:
+            refuse_foreign(committer.config.host, (item.manifest for item in submissions))
             if dry_run:
                 now = ReservationRules(projection, committer.config, committer.now())
                 return self._imagine(changes_of(projection, submissions, now))

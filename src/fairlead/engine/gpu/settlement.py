@@ -121,8 +121,8 @@ class Settlement:
                 return end_preempted(at, name, end_ms=end_ms, **facts)
             made: list[NewEntry] = []
             if exit is not None and not state.stopping:
-                again, made = restarted(at, name, exit)
-                if again:
+                decided, made = restarted(at, name, exit, end_ms)
+                if decided:
                     return made
             phase, reason, message = _ending(state, exit)
             body = RunPhase(name, phase.value, reason, message, **facts)
@@ -132,9 +132,11 @@ class Settlement:
         self._committer.commit(decide)
 
 
-def restarted(at: Context, run: str, exit: Exit) -> tuple[bool, list[NewEntry]]:
-    """Whether a run starts again after an exit, and the entries that say so: at once under its
-    leases, which stay as they are."""
+def restarted(at: Context, run: str, exit: Exit, end_ms: int) -> tuple[bool, list[NewEntry]]:
+    """Whether that is all there is to say of an exit, and the entries: it starts again at once
+    under its leases, which stay as they are, or it was interrupted."""
+    if exit.interrupted:
+        return True, interrupted(at, run, exit, end_ms)
     state, code = at.projection.runs[run], exit.code if exit.signal is None else 128 + exit.signal
     cause = EndCause.SUCCEEDED if exit.succeeded else EndCause.FAILED
     found, made = decide_restart(at, run, cause, min(255, code) if code else None)
@@ -152,6 +154,18 @@ def restarted(at: Context, run: str, exit: Exit) -> tuple[bool, list[NewEntry]]:
         restarts=found.restarts,
     )
     return True, [*made, at.entry(body, job, "phase")]
+
+
+def interrupted(at: Context, run: str, exit: Exit, end_ms: int) -> list[NewEntry]:
+    """Its machine restarted, or the ledger was restored: it waits again, or is lost."""
+    found, made = decide_restart(at, run, EndCause.INTERRUPTED)
+    _, reason, message = _ending(at.projection.runs[run], exit)
+    phase = Phase.FAILED
+    if found.goes_on:
+        phase, reason = Phase.PENDING, "Interrupted"
+        message += "; it starts again when there is room"
+    body = RunPhase(run, phase.value, reason, message, restarts=found.restarts)
+    return [*made, *end_run(at, body, "Interrupted", end_ms=end_ms)]
 
 
 def refunding(

@@ -206,6 +206,7 @@ def node_status(projection: Projection, stored: Stored) -> Document:
         "leased": len(taken),
         "free": 0 if spec.cordoned else spec.devices - len(taken),
         "leases": sorted(set(taken.values())),
+        "virtual": spec.virtual is True,
     }
 
 
