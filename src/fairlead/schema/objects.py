@@ -336,17 +336,17 @@ def _check_run(spec: RunSpec) -> None:
         for name, width in widths.items():
             if width % per_group:
                 raise BadInput(f"spec.{name}", f"must be whole groups of {per_group} with spares")
-    grace_ms(spec, 0)
+    grace_ms(spec)
     if any(not part for part in spec.command[:1]):
         raise BadInput("spec.command[0]", "must be a program")
     if not (spec.working_directory or "/").startswith("/"):
         raise BadInput("spec.workingDirectory", f"must be absolute, got {spec.working_directory!r}")
 
 
-def grace_ms(spec: RunSpec, otherwise_ms: int) -> int:
-    """How long a run has to save its work when it is asked to end or to shrink."""
+def grace_ms(spec: RunSpec) -> int | None:
+    """How long a run asks for to save its work when it is to end or to shrink."""
     grace = spec.checkpoint_grace
-    return otherwise_ms if grace is None else parse_duration(grace, "spec.checkpointGrace")
+    return None if grace is None else parse_duration(grace, "spec.checkpointGrace")
 
 
 def to_request(spec: RunSpec) -> gpu.Request:
