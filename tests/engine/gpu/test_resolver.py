@@ -195,7 +195,15 @@ def test_a_resolver_that_is_not_enforced_cuts_nobody(mode: str) -> None:
     assert (len(world.log), world.plane.objects.get("Run", "next")) == (size, None)
     found = world.plane.resolver.preview("Reservation", "new-slot")
     assert found["atRisk"] == [
-        {"run": "old", "owner": "b", "tier": "funded", "oneIn": 1, "certain": False}
+        {
+            "run": "old",
+            "owner": "b",
+            "tier": "funded",
+            "oneIn": 1,
+            "chance": 1.0,
+            "chanceError": 0.0,
+            "certain": False,
+        }
     ]
     assert (found["deficitGPUs"], found["scope"]["location"]["domain"]) == (4, "d1")
     assert phases(world)["old"] == "Running"

@@ -67,6 +67,8 @@ from fairlead.core.gpu.model import Recurrence as Recurrence
 from fairlead.core.gpu.model import Request as Request
 from fairlead.core.gpu.model import Sharing as Sharing
 from fairlead.core.gpu.model import Window as Window
+from fairlead.core.gpu.odds import TotalOdds as TotalOdds
+from fairlead.core.gpu.odds import total_odds as total_odds
 from fairlead.core.gpu.order import ActivateRequest as ActivateRequest
 from fairlead.core.gpu.order import Activation as Activation
 from fairlead.core.gpu.order import Activations as Activations
