@@ -478,7 +478,7 @@ def test_a_winner_that_is_malleable_asks_for_its_minimum() -> None:
     world = world_of()
     world.apply(run("x", owner="b", gpus=4), run("y", owner="c", gpus=4))
     world.turn()
-    reserve(world, run("new", gpus=8, malleable={"minTotalGPUs": 2, "stepGPUs": 2}))
+    reserve(world, run("new", gpus=8, groupGPUs=2, malleable={"minTotalGPUs": 2, "stepGPUs": 2}))
     world.turn()
     assert outcomes(world)[0].deficit_gpus == 2
     assert world.status("Run", "new")["width"] == 4, "and takes what became free"

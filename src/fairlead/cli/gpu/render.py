@@ -184,6 +184,18 @@ def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool 
     print_forecast(forecast, indent)
 
 
+def queue_text(queue: dict[str, Any], flavor: str) -> str:
+    """What a run in the queue waits for, and until when, as far as it is known."""
+    if "earliestStart" not in queue:
+        return f"{queue['position']} of {queue['waiting']} in the queue"
+    where = f"on {cell(queue['on'])}" if queue["on"] else f"of {cell(flavor)}"
+    ends = f" when {cell(queue['after'])} ends" if queue["after"] else ""
+    return (
+        f"waits for {counted(queue['gpus'], 'GPU')} {where}; first at about "
+        f"{moment(queue['earliestStart'])}{ends}"
+    )
+
+
 def print_cut(
     run: dict[str, Any], cut: dict[str, Any], indent: str = "  ", *, may: Sequence[str] = ()
 ) -> None:
