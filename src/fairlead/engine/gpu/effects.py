@@ -135,9 +135,8 @@ class Effects:
                 decision = job if state.stop_seq is None else str(state.stop_seq)
                 executor.stop(run, 0, decision=decision)
                 return
-        grace_ms = self._config.grace_ms
-        if stored is not None:
-            grace_ms = spec_grace_ms(self._projection.run_spec(run), grace_ms)
+        asked_ms = None if stored is None else spec_grace_ms(self._projection.run_spec(run))
+        grace_ms = self._config.grace.of(asked_ms)
         if job not in self._unknown:
             message = "the ledger did not start it: it is asked to end, and has its grace"
             body = JobUnknown(run, job, grace_ms, message)
