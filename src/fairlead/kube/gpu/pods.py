@@ -80,6 +80,11 @@ class PodExecutor:
     def _target_of(self, run: str) -> Target | None:
         return self._targets.get(self._current.get(run, ""))
 
+    def warn(
+        self, run: str, notice: Mapping[str, object], *, signal: str | None, decision: str
+    ) -> None:
+        """Pods get no file and no signal: an Event on the Run says the same."""
+
     def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         """Bring the pods to these devices, beside the turn: new ranks are made, those that are
         given up are evicted, and the others are told."""
