@@ -20,6 +20,7 @@ from fairlead.core import gpu
 from fairlead.core.gpu.place import Node
 from fairlead.schema import funding as documents
 from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.convert import convert
 from fairlead.schema.derive import Style
 from fairlead.schema.times import parse_duration as parse_duration  # noqa: PLC0414 - the border's
 from fairlead.schema.times import parse_time
@@ -225,7 +226,7 @@ def read_manifest(value: Any) -> Manifest:
 
 def read_spec(kind: str, value: Any) -> Spec:
     """A spec that was checked before, as the ledger keeps it."""
-    return msgspec.convert(value, SPECS[kind])
+    return convert(value, SPECS[kind])
 
 
 def spec_document(spec: Spec) -> dict[str, Any]:

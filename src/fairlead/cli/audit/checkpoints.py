@@ -37,6 +37,7 @@ from fairlead.ledger.statements import LedgerIdentity
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 from fairlead.schema.audit import read_head
+from fairlead.schema.convert import convert
 
 FILE = "heads.json"
 HEADERS = ("Fairlead-Head", "Fairlead-Ledger", "Fairlead-Signature")
@@ -116,7 +117,7 @@ def check_reply(server: str, signed: SignedHead | None, prover: Prover) -> None:
     if kept is not None and head.size < kept.size:
         return  # another command has already kept a newer one
     document = {**signed.as_document(), "keys": keys}
-    _write({**seen, server: msgspec.convert(document, Seen)})
+    _write({**seen, server: convert(document, Seen)})
 
 
 def _alarm(server: str, what: str, kept: Seen | None, now: SignedHead | None) -> LedgerChanged:

@@ -13,6 +13,7 @@ from fairlead.engine.gpu.entries import NewEntry, Stamp
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Condition, LeaseFact, ResolverState, RunState, Stored
 from fairlead.ports.ledger import Ledger
+from fairlead.schema.convert import decode_json
 from fairlead.schema.objects import BudgetSpec, ReservationSpec, to_budget
 
 NAME = "gpu.control"
@@ -57,7 +58,7 @@ def export(projection: Projection) -> bytes:
 
 def restore(data: bytes) -> Projection:
     """The projection of some bytes; raises `msgspec.MsgspecError` for anything else."""
-    state = msgspec.json.decode(data, type=_State)
+    state = decode_json(data, _State)
     if state.version != VERSION:
         raise msgspec.ValidationError(f"a checkpoint of version {state.version}")
     projection = Projection()
