@@ -5,9 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 OUT ?= out
+# Tests start hundreds of processes: none should compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev planes up test check fast soak bench docs lock clean kube-assets kube-base
+.PHONY: help venv dev planes up deb test check fast soak bench docs lock clean kube-assets kube-base
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +54,9 @@ kube-base: venv ## derive deploy/kube/base from the chart, and the CRDs from the
 	@$(BIN)/fairlead kube crds > deploy/kube/base/crds.yaml
 	@$(HELM) template fairlead deploy/chart/fairlead -n fairlead --set crds.enabled=false 2>/dev/null > deploy/kube/base/fairlead.yaml
 
+deb: venv ## build dist/fairlead_VERSION_ARCH.deb for this Debian (docs/operate/install-many-users.md)
+	@$(BIN)/python deploy/deb/build.py
+
 up: venv ## set up and run a small lab: a page on http://127.0.0.1:8470 (Ctrl-C stops it)
 	@$(BIN)/fairlead up --demo
 
@@ -62,7 +67,7 @@ check: dev ## the quality gates and the whole test suite
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/gate.py
 
 fast: dev ## the test suite without the gates
-	@$(BIN)/python -m pytest -q -n 2 tests
+	@$(BIN)/python tests/gate.py real-nodes clusters rest core
 
 soak: dev ## the large counts in full; the report goes to bench/results/soak.json
 	@$(BIN)/python -m tests.soak

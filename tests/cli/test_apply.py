@@ -51,7 +51,7 @@ def test_errors_name_file_document_and_field(shell: Shell, lab: Path) -> None:
     )
     budgets.write_text(documents(budget("b1"), {**budget("b2"), "spce": {}}))
     assert error("apply", "-f", str(lab)) == (
-        f"{budgets}, document 2 (budget/b2): spce: is not a known field"
+        f"{budgets}, document 2 (budget/b2): spce: is not a known field; did you mean spec?"
     )
     budgets.write_text(documents(budget("b1"), budget("b1")))
     assert "document 2 (budget/b1): metadata.name: repeats" in error("apply", "-f", str(lab))

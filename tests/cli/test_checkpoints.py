@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.cli.audit.checkpoints import LedgerChanged, all_seen, check_reply, follow_keys
+from fairlead.cli.audit.checkpoints import LedgerChanged, check_reply, follow_keys, read_heads
 from fairlead.core.audit import SignedHead
 from fairlead.ledger.keys import SecretKey, sign_head
 from fairlead.ports.faults import PermanentFault
@@ -69,7 +69,8 @@ def test_a_ledger_that_only_grows_is_believed(heads_file: Path) -> None:
     see(ledger)
     see(grown(ledger, 10))
     see(ledger, early)
-    kept = all_seen()[SERVER]
+    kept = read_heads().seen(SERVER)
+    assert kept is not None
     assert kept.size == ledger.head().head.size == 7
     assert kept.signature == ledger.head().signature
     assert heads_file.stat().st_mode & 0o777 <= 0o644
@@ -142,7 +143,9 @@ def test_a_new_key_is_believed_when_the_old_one_introduced_it() -> None:
     hidden = Teller(ledger).own_entries(head.head.size)[:1]
     assert "not signed with the key in force" in str(follow_keys(head, hidden))
     see(ledger)
-    assert len(all_seen()[SERVER].keys) == 2
+    kept = read_heads().seen(SERVER)
+    assert kept is not None
+    assert len(kept.keys) == 2
     later = replace(grown(ledger, 20).head().head, key_id=old.key_id)
     with pytest.raises(LedgerChanged, match="was replaced"):
         see(ledger, sign_head(later, old))
@@ -171,15 +174,68 @@ def test_heads_that_cannot_be_read_are_not_passed_over(heads_file: Path) -> None
         see(MemoryLedger(time_ms=0))
 
 
+def test_a_ledger_is_one_ledger_at_every_address(heads_file: Path) -> None:
+    """A rollback that was seen on the socket is noticed over HTTP; and forgotten for both."""
+    keys = OneKey()
+    ledger = MemoryLedger(keys, time_ms=0)
+    check_reply("/run/fairlead.sock", grown(ledger, 0).head(), Teller(ledger))
+    shorter = _copy(ledger, keys)
+    with pytest.raises(LedgerChanged, match="does not continue"):
+        check_reply(SERVER, shorter.head(), Teller(shorter))
+    see(ledger)
+    assert set(read_heads().servers) == {"/run/fairlead.sock", SERVER}
+    assert len(read_heads().ledgers) == 1
+    assert read_heads().without(SERVER).servers == {}
+
+
+def test_checkpoints_of_the_former_format_are_read(heads_file: Path) -> None:
+    """One for each address; of two for one ledger the newer counts."""
+    ledger = MemoryLedger(time_ms=0)
+    see(ledger)
+    old = msgspec.to_builtins(read_heads().seen(SERVER))
+    see(grown(ledger, 0))
+    new = msgspec.to_builtins(read_heads().seen(SERVER))
+    heads_file.write_bytes(msgspec.json.encode({"/a.sock": new, SERVER: old}))
+    kept = read_heads()
+    assert (kept.seen(SERVER), kept.servers.keys()) == (kept.seen("/a.sock"), {"/a.sock", SERVER})
+    assert msgspec.to_builtins(kept.seen(SERVER)) == new
+
+
+def test_a_change_is_refused_before_it_is_done(shell: Shell) -> None:
+    """The client holds a checkpoint of another history: the server refuses, and does nothing."""
+    shell.ok("budgets")
+    kept = msgspec.json.decode(shell.heads.read_bytes())
+    (ledger,) = kept["ledgers"]
+    for lie in ({"root": "0" * 64}, {"size": 10**6}, {"epoch": 7}):
+        lying = {**kept, "ledgers": {ledger: {**kept["ledgers"][ledger], **lie}}}
+        shell.heads.write_bytes(msgspec.json.encode(lying))
+        refused = shell("submit", "--name", "never", "--", "true")
+        assert refused.returncode == 3
+        assert shell.server.send("GET", "/v1/objects/Run/never").status == 404
+        size = shell.server.ok("GET", "/v1/head")["size"]
+        told = shell("apply", "-f", "-", input=json.dumps(budget("team-y")))
+        assert told.returncode == 3
+        assert "CANNOT BE TRUSTED" in told.stderr
+        assert "nothing was changed" in told.stderr
+        assert shell.server.ok("GET", "/v1/head")["size"] == size
+    shell.heads.unlink()
+    for header, status in (("x", 422), (f"{ledger}:0:1:{'0' * 64}", 409), ("a:0:1:00", 409)):
+        reply = shell.server.send(
+            *("PUT", "/v1/users/eve", {"owners": []}), headers={"Fairlead-Held": header}
+        )
+        assert reply.status == status, reply
+
+
 def test_the_command_line_notices_and_forgets(shell: Shell) -> None:
     """Exit code 3 whatever was asked, until the user says that it is meant."""
     shell.ok("budgets")
     kept = msgspec.json.decode(shell.heads.read_bytes())
-    (where,) = kept
+    ((where, ledger),) = kept["servers"].items()
     shell.server.apply(budget("team-z"))
     shell.ok("budgets")
-    now = msgspec.json.decode(shell.heads.read_bytes())[where]
-    assert now["size"] > kept[where]["size"]
+    now = msgspec.json.decode(shell.heads.read_bytes())["ledgers"][ledger]
+    kept = kept["ledgers"][ledger]
+    assert now["size"] > kept["size"]
     for lie in (
         {"root": "0" * 64},
         {"size": 10**6},
@@ -187,7 +243,7 @@ def test_the_command_line_notices_and_forgets(shell: Shell) -> None:
         {"epoch": 7},
         {"keys": {"0" * 16: "0" * 64}},
     ):
-        shell.heads.write_bytes(msgspec.json.encode({where: {**kept[where], **lie}}))
+        shell.heads.write_bytes(msgspec.json.encode({where: {**kept, **lie}}))
         for arguments in (("budgets",), ("watch", "--after", "0", "--limit", "1")):
             noticed = shell(*arguments)
             assert noticed.returncode == 3, (lie, noticed)

@@ -1,10 +1,11 @@
 """GPU runs on a real API server, scheduler and controller manager; KWOK plays the nodes."""
 
 import json
+from typing import Any
 
 import pytest
 
-from tests.kube.world import World, made, node, plane_of, run, team, until
+from tests.kube.world import Document, World, made, node, plane_of, run, team, until
 
 DEEP = '{"a":' * 5000 + "1" + "}" * 5000
 
@@ -114,7 +115,7 @@ def test_a_namespace_without_a_binding_has_no_owner(world: World) -> None:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}
     world.apply(node("n1"), namespace, run("train", 8))
     with world.controlled():
-        status = world.reach("train", "Refused")
+        status = world.reach("train", "Pending")
         assert status["reason"] == "NoOwner"
         world.apply(*team("team-a"))
         world.reach("train", "Running")
@@ -128,7 +129,7 @@ def test_a_namespace_without_a_binding_has_no_owner(world: World) -> None:
 
         until(replaced, "the binding no longer holds")
         world.apply(run("again", 8))
-        assert world.reach("again", "Refused")["reason"] == "NoOwner"
+        assert world.reach("again", "Pending")["reason"] == "NoOwner"
 
 
 def test_devices_are_free_when_the_pod_is_gone(world: World) -> None:
@@ -223,6 +224,56 @@ def test_manifests_are_refused_by_the_server_itself(world: World) -> None:
     world.apply(run("train", 8))
     assert "totalGPUs is immutable" in _refused(world, run("train", 4))
     assert "spec.earliestStart" in _refused(world, made("Reservation", "r", {"run": "x"}, "team-a"))
+
+
+def test_each_form_that_a_field_has_is_the_servers_to_check(world: World) -> None:
+    """Durations, times and what fields say of each other; good ones of each form are stored."""
+    world.apply(*team("team-a"))
+    duration, elastic = "must be a duration like 90m", {"minTotalGPUs": 3, "stepGPUs": 2}
+    bad: list[tuple[dict[str, Any], str, str]] = [
+        *(
+            (_with(run("x", 8), duration=text), "spec.duration", duration)
+            for text in ("soon", "0s", "367d", "1m2h", "-1h", "1", "9" * 30 + "h", "1 h")
+        ),
+        (_with(run("x", 8), checkpointGrace="5"), "spec.checkpointGrace", duration),
+        (_with(run("x", 8), workingDirectory="work"), "spec.workingDirectory", "should match"),
+        (_with(run("x", 8), malleable=elastic), "spec", "plus a multiple of stepGPUs"),
+        (_with(run("x", 8), command=[""]), "spec", "command[0] must be a program"),
+        *(
+            (_reservation(text), "spec.earliestStart", "date-time")
+            for text in ("tomorrow", "2026-01-01T00:00:00", "2026-02-31T00:00:00Z", "2026-01-01")
+        ),
+        (_window("2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"), "window", "after its start"),
+    ]
+    for number, (document, _, _) in enumerate(bad):
+        document["metadata"]["name"] = f"bad-{number}"
+    items = {"apiVersion": "v1", "kind": "List", "items": [row[0] for row in bad]}
+    said = world.kubectl("apply", "-f", "-", given=json.dumps(items), check=False)
+    refusals = [part for part in said.split('"bad-')[1:] if "is invalid" in part]
+    assert len(refusals) == len(bad), said
+    for (document, field, why), refusal in zip(bad, refusals, strict=True):
+        assert field in refusal, (document, refusal)
+        assert why in refusal, (document, refusal)
+    good = ("366d", "1d2h3m4s5ms", "90m", "500ms", "0d1s")
+    world.apply(
+        *(_with(run(f"good-{i}", 8), duration=text) for i, text in enumerate(good)),
+        _reservation("2026-01-01T00:00:00.25+01:00"),
+        _window("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.001Z"),
+    )
+
+
+def _with(document: Document, **spec: Any) -> Document:
+    return {**document, "spec": {**document["spec"], **spec}}
+
+
+def _reservation(start: str) -> Document:
+    return made("Reservation", "good", {"run": "good-0", "earliestStart": start}, "team-a")
+
+
+def _window(start: str, end: str) -> Document:
+    window = {"start": start, "end": end}
+    envelope = {"name": "main", "flavor": "gpu", "concurrency": 8, "window": window}
+    return made("Budget", "good", {"owner": "team-a", "envelopes": [envelope]})
 
 
 def _refused(world: World, document: dict[str, object]) -> str:

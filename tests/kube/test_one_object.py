@@ -9,9 +9,10 @@ from fairlead.engine.gpu.values import NotFound
 from fairlead.kube.client import Document, decode
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
-from fairlead.kube.gpu.front import ADMIN, TEXT_MAX, FrontEnd
+from fairlead.kube.gpu.front import ADMIN, FrontEnd
 from fairlead.kube.gpu.mirror import Mirror
 from fairlead.kube.gpu.ranks import whole
+from fairlead.kube.gpu.verdicts import TEXT_MAX
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.faults import Fault
@@ -166,7 +167,7 @@ def test_reservations_name_runs_of_their_own_namespace_only(small: Small) -> Non
     small.turn()
     ((_, verdict),) = [row for row in small.front.verdicts.items() if row[0][0] == "Reservation"]
     assert not verdict.accepted
-    assert "team-b.team-a.train" in verdict.message
+    assert verdict.message == "there is no Run 'team-a.train' in its namespace yet"
 
 
 @pytest.mark.parametrize("depth", [1, 500, 1500, 100_000])
@@ -244,3 +245,57 @@ def test_a_second_binding_does_not_take_the_namespace(small: Small) -> None:
         small.sources.bindings.put(shown(document, 20, creationTimestamp=stamp))
     small.turn()
     assert small.front.bound["team-a"]["spec"]["owner"] == "team-a"
+
+
+def _status(small: Small, path: str) -> Document:
+    """The status that was written last."""
+    bodies = [body for _, sent, body in small.client.sent if sent.endswith(f"/{path}/status")]
+    return dict(bodies[-1]["status"])
+
+
+def test_what_may_still_come_is_waited_for_and_not_refused(small: Small) -> None:
+    """An owner that is bound a moment later; a Reservation before its Run."""
+    at = {"earliestStart": "2030-01-01T00:00:00Z"}
+    put(small.sources.runs, run("train", 8))
+    for name in ("train", "later"):
+        put(small.sources.reservations, made("Reservation", name, {"run": name, **at}, "team-a"))
+    small.turn()
+    for path, field in (("runs/train", "phase"), ("reservations/train", "state")):
+        status = _status(small, path)
+        assert (status[field], status["reason"]) == ("Pending", "NoOwner")
+        assert status["message"] == "no owner is bound to namespace 'team-a' yet"
+        assert [row["status"] for row in status["conditions"]] == ["Unknown"]
+    small.add("team-a")
+    small.turn()
+    assert small.status("team-a.train")["phase"] == "Reserved"
+    assert _status(small, "reservations/train")["state"] == "Pending"
+    status = _status(small, "reservations/later")
+    assert (status["state"], status["reason"]) == ("Pending", "NoRun")
+    put(small.sources.runs, run("later", 8), version=9)
+    small.turn()
+    assert small.status("team-a.later")["phase"] == "Reserved"
+    assert _status(small, "reservations/later")["reason"] != "NoRun"
+
+
+def test_a_refused_reservation_says_so_in_its_state(small: Small) -> None:
+    small.add("team-a", run("train", 8))
+    put(small.sources.nodes, node("n1"))
+    small.turn()
+    spec = {"run": "train", "earliestStart": "2030-01-01T00:00:00Z"}
+    put(small.sources.reservations, made("Reservation", "r", spec, "team-a"))
+    small.turn()
+    status = _status(small, "reservations/r")
+    assert (status["state"], status["reason"]) == ("Refused", "NotPending")
+    assert status["message"] == "run 'train' is Running"
+
+
+def test_a_budget_that_is_deleted_says_why_it_stays(small: Small) -> None:
+    small.add("team-a", run("train", 8))
+    put(small.sources.nodes, node("n1"))
+    small.turn()
+    (budget,) = small.sources.budgets.all().values()
+    small.sources.budgets.put(shown(budget, 5, deletionTimestamp="2026-01-01T00:00:00Z"))
+    small.turn()
+    rows = {row["type"]: row for row in _status(small, "budgets/team-a")["conditions"]}
+    assert rows["Terminating"]["reason"] == "EnvelopeInUse"
+    assert "pays for open leases" in rows["Terminating"]["message"]

@@ -131,6 +131,7 @@ def test_what_the_server_wrote_is_ignored() -> None:
         (run(malleable={"minTotalGPUs": 9}), "spec.malleable.minTotalGPUs"),
         (run(malleable={"minTotalGPUs": 3, "stepGPUs": 2}), "spec.totalGPUs"),
         (run(malleable={"minTotalGPUs": 4}, sparesPerGroup=1), "spec.groupGPUs"),
+        (run(malleable={"minTotalGPUs": 4, "stepGPUs": 4}), "spec.groupGPUs"),
         (run(groupGPUs=3, sparesPerGroup=1), "spec.totalGPUs"),
         (
             run(groupGPUs=4, sparesPerGroup=1, malleable={"minTotalGPUs": 2, "stepGPUs": 6}),
@@ -190,6 +191,9 @@ def test_what_the_server_wrote_is_ignored() -> None:
             "spec.aggregateCaps[0].envelopes[0]",
         ),
         (manifest("Node", {"flavor": "H100", "devices": 2000}), "spec.devices"),
+        (run(owner="a\0b"), "spec.owner"),
+        (run(command=["x", "\0"]), "spec.command[1]"),
+        (run(location={"zone\0": "z"}), "spec.location"),
     ],
 )
 def test_bad_input_is_refused_with_its_path(given: Any, path: str) -> None:

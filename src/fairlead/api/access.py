@@ -237,6 +237,15 @@ def bearer(request: Request) -> str | None:
     return token.strip()
 
 
+def is_user(name: str) -> bool:
+    """Whether this machine knows the user, by name or, without an entry, by number."""
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return name.isascii() and name.isdigit()
+    return True
+
+
 def user_name(uid: int) -> str:
     return _name_at(uid, int(time.monotonic()) // NAMES_KEPT_S)
 

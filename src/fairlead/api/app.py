@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairlead.api import objects, preemption, streams, tables, web
+from fairlead.api import console, objects, preemption, streams, tables, web
 from fairlead.api.access import AccessGate
 from fairlead.api.endpoint import Call, Endpoint, failure, problem, read_call
 from fairlead.api.openapi import document
@@ -21,7 +21,10 @@ from fairlead.api.service import Service
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ports.faults import Fault
 
-ENDPOINTS = (*objects.routes, *preemption.routes, *tables.routes, *streams.routes)
+ENDPOINTS = (
+    *(*objects.routes, *preemption.routes, *tables.routes),
+    *(*streams.routes, *console.routes),
+)
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -87,6 +90,9 @@ class _Application:
     async def _reply(self, endpoint: Endpoint, request: Request) -> Response:
         try:
             call = await read_call(endpoint, self._gate, request)
+            held = request.headers.get("fairlead-held")
+            if held is not None and endpoint.method != "GET":
+                await run_in_threadpool(self._service.check_held, held)
             if inspect.iscoroutinefunction(endpoint.handle):
                 response: Response = await endpoint.handle(self._service, call)
                 return response

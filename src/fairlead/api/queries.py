@@ -23,6 +23,7 @@ from fairlead.api.streams import read_events
 from fairlead.core.invariant import InvariantBroken
 from fairlead.engine.gpu import Author, Denied, Forbidden, NotFound
 from fairlead.engine.gpu.resolver.preview import without_names
+from fairlead.kube.kinds import as_named_in
 from fairlead.ports.faults import Fault, PermanentFault
 
 own = Routes()
@@ -99,11 +100,17 @@ def answer(service: Service, asker: Asker, ask: Ask) -> Result:
         refused = failure(error)
         if refused is None:
             raise
-        reply = refused
+        reply = refused if asker.namespace is None else _told_in(asker.namespace, refused)
     headers: dict[str, str] = {}
     with suppress(Fault):  # without a checkpoint; a client that had one refuses the answer
         headers = service.head_headers()
     return Result(reply.status_code, headers, bytes(reply.body))
+
+
+def _told_in(namespace: str, refused: Response) -> Response:
+    """A refusal that calls a namespace's objects as they are called there."""
+    said = as_named_in(namespace, msgspec.json.decode(bytes(refused.body)))
+    return Response(msgspec.json.encode(said), refused.status_code, media_type="application/json")
 
 
 def _respond(service: Service, asker: Asker, ask: Ask) -> Response:
@@ -135,23 +142,8 @@ def _respond(service: Service, asker: Asker, ask: Ask) -> Response:
         return result
     made = msgspec.to_builtins(result)
     if asker.namespace is not None and rule is not None:
-        made = _local(f"{asker.namespace}.", rule.show(asker, made))
+        made = as_named_in(asker.namespace, rule.show(asker, made))
     return Response(msgspec.json.encode(made), media_type="application/json")
-
-
-def _local(prefix: str, value: Any) -> Any:
-    """The namespace's own runs and reservations, as they are called in it."""
-    if isinstance(value, list):
-        return [_local(prefix, item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    names = {"run", "reservation"} | ({"name"} if value.keys() & {"kind", "uid"} else set())
-    return {
-        field: item.removeprefix(prefix)
-        if field in names and isinstance(item, str)
-        else _local(prefix, item)
-        for field, item in value.items()
-    }
 
 
 def find(method: str, target: str) -> tuple[Endpoint, dict[str, str]]:
@@ -222,12 +214,18 @@ def _own_object(asker: Asker, made: Any) -> Any:
         status = document["status"]
         status = {**status, "message": without_names(status["message"] or "")}
         shown["object"] = {**document, "status": status}
+    queue = document["status"].get("queue")
+    if queue and queue.get("after") and queue["afterOwner"] != asker.owner:
+        queue = {**queue, "after": HIDDEN, "afterOwner": HIDDEN}
+        shown["object"] = {**document, "status": {**document["status"], "queue": queue}}
     for step in ("cover", "placement"):
         if shown.get(step) is not None:
             kept = ("seq", "kind", "time", "input_digest")
             shown[step] = {field: shown[step][field] for field in kept}
     if shown.get("forecast") is not None:
         shown["forecast"] = own_forecast(asker, shown["forecast"])
+    if "cordoned" in shown:  # nodes are the admin's to see
+        shown["cordoned"] = []
     if "leases" in shown and document["kind"] == "Budget":
         shown["leases"] = [_own_lease(asker, row) for row in shown["leases"]]
     return shown
@@ -295,9 +293,15 @@ def _own_event(row: Values) -> Values:
     return shown
 
 
+def _own_policy(asker: Asker, made: Any) -> Any:
+    """Which other owners may preempt at once is not a tenant's to know."""
+    return {**made, "mayResolve": [name for name in made["mayResolve"] if name == asker.owner]}
+
+
 RULES: dict[str, Rule] = {
     "GET /v1/whoami": Rule(),
     "GET /v1/head": Rule(),
+    "GET /v1/policy": Rule(show=_own_policy),
     "GET /v1/consistency": Rule(),
     "GET /v1/ledger": Rule(),
     "GET /v1/outcomes": Rule(),

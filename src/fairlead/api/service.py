@@ -3,12 +3,17 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from fairlead.api.access import Access
-from fairlead.engine.gpu import ControlPlane
-from fairlead.ports.ledger import Ledger
+from fairlead.core.audit import check_consistency
+from fairlead.engine.gpu import ControlPlane, Refused
+from fairlead.ports.executor import JobOutput, Keyboard
+from fairlead.ports.ledger import Archived, Ledger
+from fairlead.schema.border import BadInput
 
 
 class LedgerSignal:
@@ -55,6 +60,17 @@ class LedgerSignal:
         return self.seq > after
 
 
+class Console(Protocol):
+    """What the API needs of an executor whose jobs are processes of this machine."""
+
+    def newest_job(self, run: str) -> str:
+        """The id of a run's latest start; empty where there was none."""
+
+    def output(self, job: str) -> JobOutput | None: ...
+
+    def press(self, run: str, keys: Keyboard) -> int | None: ...
+
+
 @dataclass(slots=True)
 class Service:
     """One control plane, as the API sees it."""
@@ -69,9 +85,39 @@ class Service:
     """Work beside the turns, each with the seconds until it is done again."""
     fault: str = ""
     """Why the last turn failed; empty after a good one."""
+    console: Console | None = None
+    """The output and the keyboard of jobs; None: they are elsewhere, in pods."""
     wake: threading.Event = field(default_factory=threading.Event)
     """Set it for a turn at once."""
     signal: LedgerSignal = field(default_factory=LedgerSignal)
+
+    def check_held(self, text: str) -> None:
+        """Refuse a change where our ledger does not continue the checkpoint that the client holds:
+        it would be done in another history than the one that the client knows."""
+        try:
+            ledger, epoch, size, root = text.split(":")
+            old, old_root = int(size), bytes.fromhex(root)
+        except ValueError:
+            raise BadInput("headers.fairlead-held", "must be LEDGER:EPOCH:SIZE:ROOT") from None
+        head = self.ledger.head().head
+        same = (ledger, epoch) == (head.ledger, str(head.epoch)) and 1 <= old <= head.size
+        if same and old == head.size:
+            same = root == head.root
+        elif same:
+            with suppress(Archived):  # then the client alone can tell, by the reply
+                same = check_consistency(
+                    old_size=old,
+                    old_root=old_root,
+                    new_size=head.size,
+                    new_root=bytes.fromhex(head.root),
+                    proof=self.ledger.consistency(old, head.size),
+                )
+        if not same:
+            raise Refused(
+                "LedgerChanged",
+                f"nothing was changed: you hold a checkpoint of {size} entries of ledger {ledger}, "
+                f"and the ledger here, {head.ledger} with {head.size}, does not continue it",
+            )
 
     def head_headers(self) -> dict[str, str]:
         """The checkpoint as headers of every reply: clients that keep it detect a changed past."""

@@ -67,11 +67,13 @@ class ObjectList(Shape):
 
 
 class Change(Shape):
-    """A changed object; `preview` holds the effects of a dry run."""
+    """A changed object; `preview` holds the effects of a dry run, `warnings` what is allowed and
+    almost surely not meant."""
 
     object: ObjectDocument
     change: Literal["created", "configured", "unchanged", "deleted"]
     preview: dict[str, Any] | None
+    warnings: list[str] = field(default_factory=list)
 
 
 class ApplyBody(Shape):
@@ -170,12 +172,31 @@ class Health(Shape):
     faults: dict[str, str]
 
 
+class PreemptionRules(Shape):
+    """What decides when runs may be preempted; durations like `1h30m`."""
+
+    resolver: ResolverMode
+    min_notice: str = field(name="minNotice")
+    max_reservations: int = field(name="maxReservations")
+    min_runtime: str = field(name="minRuntime")
+    cooldown: str
+    grace: str
+    owner_weighting: str = field(name="ownerWeighting")
+    may_resolve: list[str] = field(name="mayResolve")
+
+
 class UserRow(Shape):
     """A user and the owners it acts for."""
 
     name: str
     owners: list[str]
     admin: bool
+
+
+class BoundUser(UserRow):
+    """A user as it was bound; a user that this machine does not know is warned of."""
+
+    warnings: list[str] = field(default_factory=list)
 
 
 class UserBody(Shape):
@@ -340,6 +361,32 @@ class LogsQuery(Shape):
 
     follow: bool = False
     tail: Annotated[int, Meta(ge=0, le=100_000)] | None = None
+
+
+class OutputQuery(Shape):
+    """Output from byte `after` of a job on; of the newest without one, of the one before it with
+    `previous`. Waits up to `wait_s` for more. `tail`: from so many lines before the end."""
+
+    job: Annotated[str, Meta(max_length=200)] | None = None
+    after: Count = 0
+    wait_s: Annotated[int, Meta(ge=0, le=60)] = 0
+    tail: Annotated[int, Meta(ge=0, le=100_000)] | None = None
+    previous: bool = False
+
+
+class KeyboardBody(Shape):
+    """Text for a run's terminal, in base64; an interrupt (Ctrl-C); the terminal's size."""
+
+    text: Annotated[str, Meta(max_length=8192)] = ""
+    interrupt: bool = False
+    rows: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    columns: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+
+
+class Typed(Shape):
+    """How many bytes the terminal took; the client sends the rest again."""
+
+    taken: int
 
 
 class SponsorsQuery(Shape):

@@ -116,7 +116,7 @@ async def _output(service: Service, call: Call, run: dict[str, Any]) -> AsyncIte
     with closing(OutputReader(lambda: service.log_parts(name, jobs), query.tail)) as reader:
         while True:
             # Before reading, so that everything written before the end is read.
-            over = not query.follow or await run_in_threadpool(_ended, service, name, uid)
+            over = not query.follow or await run_in_threadpool(has_ended, service, name, uid)
             async for chunk in iterate_in_threadpool(reader.chunks()):
                 yield chunk
             if over or service.signal.closed or not _may_still_read(call, owner):
@@ -132,7 +132,7 @@ def _may_still_read(call: Call, owner: str) -> bool:
         return False
 
 
-def _ended(service: Service, name: str, uid: str) -> bool:
+def has_ended(service: Service, name: str, uid: str) -> bool:
     run = service.plane.objects.get("Run", name)
     over = ("Completed", "Failed")
     return run is None or run["metadata"]["uid"] != uid or run["status"]["phase"] in over
@@ -175,7 +175,7 @@ class OutputReader:
             for _ in range(names.index(held) + 1 if held in names else 0):
                 fresh.popleft().close()
         elif self._tail is not None:
-            _seek_tail(fresh, self._tail)
+            seek_tail(fresh, self._tail)
         self._tail = None  # only the first time
         self._files.extend(fresh)
         return bool(fresh)
@@ -202,7 +202,7 @@ def _identities(parts: Iterable[BinaryIO | Path]) -> list[tuple[int, int]]:
     return identities
 
 
-def _seek_tail(files: deque[BinaryIO], lines: int) -> None:
+def seek_tail(files: deque[BinaryIO], lines: int) -> None:
     """Seek to the last lines, from the end; earlier parts are closed."""
     left, kept = lines, list[BinaryIO]()
     while files and left > 0:

@@ -13,13 +13,15 @@ from starlette.responses import Response
 
 from fairlead import __version__
 from fairlead.api import shapes
+from fairlead.api.access import is_user
 from fairlead.api.endpoint import ANONYMOUS, Call, Routes, problem
 from fairlead.api.reports import idle_rows, period_of, usage_rows
 from fairlead.api.service import Service
 from fairlead.core.gpu.usage import DAY_MS
 from fairlead.engine.gpu import ControlPlane, Forbidden
+from fairlead.engine.gpu.warnings import similar
 from fairlead.schema.border import BadInput
-from fairlead.schema.times import parse_now
+from fairlead.schema.times import format_duration, parse_now
 
 routes = Routes()
 REPORT_DAYS = 30
@@ -141,13 +143,30 @@ def list_users(service: Service, call: Call) -> list[shapes.UserRow]:
 
 
 @routes(
-    "PUT /v1/users/{name}", shapes.UserRow, shapes.DryRunQuery, body=shapes.UserBody, needs="admin"
+    "PUT /v1/users/{name}",
+    shapes.BoundUser,
+    shapes.DryRunQuery,
+    body=shapes.UserBody,
+    needs="admin",
 )
-def bind_user(service: Service, call: Call) -> shapes.UserRow:
+def bind_user(service: Service, call: Call) -> shapes.BoundUser:
     """Bind a user to owners."""
     _refuse_token(call)
     user = shapes.UserRow(call.path["name"], call.body.owners, call.body.admin)
-    return service.access.bind(user, **call.by)
+    bound = service.access.bind(user, **call.by)
+    warnings = list(_unknown(service, bound))
+    return shapes.BoundUser(bound.name, bound.owners, bound.admin, warnings)
+
+
+def _unknown(service: Service, user: shapes.UserRow) -> Iterator[str]:
+    """A user of this machine and owners with a budget are bound; others are allowed, for a token
+    or for a budget that comes."""
+    if not is_user(user.name):
+        yield f"this machine has no user {user.name!r}: only a token can act as it"
+    owners = {row["owner"] for row in service.plane.reports.budgets()}
+    for owner in user.owners:
+        if owner not in owners:
+            yield f"owner {owner!r} has no budget{similar(owner, owners)}"
 
 
 def _refuse_token(call: Call) -> None:
@@ -188,6 +207,23 @@ def revoke_token(service: Service, call: Call) -> dict[str, Any]:
     if not call.author.admin and service.access.token(token).user != call.author.user:
         raise Forbidden(f"token {token!r} does not belong to {call.author.user}")
     return service.access.revoke(token, **call.by)
+
+
+@routes("GET /v1/policy", shapes.PreemptionRules)
+def policy(service: Service, call: Call) -> dict[str, Any]:
+    """Show when runs may be preempted: notice, quota, minimum runtime, cooldown, grace."""
+    config = service.plane.config
+    rules = config.preemption
+    return {
+        "resolver": config.resolver,
+        "minNotice": format_duration(rules.min_notice_ms),
+        "maxReservations": rules.max_reservations,
+        "minRuntime": format_duration(rules.min_runtime_ms),
+        "cooldown": format_duration(rules.cooldown_ms),
+        "grace": format_duration(config.grace_ms),
+        "ownerWeighting": config.owner_weighting.value,
+        "mayResolve": sorted(config.may_resolve),
+    }
 
 
 @routes("GET /healthz", shapes.Health)

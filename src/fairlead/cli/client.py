@@ -18,11 +18,17 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from fairlead.cli.audit.checkpoints import HEADERS, check_reply, read_headers
-from fairlead.cli.input import MANIFEST_PATH, Source
+from fairlead.cli.audit.checkpoints import (
+    HEADERS,
+    LedgerChanged,
+    check_reply,
+    held_checkpoint,
+    read_headers,
+)
+from fairlead.cli.input import MANIFEST_PATH, Source, object_name
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import dry_run_option, output_option, server_option
-from fairlead.cli.table import Output, as_called, waiting
+from fairlead.cli.table import Output, as_called, cell, waiting
 from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
@@ -54,6 +60,10 @@ class ServerError(click.ClickException):
         """One line; its first word says which kind of error it is."""
         words = {EXIT_REFUSED: "refused", EXIT_FAULT: "fault", EXIT_BAD_INPUT: "error"}
         click.echo(f"{words[self.exit_code]}: {self.message}", err=True)
+
+
+class Unreachable(PermanentFault):
+    """The server did not answer, or not to the end: it may be starting again."""
 
 
 class Reply(Protocol):
@@ -119,16 +129,26 @@ class Client:
             data, media = reply.read(), reply.headers.get_content_type()
         return json.loads(data) if media == "application/json" else data.decode(errors="replace")
 
+    def exchange(self, path: str, **query: Any) -> tuple[bytes, Message]:
+        """One GET: its bytes and its headers."""
+        with self._open("GET", path, query) as reply:
+            return reply.read(), reply.headers
+
     def change(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """A request that changes something, or previews it."""
-        return self.call(method, path, body=body, query={"dry_run": self._dry_run, **query})
+        made = self.call(method, path, body=body, query={"dry_run": self._dry_run, **query})
+        _warn(made, "")
+        return made
 
     def apply(self, sources: Sequence[Source], *more: Any) -> list[dict[str, Any]]:
         """Apply manifests; an error about `manifests[3].spec.x` names that document's file."""
         manifests = [*(source.document for source in sources), *more]
         body = {"manifests": manifests, "dry_run": self._dry_run}
         try:
-            return list(self.call("POST", "/v1/apply", body=body)["items"])
+            made = list(self.call("POST", "/v1/apply", body=body)["items"])
+            for item in made:
+                _warn(item, f"{object_name(item['object'])}: ")
+            return made
         except ServerError as error:
             match = MANIFEST_PATH.match(error.path or "")
             if match is None or int(match[1]) >= len(sources):
@@ -216,7 +236,10 @@ class Client:
         sending = self._transport.open(method, path, values, body, timeout_s=self._timeout_s)
         with sending as reply:
             if checked and self._transport.proves(method, path):
-                self._check(reply.status, reply.headers)
+                try:
+                    self._check(reply.status, reply.headers)
+                except LedgerChanged as alarm:
+                    raise LedgerChanged(f"{alarm}{_effect(method, reply.status)}") from None
             if reply.status >= 400:
                 raise ServerError(reply.status, _error(reply.read()))
             yield reply
@@ -242,6 +265,9 @@ class HttpTransport:
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = "application/json"
+        held = None if method == "GET" else held_checkpoint(self.where)
+        if held is not None:
+            headers["Fairlead-Held"] = held
         endpoint, reply = self._endpoint(), None
         sending = stream(endpoint, method, target, body=data, headers=headers, timeout_s=timeout_s)
         try:
@@ -250,7 +276,7 @@ class HttpTransport:
         except NoReply as error:
             closed = f"{self.where}: the server closed the connection"
             message = _unreachable(self.where, error) if reply is None else closed
-            raise PermanentFault(message) from error
+            raise Unreachable(message) from error
 
     def _endpoint(self) -> HttpEndpoint:
         try:
@@ -261,6 +287,21 @@ class HttpTransport:
         if self._token is not None and endpoint.tls is None and not local:
             raise click.UsageError("a token is sent over https or to this machine only")
         return endpoint
+
+
+def _warn(made: Any, about: str) -> None:
+    """What the server warns of, for the person at the terminal; programs find it in the reply."""
+    for warning in made.get("warnings", ()) if isinstance(made, dict) else ():
+        click.echo(f"warning: {about}{cell(warning)}", err=True)
+
+
+def _effect(method: str, status: int) -> str:
+    """What became of a request whose reply cannot be trusted."""
+    if method == "GET":
+        return ""
+    if status >= 400:
+        return "\n  the server refused the request: nothing was changed"
+    return "\n  the server says that it did what was asked"
 
 
 def segment(text: str) -> str:

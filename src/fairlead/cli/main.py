@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 import click
 
 from fairlead import __version__
+from fairlead.cli.terminal import guard
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ports.faults import Fault, PermanentFault
 
@@ -65,6 +66,7 @@ class Main(LazyGroup):
         "explain": ("gpu.plans:explain", "Explain the state of an object"),
         "get": ("gpu.objects:get", "List objects of a kind, or show one"),
         "heads": ("audit.checkpoints", "List or forget ledger checkpoints that you saw"),
+        "import": ("importing.commands", "Make budgets from Slurm's or Kueue's"),
         "kube": ("kube.commands", "Run Fairlead on Kubernetes, and clusters for development"),
         "leases": ("gpu.budgets:leases", "Show which run holds which devices, and the payer"),
         "logs": ("gpu.follow:logs", "Print the output of a run"),
@@ -73,6 +75,7 @@ class Main(LazyGroup):
         "owes": ("gpu.budgets:owes", "Show who owes whom"),
         "pause": ("gpu.objects:pause", "Pause runs; they keep their devices"),
         "plan": ("gpu.plans:plan", "Show who would pay for a run, or what would fund it"),
+        "run": ("gpu.run:run", "Run a command on GPUs: its output, its exit code"),
         "replay": ("replay", "Run recorded decisions again and compare"),
         "report": ("gpu.budgets:report", "Report GPU-hours for chargeback, and idle devices"),
         "reserve": ("gpu.preemption:reserve", "Reserve a start time for a run"),
@@ -81,13 +84,14 @@ class Main(LazyGroup):
         "shrink": ("gpu.objects:shrink", "Shrink a malleable run to fewer GPUs"),
         "sim": ("sim", "Simulate the governors in virtual time"),
         "sponsors": ("gpu.budgets:sponsors", "Show who lends to an owner"),
-        "submit": ("gpu.objects:submit", "Submit runs"),
+        "submit": ("gpu.run:submit", "Submit a command, a script or manifests"),
         "tokens": ("gpu.access:tokens", "Create, list and revoke tokens for HTTP"),
         "traffic": ("traffic.commands", "Balance and admit a service's connections"),
         "uncordon": ("gpu.objects:uncordon", "Allow placement on nodes again"),
         "up": ("up", "Run the embedded control plane"),
         "users": ("gpu.access:users", "Bind users of this machine to owners"),
         "watch": ("gpu.follow:watch", "Print events as they happen"),
+        "wait": ("gpu.follow:wait", "Wait until a run has started or ended"),
         "whoami": ("gpu.access:whoami", "Show your user and owners"),
     }
 
@@ -156,6 +160,7 @@ def run_command(command: click.Command, program: str) -> int:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
+    guard()
     try:
         code = command.main(prog_name=program, standalone_mode=False)
     except click.exceptions.Abort:

@@ -78,6 +78,45 @@ class Exclusion(StrEnum):
     """It belongs to the run that is to be placed."""
     ENDING = "ending"
     """Its run stops, or is losing leases already."""
+    MIN_RUNTIME = "min-runtime"
+    """Its run is funded, and started less than the minimum runtime ago."""
+    COOLDOWN = "cooldown"
+    """Its run is funded, and was preempted less than the cooldown ago."""
+    FUNDED = "funded"
+    """Its run is funded, and only unfunded runs are preempted for this one."""
+
+
+class OverdrawReason(StrEnum):
+    """Whether a run starts without funding, on devices that would be idle."""
+
+    STARTS = "Starts"
+    NO_ENVELOPE = "NoEnvelope"
+    """Its owner has no open envelope of the flavor to count the overdraft in."""
+    NO_DEVICES = "NoDevices"
+    FUNDED_RUN_WAITS = "FundedRunWaits"
+    """A funded run waits that could use the devices."""
+
+
+class RecallReason(StrEnum):
+    """Who loses the funding of a lease to the owner of the envelope that pays for it."""
+
+    BORROWED = "borrowed"
+    """An owner that is no family."""
+    COUSIN = "cousin"
+    CHILD = "child"
+    """An owner that names the envelope's owner as a parent."""
+    SIBLING = "sibling"
+
+
+class ReserveReason(StrEnum):
+    """Whether a reservation may be made, or moved."""
+
+    ALLOWED = "Allowed"
+    IN_THE_PAST = "StartInThePast"
+    NOTICE_TOO_SHORT = "NoticeTooShort"
+    """Its start is nearer than the minimum notice."""
+    QUOTA = "ReservationQuota"
+    """Its owner has as many open reservations as an owner may have."""
 
 
 class DeficitReason(StrEnum):
@@ -123,14 +162,57 @@ class ResizeReason(StrEnum):
     """No number of whole groups leaves that width."""
 
 
+class EndCause(StrEnum):
+    """What ended a run's command, or took its devices."""
+
+    FAILED = "failed"
+    """Its command failed, or is gone."""
+    SUCCEEDED = "succeeded"
+    PREEMPTED = "preempted"
+    """Its devices were taken for another run, or its node is out of service."""
+    INTERRUPTED = "interrupted"
+    """The machine was restarted, or the ledger restored: its command is gone."""
+    MAX_RUNTIME = "maxRuntime"
+    HOURS_USED = "hoursUsed"
+    """The hours of a hard envelope are used up."""
+    IDLE = "idle"
+
+
+class LimitReason(StrEnum):
+    """Whether a run is within its limits, and if not, which is over."""
+
+    WITHIN = "Within"
+    MAX_RUNTIME = "MaxRuntimeOver"
+    """It has held devices for as long as its `maxRuntime`."""
+    HOURS_USED = "HoursUsedUp"
+    """The GPU-hours of an envelope with `enforcement: hard` are used up."""
+    IDLE = "Idle"
+    """Its devices have done nothing for as long as its `idleAfter`."""
+
+
 class RestartReason(StrEnum):
-    """Whether a run whose command failed starts again, and if not, why."""
+    """Whether a run that has ended starts again, and if not, why."""
 
     RESTARTS = "Restarts"
+    """At once, on the devices that it has."""
+    REQUEUES = "Requeues"
+    """When there are devices for it again."""
+    POLICY = "NotByPolicy"
+    """Its restart policy does not start it again after such an end."""
     NONE_LEFT = "NoRestartsLeft"
-    """It was started again as often as its failure policy allows."""
+    """It was started again as often as its policy allows."""
     EXIT_CODE = "FailExitCode"
     """With this exit code it fails at once."""
+
+
+class AfterReason(StrEnum):
+    """Whether a run that starts after others may start."""
+
+    READY = "DependenciesMet"
+    WAITS = "DependencyPending"
+    """A run that it starts after has not ended."""
+    FAILED = "DependencyFailed"
+    """A run that had to succeed failed, or was deleted."""
 
 
 class QueueReason(StrEnum):
@@ -138,6 +220,21 @@ class QueueReason(StrEnum):
 
     SUBMITTED = "submitted"
     """By the order of submission."""
+    TIER = "tier"
+    """Its owner has asked for more than its envelopes grant: it is moved back."""
+    PRIORITY = "priority"
+    """Its owner's priorities gave it the place of another run of that owner."""
+
+
+class BackfillReason(StrEnum):
+    """Whether a run may start while others before it in the queue wait for devices."""
+
+    ENDS_BEFORE = "EndsBefore"
+    """It ends before any of them could start."""
+    LEAVES_ROOM = "LeavesRoom"
+    """It uses devices that none of them needs at its start."""
+    DELAYS = "DelaysHead"
+    """It would delay one of them: it waits."""
 
 
 class ActivationReason(StrEnum):

@@ -6,9 +6,11 @@ the conventions of the shell: 127 for a command that is not there, 126 for one t
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
 import stat
+import termios
 from typing import Any, NoReturn
 
 from fairlead.host import kernel
@@ -26,8 +28,11 @@ def become(job: dict[str, Any], *, shim_pid: int, go: int, error: int, output: i
     code, reason = CANNOT, ""
     try:
         os.setsid()
-        for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
-            os.dup2(source, target, inheritable=True)
+        source = output if job.get("terminal") else os.open(os.devnull, os.O_RDONLY)
+        for given, target in ((source, 0), (output, 1), (output, 2)):
+            os.dup2(given, target, inheritable=True)
+        if job.get("terminal"):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         # No word means that the shim died before it wrote down that we exist: do nothing.
         if os.read(go, 1):
             _drop_to(job, shim_pid)

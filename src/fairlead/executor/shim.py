@@ -10,10 +10,13 @@ and `exit.json`. Standard library only, and little of it: one stays in memory fo
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import signal
+import struct
 import sys
+import termios
 import time
 from math import inf
 from typing import Any
@@ -22,14 +25,18 @@ if __name__ == "__main__":  # `-I` gives a script no path to its own package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from fairlead.core.invariant import known
-from fairlead.executor import confine, launch
+from fairlead.executor import bounds, confine, launch
 from fairlead.host import clock, files
 
 LOCK, JOB, SHIM, COMMAND = "lock", "job.json", "shim.json", "command.json"
 STOP, PAUSED, EXIT, WIDTH = "stop.json", "paused.json", "exit.json", "width.json"
-OUTPUT, OLDER_OUTPUT = "output.log", "output.1.log"
+OUTPUT, OLDER_OUTPUT, DROPPED = "output.log", "output.1.log", "dropped.json"
+KEYS, TYPED = "keys.json", "typed"
+"""Ctrl-C and the terminal's size; and a FIFO with what is typed."""
 WAKE = signal.SIGUSR1
 _CHUNK = 64 * 1024
+_WAIT_MAX_S = 86_400.0
+"""Looked at again by then: poll counts milliseconds in 32 bits, which are 24.8 days."""
 _RETRY_S, _WAIT_S_MAX = 0.02, 3600.0
 
 
@@ -50,6 +57,9 @@ class Shim:
         self._child, self._paused, self._deadline = 0, False, inf
         self._status: int | None = None
         self._widths = 0  # how many changes of its width the command was signalled
+        self._minors: list[int] = job.get("bounds", {}).get("devices", {}).get("value", [])
+        self._narrow_at = inf  # when the devices that it gives up are closed to it
+        self._interrupts, self._size, self._typed, self._typing = 0, [0, 0], -1, b""
 
     def run(self) -> None:
         """Start the command unless an earlier shim did, and stay until it is over."""
@@ -71,7 +81,11 @@ class Shim:
             if time.monotonic() >= self._deadline:
                 self._confine.kill()
                 self._deadline = time.monotonic() + _RETRY_S
-            self._step(min(self._deadline - time.monotonic(), _WAIT_S_MAX))
+            if time.monotonic() >= self._narrow_at:
+                self._narrow_at = inf
+                bounds.filter_devices(self._job, self._minors)
+            until = min(self._deadline, self._narrow_at)
+            self._step(min(until - time.monotonic(), _WAIT_S_MAX))
         self._end()
 
     def _give_up(self, error: OSError) -> None:
@@ -101,7 +115,11 @@ class Shim:
         If we are killed before, the child sees its pipe close and ends without running.
         """
         self._confine.prepare()
-        self._pipe, output = os.pipe()
+        bounds.prepare(self._job)
+        terminal = bool(self._job.get("terminal"))
+        self._pipe, output = os.openpty() if terminal else os.pipe()
+        if terminal:
+            self._open_terminal(output)
         self._complaint, error = os.pipe()
         wait, go = os.pipe()
         os.set_blocking(self._pipe, False)
@@ -116,6 +134,7 @@ class Shim:
             os.close(descriptor)
         try:
             self._confine.join(self._child)
+            bounds.join(self._job, self._child)
             files.replace_json(self._path(COMMAND), confine.identify(self._child))
             os.write(go, b"g")
         finally:
@@ -123,15 +142,43 @@ class Shim:
         self._poll.register(self._pipe, select.POLLIN)
         self._poll.register(self._complaint, select.POLLIN)
 
+    def _open_terminal(self, output: int) -> None:
+        """The command's terminal is its user's; what is typed comes through a FIFO, which we hold
+        open for writing too, so that it never ends."""
+        with contextlib.suppress(OSError):
+            os.fchown(output, self._job["uid"], -1)
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(self._path(TYPED), 0o600)
+        self._typed = os.open(self._path(TYPED), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll.register(self._typed, select.POLLIN)
+
+    def _type(self) -> None:
+        """Pass on what was typed; while the command reads nothing, what is typed waits."""
+        try:
+            self._typing = self._typing or os.read(self._typed, 4096)
+            while self._typing:
+                self._typing = self._typing[os.write(self._pipe, self._typing) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._typing = b""  # the terminal has no user any more
+        self._poll.modify(self._typed, 0 if self._typing else select.POLLIN)
+        with contextlib.suppress(FileNotFoundError):  # its output has ended
+            self._poll.modify(self._pipe, select.POLLIN | (select.POLLOUT if self._typing else 0))
+
     def _step(self, wait_s: float) -> None:
         """Wait for one thing to happen, and see to all that did."""
-        for descriptor, _ in self._poll.poll(max(0.0, wait_s) * 1000 + 1):
+        for descriptor, events in self._poll.poll(min(max(0.0, wait_s), _WAIT_MAX_S) * 1000 + 1):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, _CHUNK)
                 self._reap()
                 if self._status is None:
                     self._obey()
+            elif descriptor == self._typed or (descriptor == self._pipe and self._typing):
+                self._type()
+                if descriptor == self._pipe and events & ~select.POLLOUT:
+                    self._keep()
             elif descriptor == self._pipe:
                 self._keep()
             else:
@@ -146,6 +193,10 @@ class Shim:
             data = os.read(self._pipe, _CHUNK)
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno != errno.EIO:  # of a terminal: its last user is gone
+                raise
+            data = b""
         if not data:
             with contextlib.suppress(KeyError):  # found empty once more, at the end
                 self._poll.unregister(self._pipe)
@@ -166,7 +217,9 @@ class Shim:
         width = files.read_json(self._path(WIDTH))
         if width is not None and width["number"] > self._widths:
             self._widths = width["number"]
+            self._change_devices(width.get("minors", []), width.get("grace_ms", 0))
             self._signal(signal.SIGWINCH)
+        self._press(files.read_json(self._path(KEYS)))
         paused = files.read_json(self._path(PAUSED)) is not None and stop is None
         if paused != self._paused:
             self._confine.freeze(frozen=paused)
@@ -175,6 +228,22 @@ class Shim:
             if self._deadline == inf:
                 self._signal(signal.SIGTERM)
             self._deadline = min(self._deadline, time.monotonic() + stop["grace_ms"] / 1000)
+
+    def _change_devices(self, minors: list[int], grace_ms: int) -> None:
+        """What it gets it may open at once; what it gives up, for its grace."""
+        bounds.filter_devices(self._job, [*self._minors, *minors])
+        self._minors, self._narrow_at = minors, time.monotonic() + grace_ms / 1000
+
+    def _press(self, keys: dict[str, Any] | None) -> None:
+        """Ctrl-C, and another size of the terminal; the kernel tells its programs of that."""
+        if keys is None:
+            return
+        if self._typed >= 0 and keys["size"] != self._size:
+            self._size = keys["size"]
+            fcntl.ioctl(self._pipe, termios.TIOCSWINSZ, struct.pack("4H", *self._size, 0, 0))
+        if keys["interrupts"] > self._interrupts:
+            self._interrupts = keys["interrupts"]
+            self._signal(signal.SIGINT)
 
     def _signal(self, number: int) -> None:
         # Our own child, not collected yet: its number cannot belong to another process.
@@ -213,6 +282,7 @@ class Shim:
                     return  # the folder is gone: the executor has forgotten the job
                 time.sleep(1)
         self._confine.remove()
+        bounds.remove(self._job)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)
@@ -225,6 +295,7 @@ class OutputFile:
         self._path, self._older = os.path.join(folder, OUTPUT), os.path.join(folder, OLDER_OUTPUT)
         self._part_max = max(1, bytes_max // 2)
         self.dropped = 0  # bytes that are no longer, or were never, on disk
+        self._gone = 0  # those of them that were on disk
         self._descriptor = self._open()
         self._size = os.fstat(self._descriptor).st_size
 
@@ -250,7 +321,10 @@ class OutputFile:
 
     def _turn(self) -> None:
         with contextlib.suppress(OSError):
-            self.dropped += os.stat(self._older).st_size
+            gone = os.stat(self._older).st_size
+            self.dropped, self._gone = self.dropped + gone, self._gone + gone
+            path = os.path.join(os.path.dirname(self._path), DROPPED)
+            files.replace_json(path, {"bytes": self._gone}, durable=False)
         os.close(self._descriptor)
         os.rename(self._path, self._older)
         self._descriptor, self._size = self._open(), 0

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 
 from fairlead.kube.client import Document
 
+_STATUS = {True: "True", False: "False", None: "Unknown"}
+
 
 class Conditions:
     """Conditions of one object's generation; a condition's time moves only with its status."""
@@ -16,8 +18,9 @@ class Conditions:
     def has(self, type: str) -> bool:
         return type in self._before
 
-    def row(self, type: str, reason: str, message: str, *, holds: bool) -> Document:
-        status, old = "True" if holds else "False", self._before.get(type)
+    def row(self, type: str, reason: str, message: str, *, holds: bool | None) -> Document:
+        """`holds` None: it may still come about."""
+        status, old = _STATUS[holds], self._before.get(type)
         since = old["lastTransitionTime"] if old and old["status"] == status else now()
         return {
             "type": type,

@@ -5,6 +5,7 @@ controller is away; what only the whole of the objects can tell (an unknown budg
 run) the controller says in the condition `Accepted`.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,9 @@ from fairlead.kube.specs import (
 )
 from fairlead.schema.objects import API_VERSION, RUN_MUTABLE, BudgetSpec, ReservationSpec, RunSpec
 from fairlead.schema.route_group import CONFIG_MAX, EVERY_MS_MIN, RouteGroupSpec
+from fairlead.schema.times import DURATION_MS_MAX, DURATION_PATTERN
 from fairlead.schema.traffic import AgentConfigDocument
+from fairlead.schema.traffic_agent import SCRAPED
 
 GROUP, VERSION = API_VERSION.split("/")
 _ITEMS_MAX, _TEXT_MAX = 1000, 4096
@@ -175,6 +178,7 @@ KINDS = {
                 ("Envelopes", "string", ".spec.envelopes[*].name"),
                 ("Healthy", "string", '.status.conditions[?(@.type=="Healthy")].status'),
                 ("Accepted", "string", '.status.conditions[?(@.type=="Accepted")].reason'),
+                ("Deleting", "string", '.status.conditions[?(@.type=="Terminating")].reason'),
             ),
             namespaced=False,
         ),
@@ -309,6 +313,8 @@ def structural(struct: type[msgspec.Struct]) -> Document:
     if struct is RunSpec:
         # The owner follows from the namespace; one that is written must be the same.
         spec["required"].remove("owner")
+        for local in ("umask", "terminal", "after"):  # of `fairlead up`; pods have a template
+            del spec["properties"][local]
         spec["properties"]["template"] = {
             "type": "object",
             "description": "the pod template of every rank, at most 256 KiB",
@@ -319,7 +325,10 @@ def structural(struct: type[msgspec.Struct]) -> Document:
 
 def _inline(schema: Any, components: Document) -> Document:
     if "$ref" in schema:
-        return _inline(components[schema["$ref"].rsplit("/", 1)[1]], components)
+        name = schema["$ref"].rsplit("/", 1)[1]
+        made = _inline(components[name], components)
+        rules = _OBJECT_RULES.get(name)
+        return {**made, "x-kubernetes-validations": list(rules)} if rules else made
     if "anyOf" in schema:
         (one,) = [part for part in schema["anyOf"] if part.get("type") != "null"]
         return {**_inline(one, components), "nullable": True}
@@ -343,6 +352,8 @@ def _inline(schema: Any, components: Document) -> Document:
         kept |= {"type": "string", "enum": list(schema["enum"])}  # a copy: YAML would refer to it
     elif schema.get("type") == "string":
         kept.setdefault("maxLength", _TEXT_MAX)
+        if kept.get("pattern") == DURATION_PATTERN:
+            kept["x-kubernetes-validations"] = [_DURATION_RULE]
         if "pattern" in kept:
             # Go's `$` is the end of the text, and its expressions have no look-ahead.
             kept["pattern"] = kept["pattern"].replace(r"(?!\n)", "")
@@ -377,10 +388,48 @@ def _rules(kind: str, spec: Document) -> list[Document]:
             "rule": "!has(self.malleable) || self.malleable.minTotalGPUs <= self.totalGPUs",
             "message": "malleable.minTotalGPUs must be at most totalGPUs",
         },
+        {
+            "rule": "!has(self.malleable) || (self.totalGPUs - self.malleable.minTotalGPUs)"
+            " % (has(self.malleable.stepGPUs) ? self.malleable.stepGPUs : 1) == 0",
+            "message": "totalGPUs must be malleable.minTotalGPUs plus a multiple of stepGPUs",
+        },
+        {
+            "rule": "!has(self.command) || size(self.command) == 0 || self.command[0] != ''",
+            "message": "command[0] must be a program",
+        },
         *(_fixed(name, required=name in required) for name in fixed),
     ]
 
 
+_WHOLE_MAX = 15
+"""The longest part of a duration that CEL can multiply."""
+_DURATION_RULE: Document = {
+    "rule": f"self.matches('{DURATION_PATTERN}')"
+    f" && self.findAll('[0-9]+(ms|[dhms])').all(part, size(part) <= {_WHOLE_MAX})"
+    " && [self.findAll('[0-9]+(ms|[dhms])').map(part, int(part.find('[0-9]+'))"
+    " * (part.endsWith('d') ? 86400000 : part.endsWith('h') ? 3600000"
+    " : part.endsWith('ms') ? 1 : part.endsWith('m') ? 60000 : 1000)).sum()]"
+    f".all(total, total > 0 && total <= {DURATION_MS_MAX})",
+    "message": "must be a duration like 90m, 2h or 1h30m, more than 0 and at most 366d",
+}
+_OBJECT_RULES: dict[str, list[Document]] = {
+    "WindowSpec": [{"rule": "self.start < self.end", "message": "end must be after its start"}],
+    "ScrapeDocument": [
+        {
+            "rule": " || ".join(f"has(self.{name})" for name in SCRAPED),
+            "message": f"must name at least one of {', '.join(SCRAPED)}",
+        },
+        {
+            "rule": "!has(self.errors) || has(self.requests)",
+            "message": "requests is required where errors are scraped",
+        },
+        {
+            "rule": "!has(self.latency) || !has(self.p95)",
+            "message": "p95 must be left out where latency is scraped",
+        },
+    ],
+}
+"""Of types that are a part of several objects, by their names."""
 _ROUTE_GROUP_RULES: list[Document] = [
     {
         "rule": "(self.dataplane == 'ebpf') != has(self.port)",
@@ -429,3 +478,22 @@ def kube_name(name: str) -> tuple[str, str]:
     """Namespace and name of an object of the ledger."""
     namespace, _, own = name.partition(".")
     return namespace, own
+
+
+def as_named_in(namespace: str, value: Any) -> Any:
+    """A document or a sentence about a namespace's objects, with their names in it."""
+    if isinstance(value, list):
+        return [as_named_in(namespace, item) for item in value]
+    if isinstance(value, dict):
+        names = {"run", "reservation"} | ({"name"} if value.keys() & {"kind", "uid"} else set())
+        return {
+            field: item.removeprefix(f"{namespace}.")
+            if field in names and isinstance(item, str)
+            else as_named_in(namespace, item)
+            if field == "message" or not isinstance(item, str)
+            else item
+            for field, item in value.items()
+        }
+    if isinstance(value, str):
+        return re.sub(rf"(?<![\w.-]){re.escape(namespace)}\.(?=[a-z0-9])", "", value)
+    return value

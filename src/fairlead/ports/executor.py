@@ -44,9 +44,35 @@ class Job:
     """Files whose contents become variables at start; they never pass through the control plane."""
     user: str | None = None
     working_directory: str | None = None
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
+    """None: as much as there is."""
+    umask: int | None = None
+    """None: the executor's own."""
+    terminal: bool = False
+    """Whether it runs on a terminal (a pty) that its owner types into."""
     widths: Widths | None = None
     """None: its width never changes. Else `devices` are whole groups, one behind the other; only
     the last may be smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """What is kept of a job's output. `dropped`: how many bytes came before the first part."""
+
+    job: str
+    parts: tuple[Path, ...] = ()
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Keyboard:
+    """What the owner of a running job types: text, Ctrl-C, a terminal of another size."""
+
+    text: bytes = b""
+    interrupt: bool = False
+    size: tuple[int, int] | None = None
+    """Rows and columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +86,8 @@ class Exit:
     code: int | None = None
     signal: int | None = None
     lost: bool = False
+    interrupted: bool = False
+    """Lost with its machine, or with what the executor knew: no fault of its own."""
     reason: str | None = None
     """A sentence where the code alone does not say it: not started and why, or why it was lost."""
 
@@ -102,6 +130,11 @@ class Executor(Protocol):
 
     def running(self) -> set[str]:
         """Ids of the jobs (not runs) that have started and not ended."""
+
+    def ended(self, job: str, run: str) -> Exit | None:
+        """How a job ended that was started by the ledger and is no longer here: as it was reported
+        once, or interrupted, at the time at which the executor last saw its jobs (0: it does not
+        know). None: it runs, or its end will be reported."""
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         """All that is kept of a run's newest output, oldest first; the last part may grow. `jobs`:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
@@ -167,10 +168,19 @@ def _explain(text: str, document: Any, shape: type) -> BadInput:
     if field:
         at = f"{path}.{field['name']}" if path else field["name"]
         known = field["how"] == "missing required"
-        return BadInput(at, "is required" if known else "is not a known field")
+        return BadInput(at, "is required" if known else unknown_field(kind, field["name"]))
     counted = isinstance(value, list) and "of length" in what
     shown = str(len(value)) if counted else _shown(value)
     return BadInput(path or "$", f"{_expectation(kind, what)}, got {shown}")
+
+
+def unknown_field(kind: inspect.Type | None, name: str) -> str:
+    """What is said of a field that does not exist, with the one that was probably meant."""
+    struct = _without_null(kind)
+    fields = struct.fields if isinstance(struct, inspect.StructType) else ()
+    names = {one.encode_name.lower(): one.encode_name for one in fields}
+    close = get_close_matches(name.lower(), names, 1)
+    return "is not a known field" + (f"; did you mean {names[close[0]]}?" if close else "")
 
 
 def _look_up(where: str, document: Any, shape: type) -> tuple[str, Any, inspect.Type | None]:

@@ -60,6 +60,8 @@ _PLACED = STYLE.document(core.Placement, "PlaceResult")
 _RESIZED = STYLE.document(core.Resize, "ResizeResult")
 _FAILED = STYLE.document(core.RunFailure)
 _RESTARTED = STYLE.document(core.Restart, "RestartResult")
+_LIMITS = STYLE.document(core.RunLimits)
+_LIMITED = STYLE.document(core.Limit, "LimitResult")
 _REFUND = FUND.document(core.RefundRequest)
 _REFUNDED = STYLE.document(core.Refund, "RefundResult")
 _RESOLVED = STYLE.document(gpu.ResolveResult, "ResolveResult")
@@ -67,10 +69,16 @@ _DEFICIT = STYLE.document(gpu.DeficitInput)
 _SHORT = STYLE.document(core.Deficit, "DeficitResult")
 _WAITING = STYLE.document(core.Waiting)
 _QUEUED = STYLE.document(core.Queue, "QueueResult")
+_BACKFILL = STYLE.document(core.BackfillRequest)
+_BACKFILLED = STYLE.document(core.Backfill, "BackfillResult")
 _RESERVATIONS = STYLE.document(core.ActivateRequest)
 _ACTIVATED = STYLE.document(core.Activations, "ActivateResult")
+_RESERVE = STYLE.document(core.ReserveRequest)
+_RESERVED = STYLE.document(core.ReserveAnswer, "ReserveResult")
 _SHRUNK = STYLE.document(core.ShrunkRuns)
 _GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
+_AFTER = STYLE.document(core.Dependencies)
+_RELEASED = STYLE.document(core.AfterResult)
 _KINDS = (
     Kind("cpu.clear", cpu.ClearDocument, cpu.ClearResult, cpu.decide_clear),
     Kind("cpu.allocate", cpu.AllocateDocument, cpu.AllocateResult, cpu.decide_allocate),
@@ -96,7 +104,15 @@ _KINDS = (
         _FAILED,
         _RESTARTED,
         gpu.decide_restart,
-        lambda result: result["reason"] != "Restarts",
+        lambda result: result["reason"] not in ("Restarts", "Requeues"),
+    ),
+    Kind("gpu.limit", _LIMITS, _LIMITED, gpu.decide_limit),
+    Kind(
+        "gpu.after",
+        _AFTER,
+        _RELEASED,
+        gpu.decide_after,
+        lambda result: result["reason"] == "DependencyFailed",
     ),
     Kind("gpu.refund", _REFUND, _REFUNDED, gpu.decide_refund),
     Kind("gpu.resolve", gpu.ResolveDocument, _RESOLVED, gpu.decide_resolve, _unless("resolved")),
@@ -108,7 +124,35 @@ _KINDS = (
         lambda result: result["shortfall_gpus"] > 0,
     ),
     Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
+    Kind(
+        "gpu.backfill",
+        _BACKFILL,
+        _BACKFILLED,
+        gpu.decide_backfill,
+        lambda result: result["delays"] is not None,
+    ),
     Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
+    Kind(
+        "gpu.recall",
+        FUND.document(gpu.RecallInput, "RecallDocument"),
+        STYLE.document(core.Recall, "RecallResult"),
+        gpu.decide_recall,
+        _unless("leases"),
+    ),
+    Kind(
+        "gpu.overdraw",
+        STYLE.document(core.OverdrawRequest),
+        STYLE.document(core.Overdraw, "OverdrawResult"),
+        gpu.decide_overdraw,
+        lambda result: result["reason"] != "Starts",
+    ),
+    Kind(
+        "gpu.reserve",
+        _RESERVE,
+        _RESERVED,
+        gpu.decide_reserve,
+        lambda result: result["reason"] != "Allowed",
+    ),
     Kind("gpu.grow", _SHRUNK, _GROWS, gpu.decide_grow),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),
     Kind(

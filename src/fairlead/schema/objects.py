@@ -11,6 +11,7 @@ that is given must still be the current one. Of a Run's spec only `funding` can 
 """
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -18,12 +19,15 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Node
+from fairlead.core.gpu.restart import RESTARTS_DEFAULT, RESTARTS_MAX
+from fairlead.core.reasons import EndCause
+from fairlead.core.units import repeats
 from fairlead.schema import funding as documents
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.convert import convert
 from fairlead.schema.derive import Style
+from fairlead.schema.times import DurationText, TimeText, parse_time
 from fairlead.schema.times import parse_duration as parse_duration  # noqa: PLC0414 - the border's
-from fairlead.schema.times import parse_time
 
 API_VERSION = "fairlead.dev/v1alpha1"
 RUN_MUTABLE = frozenset({"funding"})
@@ -32,6 +36,11 @@ Kind = Literal["Budget", "Run", "Node", "Reservation"]
 K = TypeVar("K")
 S = TypeVar("S")
 
+MEMORY_MIN, MEMORY_MAX = 4 * 2**20, 64 * 2**40
+_MEMORY = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|Ti|k|M|G|T|)", re.ASCII)
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
+    f"{letter}i": 2 ** (10 * power) for power, letter in enumerate("KMGT", start=1)
+}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 # -- specs: what users write, field by field --------------------------------------------------
@@ -48,13 +57,20 @@ Name = Annotated[
         description="lower-case letters, digits, dots and dashes, a letter or digit at both ends",
     ),
 ]
-LABEL_MAX = 253
+LABEL_MAX, AFTER_MAX = 253, 1000
 Label = Annotated[str, Meta(min_length=1, max_length=LABEL_MAX)]
 Gpus = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
 GpusOrNone = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
-Time = Annotated[str, Meta(description="RFC 3339 with a zone, e.g. 2026-01-01T00:00:00Z")]
-Duration = Annotated[str, Meta(description="like 90m, 2h, 1h30m, 45s, 1d")]
+Priority = Annotated[int, Meta(ge=-1000, le=1000)]
+Time = TimeText
+Duration = DurationText
+Directory = Annotated[
+    str, Meta(description="absolute", extra_json_schema={"pattern": "^(/|$)", "maxLength": 4096})
+]
 Labels = dict[str, str]
+Octal = Annotated[
+    str, Meta(pattern=r"^0[0-7]{3}(?!\n)$", description='an octal mode in quotes, like "0027"')
+]
 
 
 class Metadata(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
@@ -101,6 +117,9 @@ class FundingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     allow_borrow: bool = field(name="allowBorrow", default=False)
     max_borrow_gpus: GpusOrNone | None = field(name="maxBorrowGPUs", default=None)
     sponsors: list[Label] = field(default_factory=list)
+    allow_unfunded: bool | UnsetType = field(name="allowUnfunded", default=UNSET)
+    """Start without funding on devices that would be idle; the first to be preempted. Left out of
+    the document where it is not given."""
 
 
 @MANIFEST.derived(gpu.FailurePolicy)
@@ -112,6 +131,13 @@ class SecretFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A secret by reference: the file is read when the command starts, never before."""
 
     file: Annotated[str, Meta(min_length=1)]
+
+
+class AfterSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A run that has to end first, and how."""
+
+    run: Name
+    condition: gpu.AfterCondition = gpu.AfterCondition.OK
 
 
 class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -129,21 +155,40 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     command: list[str] = field(default_factory=list)
     env: Labels = field(default_factory=dict)
     secret_env: dict[str, SecretFile] = field(name="secretEnv", default_factory=dict)
-    working_directory: str | None = field(name="workingDirectory", default=None)
+    working_directory: Directory | None = field(name="workingDirectory", default=None)
     checkpoint_grace: Duration | None = field(name="checkpointGrace", default=None)
     """Between being asked to end, or to shrink, and being made to."""
     failure_policy: FailurePolicySpec | UnsetType = field(name="failurePolicy", default=UNSET)
-    """Left out of the document where it is not given: specs that earlier versions recorded are as
-    they were."""
+    """Left out of the document where it is not given, like those below: specs that earlier versions
+    recorded are as they were."""
+    priority: Priority | UnsetType = UNSET
+    """Among the waiting runs of its owner, higher first; it moves no other owner's runs."""
+    restart_policy: gpu.RestartPolicy | UnsetType = field(name="restartPolicy", default=UNSET)
+    backoff_limit: Annotated[int, Meta(ge=0, le=RESTARTS_MAX)] | UnsetType = field(
+        name="backoffLimit", default=UNSET
+    )
+    max_runtime: Duration | UnsetType = field(name="maxRuntime", default=UNSET)
+    """After this time with devices it is asked to end; `duration` is only what it is expected to
+    take."""
+    cpus: Annotated[float, Meta(ge=0.001, le=4096)] | UnsetType = UNSET
+    memory: Annotated[str, Meta(description="like 512Mi, 16Gi, 2G")] | UnsetType = UNSET
+    after: Annotated[list[AfterSpec], Meta(max_length=AFTER_MAX)] | UnsetType = UNSET
+    """Runs that have to end before it starts."""
+    umask: Octal | UnsetType = UNSET
+    """Of the command's process; not given: 0027."""
+    terminal: bool | UnsetType = UNSET
+    """Whether the command runs on a terminal that its owner types into (`fairlead run -i`)."""
 
 
 class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A machine: its devices' flavor and count, and where it stands."""
+    """A machine: its devices' flavor and count, and where it stands. It is this host, or virtual:
+    for tutorials and tests."""
 
     flavor: Label
     devices: Annotated[int, Meta(ge=0, le=1024)]
     location: Labels = field(default_factory=dict)
     cordoned: bool = False
+    virtual: bool | UnsetType = UNSET
 
 
 class ReservationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
@@ -209,6 +254,7 @@ SPECS: dict[str, type[Spec]] = {
 
 def read_manifest(value: Any) -> Manifest:
     """Check one manifest, shape and meaning; `BadInput` with the path of the offender."""
+    _refuse_nul(value, "")
     head = check_shape(value, _Head)
     if head.api_version != API_VERSION:
         raise BadInput("apiVersion", f"must be {API_VERSION}, got {head.api_version!r}")
@@ -219,9 +265,25 @@ def read_manifest(value: Any) -> Manifest:
         to_budget(manifest.metadata.name, manifest.spec)
     elif isinstance(manifest, RunManifest):
         _check_run(manifest.spec)
+        after = [name for name, _ in after_of(manifest.spec)]
+        for fault in repeats("after", "run", after):
+            raise BadInput(f"spec.{fault.field}", fault.message)
     elif isinstance(manifest, ReservationManifest):
         parse_time(manifest.spec.earliest_start, "spec.earliestStart")
     return manifest
+
+
+def _refuse_nul(value: Any, path: str) -> None:
+    """No text of the ledger, of an environment or of a command line can hold a NUL."""
+    if isinstance(value, str) and "\0" in value:
+        raise BadInput(path, "must not contain a NUL character")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_nul(key, path)
+            _refuse_nul(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _refuse_nul(item, f"{path}[{index}]")
 
 
 def read_spec(kind: str, value: Any) -> Spec:
@@ -250,7 +312,9 @@ def to_budget(name: str, spec: BudgetSpec) -> gpu.Budget:
 
 def _check_run(spec: RunSpec) -> None:
     to_request(spec)
-    to_failure_policy(spec)
+    to_restarts(spec)
+    max_runtime_ms(spec)
+    memory_bytes(spec)
     per_group, spares = spec.group_gpus, spec.spares_per_group
     if per_group is not None and per_group > spec.gpus:
         raise BadInput("spec.groupGPUs", f"must be at most totalGPUs, {spec.gpus}")
@@ -261,8 +325,10 @@ def _check_run(spec: RunSpec) -> None:
     both = sorted(set(spec.env) & set(spec.secret_env))
     if both:
         raise BadInput("spec.secretEnv", f"repeats a name of env: {both[0]!r}")
-    if spares and spec.malleable is not None and per_group is None:
-        raise BadInput("spec.groupGPUs", "is required for spares of a malleable run")
+    if spec.malleable is not None and per_group is None:
+        step = spec.malleable.step_gpus
+        message = "is required for a malleable run, which shrinks and grows by whole groups"
+        raise BadInput("spec.groupGPUs", f"{message}: for example {step}, its step")
     if spares and per_group is not None:
         widths = {"totalGPUs": spec.gpus}
         if spec.malleable is not None:
@@ -310,11 +376,49 @@ def to_request(spec: RunSpec) -> gpu.Request:
     )
 
 
-def to_failure_policy(spec: RunSpec) -> gpu.FailurePolicy | None:
-    policy = spec.failure_policy
-    if policy is UNSET:
+def max_runtime_ms(spec: RunSpec) -> int | None:
+    """How long a run may hold devices; None: as long as it wants."""
+    most = spec.max_runtime
+    return None if most is UNSET else parse_duration(most, "spec.maxRuntime")
+
+
+def cpu_millicores(spec: RunSpec) -> int | None:
+    return None if spec.cpus is UNSET else max(1, round(spec.cpus * 1000))
+
+
+def memory_bytes(spec: RunSpec) -> int | None:
+    """What a run's processes may hold in memory; None: as much as there is."""
+    if spec.memory is UNSET:
         return None
-    return MANIFEST.to_core(gpu.FailurePolicy, policy, "spec.failurePolicy")
+    match = _MEMORY.fullmatch(spec.memory)
+    found = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not MEMORY_MIN <= found <= MEMORY_MAX:
+        raise BadInput("spec.memory", f"must be like 16Gi, 4Mi to 64Ti, got {spec.memory!r}")
+    return found
+
+
+def to_restarts(spec: RunSpec) -> tuple[gpu.FailurePolicy, gpu.RestartPolicy]:
+    """How often a run starts again, and after which ends. `failurePolicy` alone means OnFailure;
+    `backoffLimit` is its `maxRestarts` by the name that Jobs of Kubernetes have for it."""
+    wanted, limit, policy = spec.restart_policy, spec.backoff_limit, gpu.FailurePolicy()
+    if spec.failure_policy is not UNSET:
+        policy = MANIFEST.to_core(gpu.FailurePolicy, spec.failure_policy, "spec.failurePolicy")
+        wanted = gpu.RestartPolicy.ON_FAILURE if wanted is UNSET else wanted
+        if EndCause.FAILED not in wanted.causes:
+            raise BadInput("spec.restartPolicy", "must be OnFailure or Always with a failurePolicy")
+        if limit is not UNSET and policy.max_restarts:
+            raise BadInput("spec.backoffLimit", "is failurePolicy.maxRestarts; give one of them")
+    if limit is not UNSET:
+        policy = replace(policy, max_restarts=limit)
+    elif spec.failure_policy is UNSET or (spec.restart_policy and not policy.max_restarts):
+        policy = replace(policy, max_restarts=RESTARTS_DEFAULT)
+    return policy, gpu.RestartPolicy.ON_PREEMPTION if wanted is UNSET else wanted
+
+
+def after_of(spec: RunSpec | None) -> list[tuple[str, gpu.AfterCondition]]:
+    """What a run starts after; nothing for None."""
+    wanted = UNSET if spec is None else spec.after
+    return [] if wanted is UNSET else [(one.run, one.condition) for one in wanted]
 
 
 def to_shape(spec: RunSpec) -> gpu.GangShape:

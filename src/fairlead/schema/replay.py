@@ -29,6 +29,7 @@ SHIPPED: Shipped = {
     ("gpu.resolve", VERSIONS[OwnerWeighting.TOKENS]): replace(
         KINDS["gpu.resolve"], decide=partial(decide_resolve, owner_weighting=OwnerWeighting.TOKENS)
     ),
+    ("gpu.queue", 2): KINDS["gpu.queue"],
     ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),
 }
 """The decisions this release can run again, by name and version.

@@ -4,6 +4,9 @@ import re
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from math import ceil, floor, nextafter
+from typing import Annotated
+
+from msgspec import Meta
 
 from fairlead.core.units import HOUR_MS
 from fairlead.schema.border import BadInput
@@ -17,8 +20,26 @@ _RFC3339 = re.compile(
 )
 
 DURATION_MS_MAX = 366 * 86_400_000
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?", re.ASCII)
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_DURATION = re.compile("".join(rf"(?:(\d+){unit})?" for unit in _UNITS_MS), re.ASCII)
+
+# How both are written in documents. The schema's form is for its readers and for API servers that
+# check by it; the sentences of a refusal are those below.
+DURATION_PATTERN = f"^{''.join(f'([0-9]+{unit})?' for unit in _UNITS_MS)}$"
+TimeText = Annotated[
+    str,
+    Meta(
+        description="RFC 3339 with a zone, e.g. 2026-01-01T00:00:00Z",
+        extra_json_schema={"format": "date-time"},
+    ),
+]
+DurationText = Annotated[
+    str,
+    Meta(
+        description="like 90m, 2h, 1h30m, 45s, 1d",
+        extra_json_schema={"pattern": DURATION_PATTERN, "minLength": 2, "maxLength": 60},
+    ),
+]
 
 
 def parse_time(text: str, path: str) -> int:

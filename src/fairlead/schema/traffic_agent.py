@@ -38,6 +38,10 @@ PORT_MAX = 65_535
 Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
 Milliseconds = Annotated[int, Meta(ge=10, le=3_600_000)]
 Text = Annotated[str, Meta(min_length=1)]
+UrlPath = Annotated[
+    str,
+    Meta(description="begins with a slash, no spaces", extra_json_schema={"pattern": "^/[!-~]*$"}),
+]
 Times = Annotated[int, Meta(ge=1, le=1_000)]
 Ratio = Annotated[float, Meta(ge=1, le=1_000)]
 # From 3 s on a dataplane holds its table: a tick may fail twice before that.
@@ -67,7 +71,7 @@ class ScrapeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What each backend's own metrics tell, by selector; times in them are in `unit`."""
 
     port: Port | None = None
-    path: str = "/metrics"
+    path: UrlPath = "/metrics"
     every_ms: Milliseconds = 1_000
     timeout_ms: Milliseconds = 800
     requests: Text | None = None
@@ -83,7 +87,7 @@ class ProbeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """How isolated backends are probed; the default kind is HTTP where the dataplane speaks it."""
 
     kind: ProbeKind | None = None
-    path: str = "/"
+    path: UrlPath = "/"
     port: Port | None = None
     timeout_ms: Milliseconds = 1_000
 
@@ -92,7 +96,7 @@ class CheckDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A health check of every backend; so many failures in a row isolate it."""
 
     kind: ProbeKind = ProbeKind.HTTP
-    path: str = "/"
+    path: UrlPath = "/"
     port: Port | None = None
     every_ms: Milliseconds = 1_000
     timeout_ms: Milliseconds = 1_000

@@ -1,13 +1,23 @@
-"""The queue: first come, first served, and who is held back."""
+"""The queue: first come, first served; by tier and age; and who is held back."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.gpu import FlavorHold, ReservedStart, Waiting, WaitingRun, queue
+from fairlead.core.gpu import (
+    FlavorHold,
+    OwnerUse,
+    Queue,
+    QueuePolicy,
+    ReservedStart,
+    Waiting,
+    WaitingRun,
+    queue,
+)
 from fairlead.schema.border import BadInput
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.kinds import KINDS
@@ -91,3 +101,119 @@ def test_repeated_ids_are_refused() -> None:
         with pytest.raises(BadInput) as refused:
             KINDS["gpu.queue"].run(json.dumps(document).encode())
         assert str(refused.value).startswith(message)
+
+
+# -- version 2 -------------------------------------------------------------------------------------
+
+MINUTE = 60_000
+ranked = st.lists(
+    st.builds(
+        WaitingRun,
+        st.text("abc", min_size=1, max_size=3),
+        st.sampled_from(["x", "y", "z"]),
+        st.sampled_from(["H100", "A100"]),
+        st.integers(1, 64),
+        st.integers(0, 20),
+        st.just(NOW_MS),
+        owner_priority=st.integers(-2, 2),
+        submitted_ms=st.integers(0, 200).map(lambda minute: NOW_MS + minute * MINUTE),
+    ),
+    unique_by=lambda run: run.id,
+).map(tuple)
+owners = st.lists(
+    st.builds(
+        OwnerUse,
+        st.sampled_from(["x", "y"]),
+        st.sampled_from(["H100", "A100"]),
+        st.integers(0, 64),
+        st.integers(0, 64),
+    ),
+    unique_by=lambda row: (row.owner, row.flavor),
+).map(tuple)
+POLICY = QueuePolicy(tier_age_ms=10 * MINUTE, tiers_max=3)
+
+
+@given(ranked, owners, st.randoms())
+def test_a_priority_moves_no_run_of_another_owner(
+    runs: tuple[WaitingRun, ...], owners: tuple[OwnerUse, ...], chance: Any
+) -> None:
+    """The owners' sequence is the same whatever their priorities are; inside, these decide."""
+    waiting = Waiting(NOW_MS, runs, (), POLICY, owners)
+    by_id = {run.id: run for run in runs}
+
+    def sequence(found: Queue) -> list[tuple[str, str]]:
+        return [(by_id[row.run].owner, by_id[row.run].flavor) for row in found.order]
+
+    plain = tuple(replace(run, owner_priority=0) for run in runs)
+    found = queue(waiting)
+    assert sequence(found) == sequence(queue(replace(waiting, runs=plain)))
+    for key in set(sequence(found)):
+        mine = [by_id[row.run] for row in found.order]
+        mine = [run for run in mine if (run.owner, run.flavor) == key]
+        keys = [(-run.owner_priority, *run.age_key) for run in mine]
+        assert keys == sorted(keys)
+    document = STYLE.from_core(waiting)
+    shown = KINDS["gpu.queue"].run(json.dumps(shuffled(document, chance)).encode()).result
+    assert shown == STYLE.from_core(found)
+
+
+@given(ranked, owners)
+def test_no_run_is_overtaken_by_one_that_came_much_later(
+    runs: tuple[WaitingRun, ...], owners: tuple[OwnerUse, ...]
+) -> None:
+    """Aging: what came `tiers_max * tier_age` later stays behind, so every run is first at last."""
+    plain = tuple(replace(run, owner_priority=0) for run in runs)
+    found = queue(Waiting(NOW_MS, plain, (), POLICY, owners))
+    place = {row.run: row.position for row in found.order}
+    for older in plain:
+        for younger in plain:
+            later_ms = younger.age_key[0] - older.age_key[0]
+            if later_ms > POLICY.tiers_max * POLICY.tier_age_ms:
+                assert place[older.id] < place[younger.id]
+
+
+def test_tiers_count_how_often_an_owner_is_over_its_grant() -> None:
+    """In use, and asked for before; the first run over is one `tier_age` back."""
+    runs = tuple(
+        WaitingRun(name, owner, "H100", 4, number, NOW_MS, submitted_ms=NOW_MS + number * MINUTE)
+        for number, (name, owner) in enumerate(
+            [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("n1", "none")]
+        )
+    )
+    use = (OwnerUse("a", "H100", 4, 0), OwnerUse("b", "H100", 4, 3))
+    found = queue(Waiting(NOW_MS, runs, (), POLICY, use))
+    assert [(row.run, row.tier, row.reason.value) for row in found.order] == [
+        ("a1", 0, "submitted"),
+        ("b1", 0, "submitted"),
+        ("a2", 1, "tier"),
+        ("n1", 1, "tier"),
+        ("a3", 2, "tier"),
+    ]
+
+
+def test_a_document_of_version_1_keeps_its_bytes() -> None:
+    """No tiers, by submission, whatever the priorities say."""
+    runs = [
+        {
+            "id": name,
+            "owner": "x",
+            "flavor": "H100",
+            "gpus": 1,
+            "submitted": number,
+            "waiting_since": "2026-01-01T00:00:00Z",
+            "owner_priority": priority,
+        }
+        for name, number, priority in (("b", 1, 0), ("a", 2, 9))
+    ]
+    document = {"now": "2026-01-01T00:00:00Z", "runs": runs, "holds": []}
+    assert json.dumps(KINDS["gpu.queue"].run(json.dumps(document).encode()).result) == (
+        '{"order": [{"run": "b", "position": 1, "reason": "submitted"}, '
+        '{"run": "a", "position": 2, "reason": "submitted"}], "held": []}'
+    )
+
+
+def test_an_owner_is_listed_once_per_flavor() -> None:
+    row = {"owner": "x", "flavor": "H100", "granted_gpus": 1, "used_gpus": 0}
+    document = {"now": "2026-01-01T00:00:00Z", "runs": [], "holds": [], "owners": [row, row]}
+    with pytest.raises(BadInput, match="owners: names an owner and flavor twice"):
+        KINDS["gpu.queue"].run(json.dumps(document).encode())

@@ -1,13 +1,14 @@
 """Whether a run whose command failed starts again."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.gpu import FailurePolicy, RunFailure, restart
-from fairlead.core.reasons import RestartReason
+from fairlead.core.gpu import FailurePolicy, RestartPolicy, RunFailure, restart
+from fairlead.core.reasons import EndCause, RestartReason
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS
 
@@ -52,3 +53,32 @@ def test_a_policy_that_makes_no_sense_is_refused(policy: dict[str, object], wher
     with pytest.raises(BadInput) as refused:
         KINDS["gpu.restart"].run(json.dumps(asked).encode())
     assert refused.value.path == where
+
+
+@given(
+    st.sampled_from(RestartPolicy),
+    st.sampled_from(EndCause),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    CODES,
+)
+def test_a_restart_policy_starts_again_after_its_ends_alone(
+    policy: RestartPolicy, cause: EndCause, most: int, restarts: int, code: int | None
+) -> None:
+    """What lost its devices waits again, what failed starts in place, and only preemption and used
+    hours are free of charge."""
+    found = restart(RunFailure(FailurePolicy(most), restarts, code, cause, policy))
+    free = cause in (EndCause.PREEMPTED, EndCause.HOURS_USED)
+    assert found.goes_on == (cause in policy.causes and (free or restarts < most))
+    assert found.restarts == restarts + (found.goes_on and not free)
+    in_place = cause in (EndCause.FAILED, EndCause.SUCCEEDED)
+    if found.goes_on:
+        assert (found.reason is RestartReason.RESTARTS) == in_place
+    elif cause not in policy.causes:
+        assert found.reason is RestartReason.POLICY
+
+
+def test_each_policy_goes_on_after_more_than_the_one_before() -> None:
+    order = [RestartPolicy.NEVER, RestartPolicy.ON_PREEMPTION, RestartPolicy.ON_FAILURE]
+    for less, more in pairwise([*order, RestartPolicy.ALWAYS]):
+        assert less.causes < more.causes

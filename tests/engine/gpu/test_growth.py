@@ -2,11 +2,12 @@
 
 from hypothesis import given, settings
 
+from fairlead.core.gpu import FreeDevices
 from fairlead.core.gpu.place import Gang, Node, place
 from fairlead.engine.gpu.admission import place_input
 from fairlead.schema.border import check_shape
 from fairlead.schema.gpu import STYLE, PlaceDocument, decide_place
-from tests.core.gpu.test_place_props import fleets, gangs
+from tests.core.gpu.test_devices import fleets, gangs
 from tests.engine.gpu.resolving import world_of
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
 
@@ -15,13 +16,13 @@ from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
 @given(fleets(), gangs)
 def test_what_is_left_out_of_a_placement_decides_nothing(nodes: list[Node], gang: Gang) -> None:
     """Decided again from its record it is the same, placed or not."""
-    recorded = place_input(nodes, gang)
+    recorded = place_input(FreeDevices(nodes), gang)
     again = decide_place(check_shape(recorded, PlaceDocument))
     assert again == STYLE.from_core(place(nodes, gang))
 
 
-def test_a_start_records_the_nodes_that_it_could_choose_from() -> None:
-    """Not the full ones, the cordoned and those out of reach: of eighty, two."""
+def test_a_start_records_the_nodes_that_decide_it() -> None:
+    """Not the full ones, the cordoned, those out of reach, and of two that are alike the first."""
     world = World()
     east, west = {"location": {"region": "e"}}, {"location": {"region": "w"}}
     world.plane.objects.apply_all(
@@ -38,7 +39,7 @@ def test_a_start_records_the_nodes_that_it_could_choose_from() -> None:
     world.apply(run("late", gpus=4, location={"region": "w"}))
     world.turn()
     placed = [entry for entry in world.log if entry.kind == "gpu.place"]
-    assert [each["name"] for each in placed[-1].body["input"]["nodes"]] == ["one", "two"]
+    assert [each["name"] for each in placed[-1].body["input"]["nodes"]] == ["one"]
     assert len(placed[-1].data) < 2_000
     assert len(placed) == 41
 
@@ -55,3 +56,20 @@ def test_a_restart_records_nothing() -> None:
         world.turn()
         world.turn(0.001)
     assert len(world.log) == size
+
+
+def test_jobs_that_are_over_leave_nothing_in_memory() -> None:
+    """A control plane runs for years, and starts thousands of jobs a day."""
+    world = World()
+    world.apply(budget("a"), node(), run("kept", gpus=1, command=["serve"]))
+    for i in range(5):
+        world.apply(run(f"r{i}", gpus=1, command=["train"]))
+        world.turn()
+        world.plane.verbs.act("Run", f"r{i}", "pause", author=ADMIN)
+        world.turn()
+        world.executor.end(f"r{i}", world.now_ms, code=0)
+        world.turn(0.01)
+    effects, kept = world.plane.effects, world.projection.live["kept"]
+    assert list(world.projection.live) == ["kept"]
+    assert (effects._started, effects._paused) == ({kept.job}, set())
+    assert (effects._devices, effects._notified) == ({}, {})

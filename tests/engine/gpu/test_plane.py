@@ -218,10 +218,10 @@ def test_a_malleable_run_starts_at_the_width_that_is_paid_and_placed(world: Worl
     """Paid for six, devices for four: four; never below its minimum."""
     world.apply(budget("a", "a", envelope(concurrency=6)), node(devices=5))
     shape = {"minTotalGPUs": 2, "stepGPUs": 2}
-    world.apply(run("r", gpus=8, malleable=shape))
+    world.apply(run("r", gpus=8, groupGPUs=2, malleable=shape))
     world.turn()
     assert world.status("Run", "r")["width"] == 4
-    world.apply(run("s", gpus=8, malleable=shape))
+    world.apply(run("s", gpus=8, groupGPUs=2, malleable=shape))
     world.turn()
     assert world.status("Run", "s")["reason"] == "NoDevices"
 
@@ -236,9 +236,9 @@ def test_a_width_that_no_devices_are_free_for_is_not_tried(
         tried.append(gang.gpus)
         return place(nodes, gang)
 
-    monkeypatch.setattr(import_module("fairlead.core.gpu.start"), "place", counted)
+    monkeypatch.setattr(import_module("fairlead.core.gpu.devices"), "place", counted)
     world.apply(budget("a", "a", envelope(concurrency=100_000)), node("n1", 3), node("n2", 2))
-    world.apply(run("r", gpus=100_000, malleable={"minTotalGPUs": 1}))
+    world.apply(run("r", gpus=100_000, groupGPUs=100_000, malleable={"minTotalGPUs": 1}))
     world.turn()
     assert world.status("Run", "r")["width"] == 5
     assert tried == [100_000, 5]
@@ -254,7 +254,7 @@ def test_runs_of_one_shape_are_tried_once_until_a_device_changes_hands(
         tried.append([node.name for node in nodes])
         return place(nodes, gang)
 
-    monkeypatch.setattr(import_module("fairlead.core.gpu.start"), "place", counted)
+    monkeypatch.setattr(import_module("fairlead.core.gpu.devices"), "place", counted)
     world.apply(budget("a", "a", envelope(concurrency=400)), node("n1", 3), node("n2", 0))
     world.apply(*(run(f"r{i:02}", gpus=4) for i in range(50)))
     world.turn()

@@ -33,7 +33,7 @@ def test_a_drawn_gang_has_its_grace_and_is_charged_for_it() -> None:
     assert stops(world)[0] == ("stop", "old", 120_000)
     assert phases(world) == {"old": "Running", "new": "Reserved"}
     assert world.status("Run", "old")["preempting"] != []
-    world.apply(run("greedy", owner="c", gpus=1))
+    world.apply(run("greedy", owner="c", gpus=1, duration="1h"))
     world.turn(0.01)
     assert phases(world)["greedy"] == "Pending", "what becomes free is the winner's"
     world.executor.end("old", world.now_ms, code=0)

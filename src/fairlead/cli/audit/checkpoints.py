@@ -1,8 +1,12 @@
-"""The newest checkpoint of each server, and `fairlead heads`.
+"""The newest checkpoint of each ledger, and `fairlead heads`.
 
 Every reply carries the ledger's checkpoint (a signed tree head). The client keeps the newest one
 and checks that the next continues it, signed with a known key or one that a known key introduced:
 a server that rewrites its ledger is detected by every client that ever asked it anything.
+
+Checkpoints are kept by the ledger's id, and for each address which ledger it had: a rollback that
+was seen on the socket is noticed over HTTP, too. A request that changes something carries the
+checkpoint that is kept, and a server whose ledger does not continue it refuses the request.
 
 The first time a server is asked, its keys are taken from its own log: the first entry names the
 ledger and its key, and every later key was introduced by the one before.
@@ -70,6 +74,22 @@ class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: dict[str, str]
 
 
+class Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that is kept: each address with its ledger's id, and the ledgers."""
+
+    servers: dict[str, str] = {}
+    ledgers: dict[str, Seen] = {}
+
+    def seen(self, server: str) -> Seen | None:
+        return self.ledgers.get(self.servers.get(server, ""))
+
+    def without(self, server: str) -> "Heads":
+        """Without the ledger of a server, at whichever address it was seen."""
+        gone = self.servers.get(server, "")
+        servers = {name: ledger for name, ledger in self.servers.items() if ledger != gone}
+        return Heads(servers, {name: kept for name, kept in self.ledgers.items() if name != gone})
+
+
 def heads_file() -> Path:
     """$FAIRLEAD_HEADS; else heads.json in the XDG state directory of the user."""
     named = os.environ.get("FAIRLEAD_HEADS")
@@ -78,12 +98,19 @@ def heads_file() -> Path:
     return user_state_directory() / FILE
 
 
-def all_seen() -> dict[str, Seen]:
+def read_heads() -> Heads:
     path = heads_file()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Seen])
+        data = path.read_bytes()
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.json.decode(data, type=Heads)
+        # As 0.2 wrote it: one checkpoint for each address.
+        found = msgspec.json.decode(data, type=dict[str, Seen])
+        newest = sorted(found.values(), key=lambda kept: (kept.epoch, kept.size))
+        servers = {server: kept.ledger for server, kept in found.items()}
+        return Heads(servers, {kept.ledger: kept for kept in newest})
     except FileNotFoundError:
-        return {}
+        return Heads()
     except (OSError, msgspec.MsgspecError) as error:
         raise PermanentFault(
             f"cannot read the checkpoints in {path}: {error} (remove the file to start over, or "
@@ -91,10 +118,18 @@ def all_seen() -> dict[str, Seen]:
         ) from error
 
 
+def held_checkpoint(server: str) -> str | None:
+    """What a request that changes something carries: `LEDGER:EPOCH:SIZE:ROOT`."""
+    kept = read_heads().seen(server)
+    return None if kept is None else f"{kept.ledger}:{kept.epoch}:{kept.size}:{kept.root}"
+
+
 def check_reply(server: str, signed: SignedHead | None, prover: Prover) -> None:
     """Check a reply's checkpoint against the one kept, keep the newer; or `LedgerChanged`."""
-    seen = all_seen()
-    kept = seen.get(server)
+    heads = read_heads()
+    kept = heads.seen(server)
+    if kept is None and signed is not None:
+        kept = heads.ledgers.get(signed.head.ledger)  # seen at another address
     if signed is None and kept is None:
         raise PermanentFault(f"{server} does not answer like a Fairlead control plane")
     if signed is None:
@@ -107,7 +142,9 @@ def check_reply(server: str, signed: SignedHead | None, prover: Prover) -> None:
     elif kept.epoch != head.epoch:
         keys = "the ledger was restored from a backup"
     elif (kept.size, kept.root, kept.signature) == (head.size, head.root, signed.signature):
-        return
+        if server in heads.servers:
+            return
+        keys = kept.keys
     else:
         keys = _known_keys(kept, signed, prover)
         if isinstance(keys, dict) and not _same_log(kept, head, prover):
@@ -117,7 +154,8 @@ def check_reply(server: str, signed: SignedHead | None, prover: Prover) -> None:
     if kept is not None and head.size < kept.size:
         return  # another command has already kept a newer one
     document = {**signed.as_document(), "keys": keys}
-    _write({**seen, server: convert(document, Seen)})
+    ledgers = {**heads.ledgers, head.ledger: convert(document, Seen)}
+    _write(Heads({**heads.servers, server: head.ledger}, ledgers))
 
 
 def _alarm(server: str, what: str, kept: Seen | None, now: SignedHead | None) -> LedgerChanged:
@@ -143,12 +181,12 @@ def _alarm(server: str, what: str, kept: Seen | None, now: SignedHead | None) ->
     return LedgerChanged("\n".join(lines))
 
 
-def _write(seen: dict[str, Seen]) -> None:
+def _write(heads: Heads) -> None:
     """Best effort: a user without a writable home can still work."""
     path = heads_file()
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        data = msgspec.json.format(msgspec.json.encode(seen), indent=2) + b"\n"
+        data = msgspec.json.format(msgspec.json.encode(heads), indent=2) + b"\n"
         replace(path, data, durable=False, mode=0o644)
 
 
@@ -264,8 +302,9 @@ def command() -> None:
     """List or forget the ledger checkpoints that you have seen.
 
     Every reply of a control plane carries a checkpoint of its ledger: a signed tree head. The
-    newest one of each server is kept here, and the next one must continue it, so a rewritten
-    history is detected. The file is $FAIRLEAD_HEADS, else heads.json in your state directory.
+    newest one of each ledger is kept here, and the next one must continue it, at whichever address
+    of the server, so a rewritten history is detected. The file is $FAIRLEAD_HEADS, else heads.json
+    in your state directory.
 
     \b
       fairlead heads list
@@ -281,7 +320,11 @@ def list_heads(*, output: str) -> None:
     \b
       fairlead heads list -o json
     """
-    rows = [{"server": server, **msgspec.to_builtins(seen)} for server, seen in all_seen().items()]
+    heads = read_heads()
+    rows = [
+        {"server": server, **msgspec.to_builtins(heads.ledgers[ledger])}
+        for server, ledger in heads.servers.items()
+    ]
     shown = columns(
         "server ledger ENTRIES=size",
         ("NEWEST", lambda r: moment_ms(r["time_ms"])),
@@ -295,11 +338,13 @@ def list_heads(*, output: str) -> None:
 @command.command("forget")
 @click.argument(
     "server",
-    shell_complete=lambda _, __, typed: [name for name in all_seen() if name.startswith(typed)],
+    shell_complete=lambda _, __, typed: [
+        name for name in read_heads().servers if name.startswith(typed)
+    ],
 )
 @dry_run_option
 def forget_head(*, server: str, dry_run: bool) -> None:
-    """Forget the checkpoint of a server.
+    """Forget the checkpoint of a server's ledger, at all its addresses.
 
     The next reply of the server is trusted.
 
@@ -308,9 +353,9 @@ def forget_head(*, server: str, dry_run: bool) -> None:
     \b
       fairlead heads forget http://127.0.0.1:8470
     """
-    seen = all_seen()
-    if seen.pop(server, None) is None:
+    heads = read_heads()
+    if server not in heads.servers:
         raise BadFile(f"no checkpoint of {server!r} is kept (see `fairlead heads list`)")
     if not dry_run:
-        _write(seen)
+        _write(heads.without(server))
     click.echo(f"{server} forgotten{' (dry run)' if dry_run else ''}")

@@ -7,14 +7,42 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Client, changes_api, reads_api
-from fairlead.cli.completion import KIND, NAME, OBJECT, RUN, kind_of, name_of, owner_option
-from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, print_preview
+from fairlead.cli.completion import (
+    DESCRIBED,
+    KIND,
+    NAME,
+    OBJECT,
+    POLICY,
+    RUN,
+    kind_of,
+    name_of,
+    owner_option,
+)
+from fairlead.cli.gpu.render import (
+    forecast_of,
+    print_forecast,
+    print_plan,
+    print_preview,
+    queue_text,
+)
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
 from fairlead.cli.table import Column, Output, cell, columns, print_table, show, to_yaml
+from fairlead.core.units import counted
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
+
+
+def _why(run: dict[str, Any]) -> str:
+    """The reason of a run's phase; of one that is promised a start, when and why then."""
+    status = run["status"]
+    queue = status.get("queue") or {}
+    if "earliestStart" in queue:
+        return queue_text(queue, run["spec"]["flavor"])
+    return "Paused" if status["paused"] else str(status["reason"])
+
+
 COLUMNS: dict[str, list[Column]] = {
     "Budget": columns(
         "NAME=metadata.name OWNER=spec.owner PARENTS=spec.parents",
@@ -29,13 +57,15 @@ COLUMNS: dict[str, list[Column]] = {
         "NAME=metadata.name OWNER=spec.owner FLAVOR=spec.flavor",
         ("GPUS", lambda o: f"{o['status']['width']}/{o['spec']['totalGPUs']}"),
         "PHASE=status.phase",
-        ("REASON", lambda o: "Paused" if o["status"]["paused"] else o["status"]["reason"]),
+        ("REASON", _why),
+        ("QUEUE", lambda o: (o["status"].get("queue") or {}).get("position")),
         "SINCE@status.since",
         wide=["NOMINATED=status.nominated MESSAGE=status.message"],
     ),
     "Node": columns(
         "NAME=metadata.name FLAVOR=spec.flavor LOCATION=spec.location DEVICES=spec.devices",
         "FREE=status.free CORDONED=spec.cordoned",
+        ("VIRTUAL", lambda o: "virtual" if o["status"]["virtual"] else None),
         wide=["LABELS=metadata.labels CREATED@metadata.creationTimestamp"],
     ),
     "Reservation": columns(
@@ -55,12 +85,7 @@ COLUMNS: dict[str, list[Column]] = {
 _EVENTS = columns("seq TIME@time kind reason message")
 
 
-def _apply(client: Client, out: Output, files: Sequence[str], only: str = "") -> None:
-    changes = client.apply(read_manifests(files, only=only))
-    out.each(changes, lambda change: _print_effects(out, change))
-
-
-def _print_effects(out: Output, change: dict[str, Any]) -> None:
+def print_effects(out: Output, change: dict[str, Any]) -> None:
     """What was changed, and what a dry run of `apply` would lead to."""
     document, preview = change["object"], change["preview"] or {}
     out.done(change, f"{object_name(document)} {change['change']}")
@@ -70,7 +95,7 @@ def _print_effects(out: Output, change: dict[str, Any]) -> None:
     for row in unfunded:
         over = f"{'hours' if row['hours'] else 'GPUs'} of {row['cap']} {cell(row['name'])}"
         click.echo(
-            f"  run {row['run']} of {cell(row['owner'])}: {row['gpus']} GPUs would be "
+            f"  run {row['run']} of {cell(row['owner'])}: {counted(row['gpus'], 'GPU')} would be "
             f"unfunded ({over}, lease {row['lease']})"
         )
     if unfunded:
@@ -100,23 +125,8 @@ def apply(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
       fairlead apply -f nodes.yaml -f budgets/ --dry-run
       fairlead get budgets -o yaml | sed s/128/256/ | fairlead apply -f -
     """
-    _apply(client, out, files)
-
-
-@click.command("submit")
-@file_option
-@changes_api
-def submit(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
-    """Submit runs; each starts once it is funded and placed.
-
-    A run that cannot start yet is Pending; `fairlead explain run/NAME` says why. `fairlead plan` or
-    --dry-run answers before you submit.
-
-    \b
-      fairlead submit -f run.yaml && fairlead logs -f train-7
-      fairlead submit -f sweep/ --dry-run
-    """
-    _apply(client, out, files, only="Run")
+    changes = client.apply(read_manifests(files))
+    out.each(changes, lambda change: print_effects(out, change))
 
 
 @click.command("get")
@@ -147,19 +157,25 @@ def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str 
 
 
 @click.command("describe")
-@click.argument("which", type=OBJECT)
+@click.argument("which", type=DESCRIBED)
 @reads_api
 def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     """Show one object in full, with its latest events.
 
     A reservation comes with its preemption preview: the earliest start, how many GPUs are missing,
-    which leases would end by rule, and which runs are at risk with which odds.
+    which leases would end by rule, and which runs are at risk with which odds. `policy` is the
+    operator's: the notice and quota of reservations, and which runs are no candidates yet.
 
     \b
       fairlead describe run/train-7
       fairlead describe reservation/monday
+      fairlead describe policy
       fairlead describe budget/team-a -o json | jq .object.status.headroom
     """
+    if which == POLICY:
+        rules = client.get("/v1/policy")
+        out.text(rules, lambda: click.echo(to_yaml(rules), nl=False))
+        return
     kind, name = which
     document = client.get_object(kind, name)
     size = client.get("/v1/head")["size"]
@@ -310,5 +326,5 @@ def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
       fairlead shrink train-7 --to 16
       fairlead shrink train-7 --to 16 --dry-run
     """
-    done = f"shrinks to {width} GPUs"
+    done = f"shrinks to {counted(width, 'GPU')}"
     _act_on_all(client, out, "Run", [name], verb="shrink", done=done, width=width)

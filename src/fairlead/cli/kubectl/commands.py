@@ -17,6 +17,7 @@ from fairlead.cli.kubectl.target import options
 from fairlead.cli.main import SETTINGS, Main, run_command
 
 OWN = {
+    "submit": ("kubectl.pods:submit", "Submit runs"),
     "pods": ("kubectl.pods:pods", "Show the pods of a run"),
     "logs": ("kubectl.pods:logs", "Print the output of one rank of a run"),
     "watch": ("kubectl.pods:watch", "Print changes of runs as they happen"),
@@ -25,8 +26,13 @@ OWN = {
 }
 _RUNS = ("submit", "plan", "explain", "budgets", "leases", "sponsors", "shrink", "resolve")
 _NAMED = re.compile(r"(?<=[ `])fairlead (?:audit (?=outcome))?(\w+)")
-_NOT_HERE = ("tokens", "users", "pause", "resume", "cordon", "uncordon", "drain", "completion")
-"""A cluster has its own: RBAC, kubectl cordon and drain; pods cannot be paused."""
+_NOT_HERE = (
+    *("tokens", "users", "pause", "resume", "cordon", "uncordon", "drain"),
+    *("completion", "run", "wait"),
+    *("up", "kube", "node", "traffic", "doctor", "demo", "sim", "decide", "replay"),
+)
+"""A cluster has its own: RBAC, kubectl cordon, drain, run and wait; pods cannot be paused. What
+asks no control plane is `fairlead`'s alone."""
 
 
 def for_cluster(command: click.Command, group: type["Plugin"]) -> click.Command:

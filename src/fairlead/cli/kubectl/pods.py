@@ -1,4 +1,4 @@
-"""`pods`, `logs` and `watch` of runs in a cluster, read with the caller's own rights."""
+"""`pods`, `logs`, `submit` and `watch` of runs in a cluster, read with the caller's own rights."""
 
 import contextlib
 import json
@@ -9,13 +9,16 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import ServerError
+from fairlead.cli.client import Client, ServerError, changes_api
 from fairlead.cli.completion import OBJECT, RUN
 from fairlead.cli.gpu.follow import print_event
+from fairlead.cli.gpu.objects import print_effects
+from fairlead.cli.input import read_manifests
 from fairlead.cli.kubectl.target import transport
 from fairlead.cli.kubectl.transport import ClusterRefusal, KubeTransport, refusing, shown
-from fairlead.cli.options import flag, option, output_option
+from fairlead.cli.options import file_option, flag, option, output_option
 from fairlead.cli.table import Output, columns, note
+from fairlead.kube.client import ApiError
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.faults import PermanentFault
@@ -89,6 +92,23 @@ def pods(*, run: str, output: str) -> None:
     Output(output).rows(rows, _PODS)
 
 
+@click.command("submit")
+@file_option
+@changes_api
+def submit(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
+    """Submit runs; each starts once it is funded and placed.
+
+    A run that cannot start yet is Pending; `fairlead explain run/NAME` says why. `fairlead plan` or
+    --dry-run answers before you submit.
+
+    \b
+      fairlead submit -f run.yaml && fairlead logs -f train-7
+      fairlead submit -f sweep/ --dry-run
+    """
+    changes = client.apply(read_manifests(files, only="Run"))
+    out.each(changes, lambda change: print_effects(out, change))
+
+
 @click.command("logs")
 @click.argument("run", type=RUN)
 @option("--rank", click.IntRange(0), "Rank of the pod.", default=0)
@@ -122,10 +142,22 @@ def logs(
         if container is not None:
             query["container"] = container
         path = f"/api/v1/namespaces/{target.namespace}/pods/{found[0]['pod']}/log"
-        with contextlib.suppress(KeyboardInterrupt), refusing():
+        with contextlib.suppress(KeyboardInterrupt), refusing(), _reachable(found[0]["node"]):
             for data in target.client.stream(path, **query):
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def _reachable(node: str | None) -> Iterator[None]:
+    """The API server asks the kubelet; where there is none, its words are those of TLS."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status < 500:
+            raise
+        text = f"the kubelet of node {node} gave no logs; a simulated node has none"
+        raise PermanentFault(f"{text} ({error.message})") from error
 
 
 @click.command("watch")

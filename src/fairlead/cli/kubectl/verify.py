@@ -7,7 +7,7 @@ from types import ModuleType
 
 import click
 
-from fairlead.cli.audit.checkpoints import all_seen
+from fairlead.cli.audit.checkpoints import read_heads
 from fairlead.cli.client import Client
 from fairlead.cli.options import flag
 from fairlead.ports.faults import PermanentFault
@@ -43,7 +43,7 @@ def verify(*, number: int, public: bool) -> None:
     """
     client = Client()
     client.get("/v1/head")
-    seen = all_seen().get(client.where)
+    seen = read_heads().seen(client.where)
     head = None if seen is None else f"{seen.size}:{seen.root}"
     data = client.data(f"/v1/outcomes/{number}/export", public=public or None, head=head)
     with tempfile.NamedTemporaryFile(prefix="outcome-", suffix=".json") as file:  # mode 0600

@@ -23,6 +23,15 @@ class Sharing(StrEnum):
     NONE = "none"
 
 
+class Enforcement(StrEnum):
+    """What follows when the GPU-hours of an envelope are used up."""
+
+    SOFT = "soft"
+    """Its leases go on unfunded, and are the first to be preempted."""
+    HARD = "hard"
+    """Their runs are asked to end, and have their grace."""
+
+
 class Recurrence(StrEnum):
     """The calendar period (UTC) after which hour caps start afresh."""
 
@@ -74,6 +83,7 @@ class Envelope:
     recurrence: Recurrence | None = None
     sharing: Sharing = Sharing.FAMILY
     lending: Lending = Lending()
+    enforcement: Enforcement = Enforcement.SOFT
 
     def is_open(self, now_ms: int) -> bool:
         """Whether its window is open; a window gates at `now` only."""

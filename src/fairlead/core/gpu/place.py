@@ -41,10 +41,12 @@ class Node:
 
     def is_in(self, location: Mapping[str, str]) -> bool:
         """Whether it has every label that is asked for; `*` takes any value."""
-        return all(
-            key in self.location and value in ("*", self.location[key])
-            for key, value in location.items()
-        )
+        return matches(self.location, location)
+
+
+def matches(labels: Mapping[str, str], location: Mapping[str, str]) -> bool:
+    """Whether labels have every one that is asked for; `*` takes any value."""
+    return all(key in labels and value in ("*", labels[key]) for key, value in location.items())
 
 
 @dataclass(frozen=True, slots=True)

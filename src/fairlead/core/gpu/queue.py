@@ -1,16 +1,38 @@
 """Queue: in which order waiting runs are considered for admission, and which are held back.
 
-Version 1 is first come, first served: by the number of the submission, then by id. What the other
-fields say of a run (tier, age, size, duration, its owner's priority) is recorded with the decision
-and does not change the order; a later version may use it.
+Version 1, without a `policy`, is first come, first served: by the number of the submission, then
+by id. Version 2 orders by rank, in integers:
+
+    tier = min(tiers_max, (GPUs in use + GPUs asked for before it) // GPUs granted)
+    rank = time of submission + tier * tier_age
+
+All three are its owner's, of its flavor. What an owner asks for beyond what its envelopes grant is
+ordered as if it had come later by one `tier_age` for each time over. A run waits for at most
+`tiers_max * tier_age` longer than first come, first served would have it, so no run starves. An
+owner without an envelope of its own uses those of others, and is in tier 1.
+
+An owner's priority moves its runs among the places that they have together: which owner has which
+place does not follow from it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated
 
 from fairlead.core.reasons import QueueHold, QueueReason
-from fairlead.core.units import Count, Gpus, Integer, Name, OutOfRange, Time, Written, repeats
+from fairlead.core.units import (
+    HOUR_MS,
+    Count,
+    Duration,
+    Gpus,
+    Integer,
+    Name,
+    OutOfRange,
+    Time,
+    Written,
+    repeats,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +59,32 @@ class WaitingRun:
     tier: str | None = None
     owner_priority: Integer = 0
     reservation: ReservedStart | None = None
+    submitted_ms: Annotated[int, Time(), Written("submitted_at")] | None = None
+    """Of version 2."""
+
+    @property
+    def age_key(self) -> tuple[int, int, str]:
+        """Older runs first; a preempted run has waited since its submission."""
+        since_ms = self.waiting_since_ms if self.submitted_ms is None else self.submitted_ms
+        return since_ms, self.submitted, self.id
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerUse:
+    """GPUs of a flavor that an owner's own envelopes grant, and those that its runs use."""
+
+    owner: Name
+    flavor: Name
+    granted_gpus: Count
+    used_gpus: Count
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """How far back a run is moved for each time that its owner is over what it is granted."""
+
+    tier_age_ms: Annotated[int, Duration(), Written("tier_age")] = HOUR_MS
+    tiers_max: Count = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +109,8 @@ class QueuedRun:
     run: str
     position: int
     reason: QueueReason
+    tier: int | None = None
+    """How many times over its owner's grant it comes; of version 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +138,70 @@ class Waiting:
     now_ms: Annotated[int, Time(), Written("now")]
     runs: tuple[WaitingRun, ...] = ()
     holds: tuple[FlavorHold, ...] = ()
+    policy: QueuePolicy | None = None
+    """None: version 1."""
+    owners: tuple[OwnerUse, ...] = ()
+    """Of version 2; one that is not here is granted nothing and uses nothing."""
 
     def faults(self) -> Iterator[OutOfRange]:
         yield from repeats("runs", "id", [run.id for run in self.runs])
         yield from repeats("holds", "flavor", [hold.flavor for hold in self.holds])
+        pairs = [(row.owner, row.flavor) for row in self.owners]
+        if len(set(pairs)) < len(pairs):
+            yield OutOfRange("owners", "names an owner and flavor twice")
 
 
 def queue(waiting: Waiting) -> Queue:
     by_flavor = {hold.flavor: hold for hold in waiting.holds}
-    order: list[QueuedRun] = []
+    free: list[WaitingRun] = []
     held: list[HeldRun] = []
-    for run in sorted(waiting.runs, key=lambda run: (run.submitted, run.id)):
+    for run in waiting.runs:
         hold = _held(run, by_flavor.get(run.flavor), waiting.now_ms)
-        if hold is not None:
-            held.append(hold)
+        if hold is None:
+            free.append(run)
         else:
-            order.append(QueuedRun(run.id, len(order) + 1, QueueReason.SUBMITTED))
+            held.append(hold)
+    order = _by_number(free) if waiting.policy is None else _by_rank(free, waiting, waiting.policy)
     return Queue(tuple(order), tuple(sorted(held, key=lambda hold: hold.run)))
+
+
+def _by_number(runs: list[WaitingRun]) -> Iterator[QueuedRun]:
+    ordered = sorted(runs, key=lambda run: (run.submitted, run.id))
+    for position, run in enumerate(ordered, start=1):
+        yield QueuedRun(run.id, position, QueueReason.SUBMITTED)
+
+
+_Place = tuple[int, int, str, int, str]
+"""A place of an owner in the queue: its rank, number and id of the run that it is computed for
+(of two places of one rank the older is first), its tier, and the run that its owner's priorities
+put there. A plain tuple: tens of thousands are made and sorted in every turn."""
+
+
+def _by_rank(runs: list[WaitingRun], waiting: Waiting, policy: QueuePolicy) -> Iterator[QueuedRun]:
+    use = {(row.owner, row.flavor): row for row in waiting.owners}
+    by_owner: dict[tuple[str, str], list[WaitingRun]] = {}
+    for run in runs:
+        by_owner.setdefault((run.owner, run.flavor), []).append(run)
+    places: list[_Place] = []
+    for key, mine in by_owner.items():
+        places += _places(mine, use.get(key) or OwnerUse(*key, 0, 0), policy)
+    places.sort()
+    for position, (_, _, oldest, tier, name) in enumerate(places, start=1):
+        reason = QueueReason.SUBMITTED if not tier else QueueReason.TIER
+        if name != oldest:
+            reason = QueueReason.PRIORITY
+        yield QueuedRun(name, position, reason, tier)
+
+
+def _places(mine: list[WaitingRun], use: OwnerUse, policy: QueuePolicy) -> Iterator[_Place]:
+    by_age = sorted([(*run.age_key, run) for run in mine], key=itemgetter(0, 1, 2))
+    # Stable: of one priority the older run is first.
+    chosen = sorted(by_age, key=lambda row: -row[3].owner_priority)
+    gpus, granted = use.used_gpus, use.granted_gpus
+    for (since_ms, submitted, name, run), (*_, takes) in zip(by_age, chosen, strict=True):
+        tier = min(policy.tiers_max, gpus // granted if granted else 1)
+        yield since_ms + tier * policy.tier_age_ms, submitted, name, tier, takes.id
+        gpus += run.gpus
 
 
 def _held(run: WaitingRun, hold: FlavorHold | None, now_ms: int) -> HeldRun | None:

@@ -1,17 +1,54 @@
-"""Restart: whether a run whose command failed starts again, on the devices that it has.
+"""Restart: what becomes of a run whose command has ended, or that lost its devices.
 
-All of it starts again, every rank: the ranks of a gang cannot go on without one of them.
+A command that failed starts again on the devices that the run has; all of it, every rank: the ranks
+of a gang cannot go on without one of them. A run that lost its devices waits for others.
+
+    ended because              Never   OnPreemption   OnFailure   Always
+    its devices were taken     ends    waits again    waits again waits again
+    the machine restarted      ends    waits again*   waits again* waits again*
+    its command failed         ends    ends           restarts*   restarts*
+    a limit of its own, or 0   ends    ends           ends        waits again*, or restarts*
+
+    * counted: at most `max_restarts` in all
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
-from fairlead.core.reasons import RestartReason
+from fairlead.core.reasons import EndCause, RestartReason
 from fairlead.core.units import Count, OutOfRange, Range
 
 RESTARTS_MAX = 1000
+RESTARTS_DEFAULT = 6
+"""Where a policy does not say: as many as a Job of Kubernetes has."""
 ExitCode = Annotated[int, Range(1, 255)]
+
+
+class RestartPolicy(StrEnum):
+    """After which ends a run starts again by itself."""
+
+    NEVER = "Never"
+    ON_FAILURE = "OnFailure"
+    ON_PREEMPTION = "OnPreemption"
+    ALWAYS = "Always"
+
+    @property
+    def causes(self) -> frozenset[EndCause]:
+        """The ends after which it does."""
+        return _CAUSES[self]
+
+
+_LOST = frozenset({EndCause.PREEMPTED, EndCause.HOURS_USED, EndCause.INTERRUPTED})
+_CAUSES = {
+    RestartPolicy.NEVER: frozenset[EndCause](),
+    RestartPolicy.ON_PREEMPTION: _LOST,
+    RestartPolicy.ON_FAILURE: _LOST | {EndCause.FAILED},
+    RestartPolicy.ALWAYS: frozenset(EndCause),
+}
+_UNCOUNTED = frozenset({EndCause.PREEMPTED, EndCause.HOURS_USED})
+_IN_PLACE = frozenset({EndCause.FAILED, EndCause.SUCCEEDED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +69,14 @@ class FailurePolicy:
 
 @dataclass(frozen=True, slots=True)
 class RunFailure:
-    """A command that failed. `exit_code` None: it is gone and left none; 128 and the signal's
-    number where a signal ended it. `restarts`: how often the run was started again before."""
+    """A run that has ended. `exit_code` None: its command is gone and left none; 128 and the
+    signal's number where a signal ended it. `restarts`: how often it was started again before."""
 
     policy: FailurePolicy
     restarts: Count
     exit_code: ExitCode | None = None
+    cause: EndCause = EndCause.FAILED
+    restart_policy: RestartPolicy = RestartPolicy.ON_FAILURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +86,20 @@ class Restart:
     reason: RestartReason
     restarts: Count
 
+    @property
+    def goes_on(self) -> bool:
+        return self.reason in (RestartReason.RESTARTS, RestartReason.REQUEUES)
+
 
 def restart(asked: RunFailure) -> Restart:
-    policy, restarts = asked.policy, asked.restarts
+    policy, restarts, cause = asked.policy, asked.restarts, asked.cause
+    if cause not in asked.restart_policy.causes:
+        return Restart(RestartReason.POLICY, restarts)
+    if cause in _UNCOUNTED:
+        return Restart(RestartReason.REQUEUES, restarts)
     if asked.exit_code in policy.fail_exit_codes:
         return Restart(RestartReason.EXIT_CODE, restarts)
     if restarts >= policy.max_restarts:
         return Restart(RestartReason.NONE_LEFT, restarts)
-    return Restart(RestartReason.RESTARTS, restarts + 1)
+    again = RestartReason.RESTARTS if cause in _IN_PLACE else RestartReason.REQUEUES
+    return Restart(again, restarts + 1)

@@ -1,64 +1,25 @@
 """Start: whether a run starts now, how wide, who pays and on which devices; growth likewise.
 
 A malleable run starts at the widest width that is funded and placed. Where it lacks devices, no
-more is freed for it than its minimum. What an outcome took from a run comes back as whole groups
-by whole steps, the lowest numbers first, and never more than the run had.
+more is freed for it than its minimum. What a running one lacks comes as whole groups by whole
+steps, the lowest numbers first.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import lcm
 
 from fairlead.core.gpu.cover import Book, Plan, cover
+from fairlead.core.gpu.devices import FreeDevices
 from fairlead.core.gpu.model import Request
-from fairlead.core.gpu.place import Gang, Node, Placement, place
+from fairlead.core.gpu.place import Gang, Placement
 from fairlead.core.gpu.remedy import Remedy, cover_or_remedy
 from fairlead.core.invariant import known
 from fairlead.core.reasons import StartReason
 from fairlead.core.units import Count, Gpus, Name, OutOfRange
 
 _SLOT = re.compile(r".+#[0-9]{1,4}", re.DOTALL)
-
-
-class FreeDevices:
-    """Nodes, and where gangs fit on their free devices.
-
-    Every gang is placed once: after a large resolve thousands wait, most of them alike.
-    """
-
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        self.nodes = list(nodes)
-        self._placements: dict[str, Placement] = {}
-        self._gpus: dict[str, int] = {}
-        for node in self.nodes:
-            if not node.cordoned:
-                self._gpus[node.flavor] = self._gpus.get(node.flavor, 0) + len(node.free)
-
-    def gpus(self, flavor: str) -> int:
-        """Free devices on nodes in service."""
-        return self._gpus.get(flavor, 0)
-
-    def place(self, gang: Gang) -> Placement:
-        shape = repr(gang)
-        known = self._placements.get(shape)
-        if known is None:
-            known = place([node for node in self.nodes if node.free], gang)
-            self._placements[shape] = known
-        return known
-
-    def after(self, slots: Iterable[str]) -> "FreeDevices":
-        """The same once these devices, as `node#ordinal`, are free too."""
-        freed: dict[str, list[int]] = {}
-        for slot in slots:
-            name, _, ordinal = slot.rpartition("#")
-            freed.setdefault(name, []).append(int(ordinal))
-        if not freed:
-            return self
-        return FreeDevices(
-            replace(node, free=tuple(sorted({*node.free, *freed.get(node.name, ())})))
-            for node in self.nodes
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +53,8 @@ class GangShape:
 
 @dataclass(frozen=True, slots=True)
 class RunGrowth:
-    """What a run has, and the width that an outcome took it from; spares do not count."""
+    """What a run has, and the width that it asked for, or that an outcome took it from; spares do
+    not count."""
 
     width: Count
     grows_to: Gpus

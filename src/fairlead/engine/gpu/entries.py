@@ -134,7 +134,7 @@ class RunPhase(Body, frozen=True):
     outcome: int | UnsetType | None = UNSET
     """The resolve that preempted it."""
     restarts: int | UnsetType = UNSET
-    """It starts again on the devices that it has, and how often it has done so."""
+    """It starts again on the devices that it has, or waits again, and how often it has done so."""
 
 
 class RunGrown(Body, frozen=True):
@@ -156,6 +156,17 @@ class PodMismatch(Body, frozen=True):
     message: str
     pod: str
     node: str
+
+
+class JobUnknown(Body, frozen=True):
+    """A process runs that the ledger did not start: it was restored from before, or its run is
+    deleted. It is asked to end by this entry, and has its grace."""
+
+    ENTRY = "job.unknown"
+    run: str
+    job: str
+    grace_ms: int
+    message: str
 
 
 class RunNominated(Body, frozen=True):
@@ -243,6 +254,10 @@ class LeaseUnfunded(Body, frozen=True):
     name: str
     hours: bool
     message: str
+    recalled_for: str | UnsetType = UNSET
+    """The run for which the owner of the envelope recalled it."""
+    decision: int | UnsetType = UNSET
+    """The recorded decision that this follows from, where the cap does not say it."""
 
 
 class LeaseFunded(Body, frozen=True):
@@ -355,10 +370,28 @@ class ResizeDecision(RunDecision, frozen=True):
     ENTRY = "gpu.resize"
 
 
+class BackfillDecision(RunDecision, frozen=True):
+    """Whether a run may start, or grow, before others that wait for devices."""
+
+    ENTRY = "gpu.backfill"
+
+
 class RestartDecision(RunDecision, frozen=True):
-    """Whether a run whose command failed starts again."""
+    """Whether a run that has ended starts again."""
 
     ENTRY = "gpu.restart"
+
+
+class LimitDecision(RunDecision, frozen=True):
+    """Which limit of a run is over."""
+
+    ENTRY = "gpu.limit"
+
+
+class AfterDecision(RunDecision, frozen=True):
+    """Whether a run that starts after others may start."""
+
+    ENTRY = "gpu.after"
 
 
 class StartDecision(RunDecision, frozen=True):
@@ -385,6 +418,27 @@ class DeficitDecision(Body, frozen=True):
     output: Document
 
 
+class RecallDecision(RunDecision, frozen=True):
+    """Which leases of others lose their funding to the owner of their envelope, for its run."""
+
+    ENTRY = "gpu.recall"
+
+
+class OverdrawDecision(RunDecision, frozen=True):
+    """A run starts without funding, on devices that would be idle."""
+
+    ENTRY = "gpu.overdraw"
+
+
+class ReserveDecision(Body, frozen=True):
+    """A reservation may be made or moved: by which policy."""
+
+    ENTRY = "gpu.reserve"
+    reservation: str
+    run: str
+    output: Document
+
+
 class OrderDecision(Body, frozen=True):
     """In which order runs or reservations are considered."""
 
@@ -396,9 +450,10 @@ class OrderDecision(Body, frozen=True):
 
 
 class QueueDecision(OrderDecision, frozen=True):
-    """Of waiting runs."""
+    """Of waiting runs. Version 2 orders by tier and age, and not by submission alone."""
 
     ENTRY = "gpu.queue"
+    VERSION = 2
 
 
 class GrowDecision(OrderDecision, frozen=True):

@@ -9,10 +9,11 @@ from msgspec import UNSET, structs
 from fairlead.core import gpu
 from fairlead.core.gpu.usage import split_hold
 from fairlead.core.invariant import known
-from fairlead.core.reasons import CutKind, ResizeReason
+from fairlead.core.reasons import CutKind, EndCause, LimitReason, ResizeReason
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry
+from fairlead.engine.gpu.restarts import decide_restart
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.schema.gpu import STYLE
 
@@ -83,18 +84,34 @@ def end_run(
 
 
 def end_preempted(at: Context, run: str, *, end_ms: int, **exit: Any) -> list[NewEntry]:
-    """A preempted run gives back everything: it waits again, and cites the outcome. `exit`: what
-    is known of its process, as fields of `RunPhase`."""
+    """A run gives back everything: it waits again, or has ended, as its restart policy says, and
+    cites the outcome. `exit`: what is known of its process, as fields of `RunPhase`."""
     state = at.projection.runs[run]
     reclaim = state.reclaim
     outcome = None if reclaim is None else reclaim.outcome
-    message = f"preempted by outcome {outcome}; it starts again when there is room"
-    why = (Phase.PENDING.value, "Preempted", message)
+    reason, cause, message = "Preempted", EndCause.PREEMPTED, f"preempted by outcome {outcome}"
     if reclaim is not None and outcome is None:
-        message = "its node is out of service; it starts again when there is room"
-        why = (Phase.PENDING.value, state.reason, message)
-    body = entries.RunPhase(run, *why, outcome=outcome, **exit)
-    return end_run(at, body, CutKind.RANDOM_PREEMPT.value, end_ms=end_ms)
+        over = next(iter(reclaim.leases.values()), "")
+        reason = over if over in _OVER else state.reason
+        cause, message = _OVER.get(over, _OUT_OF_SERVICE)
+    found, made = decide_restart(at, run, cause)
+    phase = Phase.PENDING if found.goes_on else Phase.FAILED
+    message += "; it starts again when there is room" if found.goes_on else ""
+    if cause is EndCause.PREEMPTED and not found.goes_on:
+        message += "; its restart policy is Never"
+    body = entries.RunPhase(run, phase.value, reason, message, outcome=outcome, **exit)
+    if found.restarts != state.restarts:
+        body = structs.replace(body, restarts=found.restarts)
+    return [*made, *end_run(at, body, CutKind.RANDOM_PREEMPT.value, end_ms=end_ms)]
+
+
+_OUT_OF_SERVICE = (EndCause.PREEMPTED, "its node is out of service")
+_OVER = {
+    LimitReason.MAX_RUNTIME.value: (EndCause.MAX_RUNTIME, "its maxRuntime is over"),
+    LimitReason.HOURS_USED.value: (EndCause.HOURS_USED, "the hours that pay for it are used up"),
+    LimitReason.IDLE.value: (EndCause.IDLE, "its devices did nothing for its idleAfter"),
+}
+"""The limits by which a run is ended: the cause, and a sentence."""
 
 
 def displaced(state: RunState, run: str, reason: str) -> entries.RunReclaimed:

@@ -7,15 +7,19 @@ their order never matters, and either all of them are applied or none.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
 from fairlead.core.gpu.funding import Demotion, demotions
-from fairlead.engine.gpu.admission import ask
+from fairlead.engine.gpu.admission import RunAdmission, ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.dependencies import check_dependencies, later_run
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
+from fairlead.engine.gpu.hosts import refuse_foreign
+from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
 from fairlead.engine.gpu.resolver.preview import Previews
@@ -23,6 +27,7 @@ from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact, Phase, Stored
 from fairlead.engine.gpu.status import as_document, lease_document, object_document
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
+from fairlead.engine.gpu.warnings import warnings_of
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
 from fairlead.schema.funding import from_plan
@@ -47,6 +52,7 @@ class Submission:
     """One manifest of a batch; `path` is what errors about it begin with."""
 
     manifest: Manifest
+    author: Author
     path: str = ""
     expected_version: int | None = None
 
@@ -62,6 +68,8 @@ class ManifestChange:
     submission: Submission
     word: Literal["created", "configured", "unchanged"]
     body: ObjectApplied | None
+    decisions: tuple[NewEntry, ...] = ()
+    """What allowed it, recorded before it."""
 
 
 # `list` is one of the verbs, so annotations of methods cannot use the builtin by name.
@@ -75,9 +83,14 @@ class Objects:
     """Budgets, runs, nodes and reservations; leases can be read."""
 
     def __init__(
-        self, committer: Committer, settlement: Settlement, hashes: SecretHashes, previews: Previews
+        self,
+        committer: Committer,
+        settlement: Settlement,
+        hashes: SecretHashes,
+        previews: Previews,
+        admission: RunAdmission,
     ) -> None:
-        self._committer, self._settlement = committer, settlement
+        self._committer, self._settlement, self._admission = committer, settlement, admission
         self._hashes, self._previews = hashes, previews
         self._projection = committer.projection
 
@@ -90,8 +103,8 @@ class Objects:
         expected_version: int | None = None,
     ) -> Applied:
         """Create or change an object; raises `BadInput`, `Forbidden`, `EditConflict`, `Refused`."""
-        submission = _submission(manifest, "", expected_version)
-        return self._apply([submission], author, dry_run=dry_run)[0]
+        submission = _submission(manifest, author, "", expected_version)
+        return self._apply([submission], dry_run=dry_run)[0]
 
     def apply_all(
         self, manifests: Sequence[Document], *, author: Author, dry_run: bool = False
@@ -101,9 +114,17 @@ class Objects:
         What one needs another may bring. `BadInput` names the place as `manifests[3].spec…`.
         """
         submissions = [
-            _submission(manifest, f"manifests[{i}]", None) for i, manifest in enumerate(manifests)
+            _submission(manifest, author, f"manifests[{i}]", None)
+            for i, manifest in enumerate(manifests)
         ]
-        return self._apply(submissions, author, dry_run=dry_run) if submissions else []
+        return self._apply(submissions, dry_run=dry_run) if submissions else []
+
+    def take_all(self, batch: Sequence[tuple[Document, Author]]) -> None:
+        """The same where each is its own author's, no place in the batch is named, and nothing is
+        shown of what became of them."""
+        submissions = [_submission(manifest, author, "", None) for manifest, author in batch]
+        if submissions:
+            self._record(submissions)
 
     def delete(self, kind: str, name: str, *, author: Author, dry_run: bool = False) -> Document:
         """Remove an object that nothing uses; returns what it was."""
@@ -158,45 +179,75 @@ class Objects:
 
     def render(self, stored: Stored) -> Document:
         percent = self._committer.config.near_limit_percent
-        return object_document(self._projection, stored, self._committer.now(), percent)
+        found = object_document(self._projection, stored, self._committer.now(), percent)
+        host = self._committer.config.host
+        if stored.kind == "Node" and host is not None:
+            found["status"]["isolation"] = host.isolation
+        if stored.kind == "Run":
+            found["status"]["queue"] = self._admission.place(stored.name)
+        return found
 
     def _lease(self, lease: LeaseFact) -> Document:
         return lease_document(self._projection, lease, self._committer.now())
 
-    def _apply(
-        self, submissions: Sequence[Submission], author: Author, *, dry_run: bool
-    ) -> Results:
+    def _apply(self, submissions: Sequence[Submission], *, dry_run: bool) -> Results:
         committer = self._committer
         with committer.current() as projection:
-            changes = changes_of(projection, submissions, author, committer.now())
+            refuse_foreign(committer.config.host, (item.manifest for item in submissions))
             if dry_run:
-                return self._imagine(changes, author)
-            # Hours that ran out before an edit ran out under the caps before it.
-            keys = [change.submission.key for change in changes if change.word == "configured"]
-            edited = [name for kind, name in keys if kind == "Budget"]
+                now = ReservationRules(projection, committer.config, committer.now())
+                return self._imagine(changes_of(projection, submissions, now))
+            changes = self._record(submissions)
+            return [self._applied(item, projection) for item in changes]
+
+    def _record(self, submissions: Sequence[Submission]) -> Changes:
+        committer = self._committer
+        with committer.current() as projection:
+            rules = partial(ReservationRules, projection, committer.config)
+            changes, edited = Changes(), list[str]()
+            if any(submission.manifest.kind == "Budget" for submission in submissions):
+                # Hours that ran out before an edit ran out under the caps before it.
+                changes = changes_of(projection, submissions, rules(committer.now()))
+                keys = [change.submission.key for change in changes if change.word == "configured"]
+                edited = [name for kind, name in keys if kind == "Budget"]
             if edited:
                 self._settlement.roll_over(committer.now(), committer.now())
                 self._settlement.refund(edited)
 
             def decide() -> Sequence[NewEntry]:
                 nonlocal changes
-                changes = changes_of(projection, submissions, author, committer.now())
-                made = self._entries(changes, author)
+                changes = changes_of(projection, submissions, rules(committer.now()))
+                made = self._entries(changes)
                 specs = [(item.key[1], item.manifest.spec) for item in submissions]
                 return [*self._hashes.of(specs), *made] if made else []
 
             committer.commit(decide)
             if edited:
                 self._settlement.refund(edited)
-            return [Applied(self.document(*item.submission.key), item.word) for item in changes]
+            return changes
 
-    def _entries(self, changes: Changes, author: Author) -> Entries:
-        bodies = [change.body for change in changes if change.body is not None]
-        return [self._committer.new(body, author.user) for body in bodies]
+    def _applied(self, change: ManifestChange, projection: Projection) -> Applied:
+        document = self.document(*change.submission.key)
+        return Applied(document, change.word, warnings=self._warnings(change, projection))
 
-    def _imagine(self, changes: Changes, author: Author) -> Results:
+    def _warnings(self, change: ManifestChange, projection: Projection) -> tuple[str, ...]:
+        """Of what is said anew; what is so already was warned of."""
+        if change.body is None:
+            return ()
+        name, spec = change.submission.key[1], change.submission.manifest.spec
+        return warnings_of(projection, name, spec, self._committer.now())
+
+    def _entries(self, changes: Changes) -> Entries:
+        made: Entries = []
+        for change in changes:
+            if change.body is not None:
+                by = change.submission.author.user
+                made += [*change.decisions, self._committer.new(change.body, by)]
+        return made
+
+    def _imagine(self, changes: Changes) -> Results:
         """A dry run: each object as it would be, and what it would lead to beside the others."""
-        now_ms, made = self._committer.now(), self._entries(changes, author)
+        now_ms, made = self._committer.now(), self._entries(changes)
         after = self._projection if len(changes) == 1 else imagined(self._projection, made)
 
         def effects(manifest: Manifest) -> Document:
@@ -209,7 +260,12 @@ class Objects:
             return shown
 
         return [
-            Applied(self._shown(change), change.word, effects(change.submission.manifest))
+            Applied(
+                self._shown(change),
+                change.word,
+                effects(change.submission.manifest),
+                self._warnings(change, after),
+            )
             for change in changes
         ]
 
@@ -222,12 +278,14 @@ class Objects:
         return as_document(body.kind, metadata, body.spec, {})
 
 
-def _submission(manifest: Document, path: str, expected_version: int | None) -> Submission:
+def _submission(
+    manifest: Document, author: Author, path: str, expected_version: int | None
+) -> Submission:
     with _located(path):
         read = read_manifest(manifest)
     if expected_version is None:
         expected_version = read.metadata.resource_version
-    return Submission(read, path, expected_version)
+    return Submission(read, author, path, expected_version)
 
 
 @contextmanager
@@ -247,7 +305,7 @@ def _located(path: str) -> Iterator[None]:
 
 
 def changes_of(
-    projection: Projection, submissions: Sequence[Submission], author: Author, now_ms: int
+    projection: Projection, submissions: Sequence[Submission], rules: ReservationRules
 ) -> list[ManifestChange]:
     """What each manifest of a batch changes; raises for the first that cannot be."""
     manifests = [submission.manifest for submission in submissions]
@@ -262,16 +320,21 @@ def changes_of(
     for submission in submissions:
         before = projection.get(*submission.key)
         with _located(submission.path):
-            may_apply(projection, author, submission.manifest, runs)
+            may_apply(projection, submission.author, submission.manifest, runs)
             expected, (kind, name) = submission.expected_version, submission.key
             if expected is not None and expected != (before.version if before else 0):
                 raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
-        body = _body(projection, submission.manifest, before, now_ms)
+            check_dependencies(projection, submission.manifest, before, runs)
+            decisions: list[NewEntry] = []
+            if isinstance(manifest := submission.manifest, ReservationManifest):
+                owner = _owner_of(projection, manifest, runs)
+                decisions = rules.decide(manifest, before, owner, submission.author)
+        body = _body(projection, submission.manifest, before, rules.now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
             word = "created" if before is None else "configured"
-        changes.append(ManifestChange(submission, word, body))
+        changes.append(ManifestChange(submission, word, body, tuple(decisions)))
     return changes
 
 
@@ -320,8 +383,11 @@ def refuse_in_use(projection: Projection, stored: Stored) -> None:
     """What pays for, is, or carries something that runs stays."""
     if stored.kind == "Budget":
         _refuse_used_payers(projection, stored.name, keeping=set())
+        _refuse_needed(projection, stored.name)
     elif stored.kind == "Run" and projection.runs[stored.name].leases:
         raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
+    elif stored.kind == "Run" and (later := later_run(projection, stored.name)):
+        raise Refused("RunNeeded", f"run {later!r} starts after it; cancel that one first")
     elif stored.kind == "Run" and projection.waits_for_time(stored.name):
         by = projection.reserved[stored.name]
         raise Refused(
@@ -380,9 +446,9 @@ def _check(
     elif isinstance(manifest, RunManifest) and before is None:
         _check_variables(manifest)
     elif isinstance(manifest, RunManifest) and before is not None:
-        after = spec_document(manifest.spec)
-        for key in sorted(after.keys() | before.document.keys()):
-            if key not in RUN_MUTABLE and before.document.get(key) != after.get(key):
+        after, earlier = spec_document(manifest.spec), spec_document(before.spec)
+        for key in sorted(after.keys() | earlier.keys()):
+            if key not in RUN_MUTABLE and earlier.get(key) != after.get(key):
                 raise BadInput(f"spec.{key}", "cannot be changed; delete the run and submit anew")
     elif isinstance(manifest, ReservationManifest):
         _check_reservation(projection, manifest, before)
@@ -431,16 +497,32 @@ def _refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str
             )
 
 
+def _refuse_needed(projection: Projection, budget: str) -> None:
+    """The only budget of an owner whose runs wait: without it they would wait for ever."""
+    owner = projection.budgets[budget].owner
+    others = (one.owner for name, one in projection.budgets.items() if name != budget)
+    if owner in others:
+        return
+    for run in sorted(projection.live):
+        if projection.is_pending(run) and projection.run_spec(run).owner == owner:
+            raise Refused(
+                "BudgetNeeded",
+                f"run {run!r} waits for it, and owner {owner!r} has no other; cancel the run first",
+            )
+
+
 def _body(
     projection: Projection, manifest: Manifest, before: Stored | None, now_ms: int
 ) -> ObjectApplied | None:
     document, labels = spec_document(manifest.spec), manifest.metadata.labels
-    if before and (before.document, before.labels) == (document, labels):
+    # As it is read today: fields that came with a later version have their defaults.
+    written = None if before is None else spec_document(before.spec)
+    if before and (written, before.labels) == (document, labels):
         return None
     kind, name = manifest.kind, manifest.metadata.name
     if before is None:
         uid, generation = digest([kind, name, now_ms, projection.seq])[:32], 1
     else:
         uid = before.uid
-        generation = before.generation + int(before.document != document)
+        generation = before.generation + int(written != document)
     return ObjectApplied(kind, name, uid, generation, labels, document)

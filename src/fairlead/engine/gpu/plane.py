@@ -4,10 +4,15 @@ from collections.abc import Callable
 
 from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.dependencies import RunDependencies
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import ControlRecovered
 from fairlead.engine.gpu.events import EventFeed
+from fairlead.engine.gpu.limits import LimitEnforcement
 from fairlead.engine.gpu.objects import Objects
+from fairlead.engine.gpu.overdraw import Overdrafts
+from fairlead.engine.gpu.recall import Recalls
+from fairlead.engine.gpu.reclaim import Reclaims
 from fairlead.engine.gpu.reports import Reports
 from fairlead.engine.gpu.reservations import Reservations
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, SecretHashes, is_the_ledgers
@@ -50,11 +55,16 @@ class ControlPlane:
         previews = Previews(committer, chance)
         self.effects = Effects(committer, executor, self.faults)
         self.settlement = Settlement(committer, self.effects)
+        self.limits = LimitEnforcement(committer)
+        self.dependencies = RunDependencies(committer)
         self.admission = RunAdmission(committer)
-        self.objects = Objects(committer, self.settlement, hashes, previews)
+        self.objects = Objects(committer, self.settlement, hashes, previews, self.admission)
         self.outcomes = Outcomes(committer, self.effects, hashes, chance)
         self.resolver = Resolver(committer, self.settlement, self.effects, self.outcomes, previews)
         self.reservations = Reservations(committer, self.outcomes, previews)
+        self.recalls = Recalls(committer)
+        self.reclaims = Reclaims(committer, self.outcomes)
+        self.overdrafts = Overdrafts(committer)
         self.verbs = Verbs(committer, self.effects, self.objects, self.resolver)
         self.outcome_reports = OutcomeReports(committer, chance)
         self.reports = Reports(committer, self.objects, self.settlement, self.outcome_reports)
@@ -73,11 +83,16 @@ class ControlPlane:
             self.settlement.end_runs(now_ms)
             self.settlement.roll_over(now_ms, now_ms)
             self.settlement.settle(now_ms, now_ms)
+            self.limits.enforce(now_ms)
+            self.dependencies.proceed(now_ms)
             self.outcomes.proceed(now_ms)
+            self.recalls.proceed(now_ms)
             self.resolver.proceed()  # caps before reservations: these see what is left
             self.reservations.proceed(now_ms)
             self.admission.admit_all(now_ms)
+            self.reclaims.proceed(now_ms)
             self.admission.grow_all(now_ms)
+            self.overdrafts.proceed(now_ms)
             self.effects.carry_out()
             self.settlement.end_failed_starts(committer.now())
             percent = self.config.near_limit_percent

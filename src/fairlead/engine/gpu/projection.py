@@ -5,12 +5,15 @@ other governors are passed over; they only move `seq`, the size of the ledger th
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, TypeVar
 
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from fairlead.core.canonical import Rendered, text
 from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
 from fairlead.core.gpu.accounts import Accounts
-from fairlead.core.gpu.place import Node
 from fairlead.core.invariant import of_kind, require
 from fairlead.engine.gpu import state
 from fairlead.engine.gpu.entries import Body, Stamp, decode
@@ -21,6 +24,7 @@ from fairlead.schema.objects import (
     NodeSpec,
     ReservationSpec,
     RunSpec,
+    after_of,
     budget_document,
     to_node,
 )
@@ -66,9 +70,11 @@ class Projection:
         self._names: dict[str, set[str]] = {}
         """Of the objects of each kind."""
         self._book: Book | None = None
-        self._devices: FreeDevices | None = None
-        self._free: dict[str, Node] = {}
-        """Nodes with their free devices, as far as they are known: one start moves a few."""
+        self._written: dict[tuple[str, bool], Rendered] = {}
+        """Budgets as decisions record them."""
+        self._devices = FreeDevices(())
+        self._moved: set[str] = set()
+        """Nodes that are not there as they are now: one start moves a few."""
         self._kept_seq = 0
         self._kept: dict[str, Any] = {}
 
@@ -98,25 +104,26 @@ class Projection:
         """Budgets and usage for covering requests; the family graph is kept between edits."""
         if self._book is None:
             self._book = Book(self.budgets.values(), {})
-        self._book.usage = self.accounts.at(now_ms)
+        self._book.usage = self.accounts.at(now_ms, paid=True)
         return self._book
 
     @property
     def devices(self) -> FreeDevices:
-        """Nodes with their free devices; kept until one of either changes."""
-        if self._devices is None:
-            for name in self._names.get("Node", set()) - self._free.keys():
-                spec, taken = node_spec(self.objects["Node", name]), self.taken.get(name, {})
-                free = tuple(i for i in range(spec.devices) if i not in taken)
-                self._free[name] = to_node(name, spec, free)
-            self._devices = FreeDevices(node for _, node in sorted(self._free.items()))
+        """Nodes with their free devices."""
+        for name in self._moved:
+            stored = self.objects.get(("Node", name))
+            if stored is None:
+                self._devices.drop(name)
+                continue
+            spec, taken = node_spec(stored), self.taken.get(name, {})
+            free = tuple(i for i in range(spec.devices) if i not in taken)
+            self._devices.put(to_node(name, spec, free))
+        self._moved.clear()
         return self._devices
 
     def devices_moved(self, nodes: Iterable[str]) -> None:
         """Devices of these nodes were taken or are free again, or the nodes are others."""
-        self._devices = None
-        for name in nodes:
-            self._free.pop(name, None)
+        self._moved.update(nodes)
 
     def kept(self, key: str, make: Callable[[], T]) -> T:
         """What `make` computes from this state alone; computed once until the next entry."""
@@ -133,6 +140,13 @@ class Projection:
         if known is None or known.phase is not state.Phase.PENDING or known.stopping:
             return False
         return not self.waits_for_time(run)
+
+    def waits_for_runs(self, run: str) -> bool:
+        """Whether it is Pending and starts after runs that have not ended as asked."""
+        found = self.live.get(run)
+        if found is None or found.phase is not state.Phase.PENDING or found.stopping:
+            return False
+        return not found.released and bool(after_of(self.run_spec(run)))
 
     def waits_for_time(self, run: str) -> bool:
         """Whether a run is to be started by its reservation, and not as soon as it fits."""
@@ -155,6 +169,17 @@ class Projection:
         spec = of_kind(self.objects["Budget", name].spec, BudgetSpec, "a Budget has its spec")
         return budget_document(name, spec)
 
+    def written_budget(self, name: str, *, pays: bool) -> Rendered:
+        """The same in canonical form; written once between edits, for every start has it in its
+        input. One that does not pay has no envelopes."""
+        key = (name, pays)
+        if key not in self._written:
+            document = self.budget_document(name)
+            if not pays:
+                document = replace(document, envelopes=[], aggregate_caps=[])
+            self._written[key] = Rendered(text(to_builtins(document)))
+        return self._written[key]
+
     def owner_of(self, stored: state.Stored) -> str | None:
         """Whose an object is: a reservation is its run's owner's."""
         spec = stored.spec
@@ -168,6 +193,18 @@ class Projection:
         uid, attempt = self.objects["Run", name].uid, self.runs[name].attempt
         return f"{state.job_prefix(name, uid)}{attempt + 1}"
 
+    def recalled(self) -> Set[str]:
+        """Leases that stay unfunded: the run that they were recalled for still waits."""
+        return self.kept(
+            "recalled",
+            lambda: {
+                lease
+                for run in self.live.values()
+                for lease, by in run.recalled.items()
+                if by in self.live and self.live[by].phase is state.Phase.PENDING
+            },
+        )
+
     def is_funded(self, lease_id: str) -> bool:
         return self.accounts.of_lease(lease_id).leases[lease_id].unfunded_ms is None
 
@@ -178,6 +215,8 @@ class Projection:
             self.run_owners[owner] = self.run_owners.get(owner, 0) + 1
         self.objects[key] = stored
         self._names.setdefault(stored.kind, set()).add(stored.name)
+        if stored.kind == "Node":
+            self.devices_moved([stored.name])
 
     def set_budget(self, name: str, budget: Budget | None) -> None:
         """A budget as it is from now on; None: it is gone."""
@@ -186,10 +225,14 @@ class Projection:
         else:
             self.budgets[name] = budget
         self._book = None
+        for pays in (True, False):
+            self._written.pop((name, pays), None)
 
     def drop(self, kind: str, name: str) -> None:
         stored = self.objects.pop((kind, name))
         self._names[kind].discard(name)
+        if kind == "Node":
+            self.devices_moved([name])
         if isinstance(stored.spec, RunSpec):
             owner = stored.spec.owner
             self.run_owners[owner] -= 1

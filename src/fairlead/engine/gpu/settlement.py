@@ -5,7 +5,7 @@ from dataclasses import asdict
 from functools import partial
 
 from fairlead.core import gpu
-from fairlead.core.reasons import RestartReason
+from fairlead.core.reasons import EndCause
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import (
@@ -14,15 +14,15 @@ from fairlead.engine.gpu.entries import (
     LeaseUnfunded,
     NewEntry,
     RefundDecision,
-    RestartDecision,
     RunPhase,
 )
 from fairlead.engine.gpu.leases import end_preempted, end_run
 from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.restarts import decide_restart
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit
 from fairlead.schema.gpu import STYLE, refund_document
-from fairlead.schema.objects import to_failure_policy
+from fairlead.schema.objects import to_restarts
 
 EXIT = {"code": "code", "signal": "signal", "exit_reason": "reason"}
 """What `RunPhase` records of an exit, also where there was none."""
@@ -120,10 +120,10 @@ class Settlement:
             if _was_preempted(state, end_ms):
                 return end_preempted(at, name, end_ms=end_ms, **facts)
             made: list[NewEntry] = []
-            if exit is not None and not exit.succeeded and not state.stopping:
-                made = failure(at, name, exit)
-                if len(made) > 1:
-                    return made  # it starts again
+            if exit is not None and not state.stopping:
+                decided, made = restarted(at, name, exit, end_ms)
+                if decided:
+                    return made
             phase, reason, message = _ending(state, exit)
             body = RunPhase(name, phase.value, reason, message, **facts)
             lease_reason = "Cancelled" if state.stopping else "Completed"
@@ -132,22 +132,17 @@ class Settlement:
         self._committer.commit(decide)
 
 
-def failure(at: Context, run: str, exit: Exit) -> list[NewEntry]:
-    """What a run's failure policy decides of an exit, and the new start where it starts again: its
-    leases stay as they are. Nothing where it has no policy."""
-    state, policy = at.projection.runs[run], to_failure_policy(at.projection.run_spec(run))
-    if policy is None:
-        return []
-    code = exit.code if exit.signal is None else 128 + exit.signal
-    asked = gpu.RunFailure(policy, state.restarts, min(255, code) if code else None)
-    found = gpu.restart(asked)
-    made = at.entry(
-        RestartDecision(run, STYLE.from_core(found)),
-        input=STYLE.from_core(asked),
-        reasons=(found.reason.value,),
-    )
-    if found.reason is not RestartReason.RESTARTS:
-        return [made]
+def restarted(at: Context, run: str, exit: Exit, end_ms: int) -> tuple[bool, list[NewEntry]]:
+    """Whether that is all there is to say of an exit, and the entries: it starts again at once
+    under its leases, which stay as they are, or it was interrupted."""
+    if exit.interrupted:
+        return True, interrupted(at, run, exit, end_ms)
+    state, code = at.projection.runs[run], exit.code if exit.signal is None else 128 + exit.signal
+    cause = EndCause.SUCCEEDED if exit.succeeded else EndCause.FAILED
+    found, made = decide_restart(at, run, cause, min(255, code) if code else None)
+    if not found.goes_on:
+        return False, made
+    policy, _ = to_restarts(at.projection.run_spec(run))
     job, (_, _, message) = at.projection.next_job(run), _ending(state, exit)
     body = RunPhase(
         run=run,
@@ -158,7 +153,19 @@ def failure(at: Context, run: str, exit: Exit) -> list[NewEntry]:
         paused=state.paused,
         restarts=found.restarts,
     )
-    return [made, at.entry(body, job, "phase")]
+    return True, [*made, at.entry(body, job, "phase")]
+
+
+def interrupted(at: Context, run: str, exit: Exit, end_ms: int) -> list[NewEntry]:
+    """Its machine restarted, or the ledger was restored: it waits again, or is lost."""
+    found, made = decide_restart(at, run, EndCause.INTERRUPTED)
+    _, reason, message = _ending(at.projection.runs[run], exit)
+    phase = Phase.FAILED
+    if found.goes_on:
+        phase, reason = Phase.PENDING, "Interrupted"
+        message += "; it starts again when there is room"
+    body = RunPhase(run, phase.value, reason, message, restarts=found.restarts)
+    return [*made, *end_run(at, body, "Interrupted", end_ms=end_ms)]
 
 
 def refunding(
@@ -168,9 +175,12 @@ def refunding(
     made: list[NewEntry] = []
     for name in sorted(budgets):
         budget, accounts = projection.budgets[name], projection.accounts
-        if not accounts.has_leases(budget) or not gpu.refund_of(budget, accounts, at_ms):
+        recalled = projection.recalled()
+        if not accounts.has_leases(budget):
             continue
-        asked = gpu.refund_request(budget, accounts, at_ms)
+        if not gpu.refund_of(budget, accounts, at_ms, recalled):
+            continue
+        asked = gpu.refund_request(budget, accounts, at_ms, recalled)
         found = gpu.refund(asked)
         document = refund_document(asked, projection.budget_document(name))
         body = RefundDecision(name, STYLE.from_core(found))

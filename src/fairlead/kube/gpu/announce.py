@@ -5,8 +5,14 @@ Each team learns of its own runs only: an Event is in its run's namespace.
 
 from typing import NamedTuple
 
+from fairlead.core.units import counted
 from fairlead.engine.gpu import Author, ControlPlane
+from fairlead.engine.gpu.resolver.preview import without_names
 from fairlead.kube.client import Document
+from fairlead.kube.conditions import now
+from fairlead.kube.kinds import as_named_in
+from fairlead.kube.watch import Key
+from fairlead.schema.objects import API_VERSION
 
 ANNOUNCED, DECIDED = "PreemptionAnnounced", "PreemptionDecided"
 CANDIDATES_MAX = 100
@@ -37,13 +43,13 @@ def announcements(plane: ControlPlane, event: Document) -> list[Announcement]:
                 "Run",
                 names[token["token"]],
                 ANNOUNCED,
-                f"{said}; this run may be preempted, by the first draw with odds of 1 in "
-                f"{token['one_in']}",
+                f"{said}; this run may be preempted, with odds of "
+                f"{token['chance'] * 100:.0f} % (first draw: 1 in {token['one_in']})",
             )
             for token in tokens[:CANDIDATES_MAX]
             if token["token"] in names
         ]
-        whole = f"{said}; {len(tokens)} runs may be preempted for its run"
+        whole = f"{said}; {counted(len(tokens), 'run')} may be preempted for its run"
         return [*_reserved(report, ANNOUNCED, whole), *told]
     if kind in ("gpu.resolve.draw", "gpu.resolve.void"):
         report = plane.outcome_reports.get(event["body"]["commit_seq"], author=_ALL)
@@ -54,3 +60,31 @@ def announcements(plane: ControlPlane, event: Document) -> list[Announcement]:
 def _reserved(report: Document, reason: str, message: str) -> list[Announcement]:
     name = report["reservation"]
     return [] if name is None else [Announcement("Reservation", name, reason, message)]
+
+
+def event_of(kind: str, key: Key, uid: str, event: Document, **told: str) -> Document:
+    """The Event on an object that an entry of the ledger is told by; `told`: reason and type."""
+    message = without_names(event["message"])
+    if key.namespace:
+        message = as_named_in(key.namespace, message)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{key.name}.{event['seq']:x}",
+            "namespace": key.namespace or "default",
+        },
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "name": key.name,
+            "namespace": key.namespace,
+            "uid": uid,
+        },
+        "message": f"{message} (ledger entry {event['seq']})",
+        **told,
+        "firstTimestamp": now(),
+        "lastTimestamp": now(),
+        "count": 1,
+        "source": {"component": "fairlead"},
+    }

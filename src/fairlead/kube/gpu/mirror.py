@@ -18,12 +18,12 @@ from fairlead.engine.gpu.resolver.preview import without_names
 from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
-from fairlead.kube.conditions import Conditions, now
-from fairlead.kube.gpu.announce import announcements
+from fairlead.kube.conditions import Conditions
+from fairlead.kube.gpu.announce import announcements, event_of
 from fairlead.kube.gpu.audit import Auditor
-from fairlead.kube.gpu.front import Acceptance, FrontEnd
+from fairlead.kube.gpu.front import FrontEnd
 from fairlead.kube.gpu.lease_mirror import LeaseMirror, Write, as_leased
-from fairlead.kube.kinds import KINDS, engine_name, kube_name
+from fairlead.kube.kinds import KINDS, as_named_in, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.ports.faults import Fault, TemporaryFault
 from fairlead.ports.ledger import Archived
@@ -36,6 +36,8 @@ TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost", 
 """Changes of a run that are Events: what its status shows for good needs none."""
 SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
+PAGE = 100
+"""Entries in memory at once: each comes with all that it was decided on."""
 RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
 """Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
 EVENTS = {
@@ -48,6 +50,7 @@ EVENTS = {
 
 
 GPUS_MAX = 10**9
+ENDED = frozenset(phase.value for phase in Phase if phase.ended)
 AHEAD_S = 1.3
 """Writes for so long are handed over at once, or for half as long again as the last turn took."""
 OLDEST = 32
@@ -104,17 +107,15 @@ class Mirror:
         self._under_way: dict[Item, Future[bool]] = {}
         self._events: dict[Item, tuple[str, Document]] = {}
         self._turned_s = time.monotonic()
-        self._verdicts: dict[tuple[str, Key], Acceptance] = {}
         self._phases: dict[Key, str] = {}
-        """Those that are shown."""
+        """Those that are shown of runs that have not ended."""
 
     def turn(self) -> None:
         """Raises a fault of what could not be written; it is tried again."""
         faults = self._take_done()
         self._look()
         for pair in self._front.take_judged():
-            if self._verdicts.get(pair) != self._front.verdicts.get(pair):
-                self._news.add(Item(ItemPart.OBJECT, *pair))
+            self._news.add(Item(ItemPart.OBJECT, *pair))
             if pair in self._front.unheld:
                 self._news.add(Item(ItemPart.FINALIZER, *pair))
         self._take_audited()
@@ -122,6 +123,8 @@ class Mirror:
         for item in sorted(news):
             if self._is_over(item):
                 self._due.pop(item, None)
+                if item.part is ItemPart.FINALIZER:
+                    self._front.unheld.discard((item.kind, item.key))
             else:
                 self._due[item] = self._rank(item)
         self._hand_over()
@@ -189,9 +192,7 @@ class Mirror:
         left."""
         if item.part is ItemPart.OBJECT and item.kind == "Run":
             return self._rank_of_run(item.key)
-        if item.kind == "Budget":
-            return (6, 0, 0)
-        return (_RANKS.get(item.part, 1), 0, 0)
+        return _BUDGET if item.kind == "Budget" else _RANKS.get(item.part, _OTHER)
 
     def _rank_of_run(self, key: Key) -> Rank:
         state = self._runs.get(engine_name(*key))
@@ -258,7 +259,7 @@ class Mirror:
         for key in self._sources.leases.take_keys():
             if not self._leases.is_open(key.name):
                 self._note_lease(key.name)
-        while self._seq < last and (page := plane.events.read(self._seq, 1000)):
+        while self._seq < last and (page := plane.events.read(self._seq, PAGE)):
             for event in page:
                 self._note(event)
                 self._seq = event["seq"]
@@ -316,7 +317,6 @@ class Mirror:
         """How to make an object show its state; None: what became of it is not known yet."""
         document = self._sources.of(kind).get(key)
         if document is None:
-            self._verdicts.pop((kind, key), None)
             self._phases.pop(key, None)
             return _nothing
         name = key.name if kind == "Budget" else engine_name(*key)
@@ -325,29 +325,42 @@ class Mirror:
         if verdict is None:
             return None
         made = Conditions(document)
-        rows = [made.row("Accepted", verdict.reason, verdict.message, holds=verdict.accepted)]
+        holds = None if verdict.waits else verdict.accepted
+        rows = [made.row("Accepted", verdict.reason, verdict.message, holds=holds)]
+        lingers = self._front.lingering.get((kind, key))
+        if lingers is not None:
+            rows.append(made.row("Terminating", lingers.reason, lingers.message, holds=True))
         status: Document = {}
         expected: Phase | None = None
         if stored is not None:
             status = dict(stored["status"])
+            if key.namespace:
+                status = as_named_in(key.namespace, status)
             if kind == "Reservation":  # a tenant reads it
                 status["message"] = without_names(status["message"] or "")
             rows += status.get("conditions", ())
             if kind == "Run":
+                del status["queue"]  # it moves with every start: `kubectl fairlead explain` has it
                 rows += [*made.of_run(status), *as_leased(self._auditor, made, name)]
             elif kind == "Reservation":
                 rows.append(made.of_reservation(status))
         elif not verdict.accepted:
-            status = {"phase": "Refused", "reason": verdict.reason, "message": verdict.message}
+            field = "state" if kind == "Reservation" else "phase"
+            status = {field: "Pending" if verdict.waits else "Refused"}
+            status |= {"reason": verdict.reason, "message": verdict.message}
         status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
-        self._verdicts[kind, key] = verdict
         if kind == "Run":
-            self._phases[key] = status.get("phase", "")
+            self._note_shown(key, status.get("phase", ""))
             if stored is not None:
                 expected = self._runs[name].phase
         if all(document.get("status", {}).get(field) == value for field, value in status.items()):
             return _nothing
         return partial(self._patch, kind, key, status, expected)
+
+    def _note_shown(self, key: Key, phase: str) -> None:
+        self._phases.pop(key, None)
+        if phase not in ENDED:
+            self._phases[key] = phase
 
     def _patch(self, kind: str, key: Key, status: Document, expected: Phase | None) -> bool:
         if expected is not None:
@@ -395,26 +408,8 @@ class Mirror:
         document = self._sources.of(kind).get(key)
         if document is None:
             return
-        namespace = key.namespace or "default"
-        body: Document = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"{key.name}.{event['seq']:x}", "namespace": namespace},
-            "involvedObject": {
-                "apiVersion": API_VERSION,
-                "kind": kind,
-                "name": key.name,
-                "namespace": key.namespace,
-                "uid": document["metadata"]["uid"],
-            },
-            "reason": reason,
-            "message": f"{without_names(event['message'])} (ledger entry {event['seq']})",
-            "type": type,
-            "firstTimestamp": now(),
-            "lastTimestamp": now(),
-            "count": 1,
-            "source": {"component": "fairlead"},
-        }
+        body = event_of(kind, key, document["metadata"]["uid"], event, reason=reason, type=type)
+        namespace = body["metadata"]["namespace"]
         item = Item(ItemPart.EVENT, "Event", Key(namespace, body["metadata"]["name"]))
         self._events[item] = (f"/api/v1/namespaces/{namespace}/events", body)
         self._news.add(item)
@@ -430,7 +425,13 @@ class Mirror:
         return True
 
 
-_RANKS = {ItemPart.OUTCOME: 1, ItemPart.EVENT: 2, ItemPart.FINALIZER: 3, ItemPart.LEASE: 4}
+_OTHER, _BUDGET = (1, 0, 0), (6, 0, 0)
+_RANKS = {
+    ItemPart.OUTCOME: (1, 0, 0),
+    ItemPart.EVENT: (2, 0, 0),
+    ItemPart.FINALIZER: (3, 0, 0),
+    ItemPart.LEASE: (4, 0, 0),
+}
 
 
 def _nothing() -> bool:

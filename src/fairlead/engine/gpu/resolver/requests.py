@@ -223,14 +223,16 @@ class Resolver:
             state = projection.runs[run]
             if state.phase is not Phase.PENDING or state.stopping:
                 raise Refused("NotPending", f"run {run!r} is not waiting")
+            if projection.waits_for_runs(run):
+                raise Refused("DependencyPending", f"run {run!r} starts after others")
             need = need_of(projection, run, self._committer.now())
             if need.refusal is not None:
                 raise Refused(need.refusal.code, need.refusal.message)
             if need.found.starts:
                 return  # the next turn starts it
             demand = GangDemand(run, known(need.found.gang, "what is funded is a gang"))
-            deficit = shortage_of(projection, demand).deficit
-            refused = self._outcomes.refusal(deficit)
+            shortage = shortage_of(projection, demand, self._committer.protection())
+            refused = self._outcomes.refusal(shortage)
             if refused is not None:
                 raise refused
             self._outcomes.begin(Case("run", demand, author.user, run=run))

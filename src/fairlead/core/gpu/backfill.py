@@ -1,0 +1,245 @@
+"""Backfill: whether a run may start now although others, before it in the queue, lack devices.
+
+EASY backfill. The first run of a scope that is funded and lacks devices is a head. It is promised
+the earliest start that follows from the ends of the leases that run. Another run may start only if
+it ends before that, or leaves the devices that the head needs then. So a head is never delayed by a
+run that came behind it, as long as leases end when they were expected to.
+
+A lease without an expected end is taken to end `assumed` after its start. One that is still there
+after its end is taken to end a step later; the step doubles, so that a promise neither moves every
+second nor is believed for ever. A run without a duration could stay for ever: it is let in only
+where it leaves room.
+
+Whether a gang fits follows from the free devices of each domain alone (`place`): groups of equal
+size fill domains, and what has no groups may be scattered.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fairlead.core.gpu.place import DOMAIN_KEYS, Gang, matches
+from fairlead.core.reasons import BackfillReason
+from fairlead.core.units import (
+    HOUR_MS,
+    Count,
+    Duration,
+    Gpus,
+    Name,
+    OutOfRange,
+    Time,
+    Written,
+    repeats,
+)
+
+LATEST_MS = 253_370_764_800_000
+"""The year 9999: later times cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPolicy:
+    """What is assumed of leases whose end is not known."""
+
+    assumed_ms: Annotated[int, Duration(), Written("assumed_duration")] = 24 * HOUR_MS
+    overtime_ms: Annotated[int, Duration(), Written("overtime")] = 60_000
+    """The first step past an expected end."""
+
+    def end_ms(self, release: "Release", now_ms: int) -> int:
+        """When devices are taken to come free: after now."""
+        end_ms = release.end_ms
+        if end_ms is None:
+            end_ms = release.start_ms + self.assumed_ms
+        late_ms = now_ms - end_ms
+        if late_ms >= 0:
+            end_ms += self.overtime_ms << (late_ms // self.overtime_ms).bit_length()
+        return min(end_ms, LATEST_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Devices that a lease holds, and when it is expected to end."""
+
+    gpus: Gpus
+    start_ms: Annotated[int, Time(), Written("start")]
+    end_ms: Annotated[int, Time(), Written("expected_end")] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Nodes in service that have the same labels: what is free there, and what will be."""
+
+    name: Name
+    location: Mapping[str, str] = field(default_factory=dict)
+    free_gpus: Count = 0
+    releases: tuple[Release, ...] = ()
+
+    @property
+    def domain(self) -> tuple[str, ...]:
+        return tuple(self.location.get(key, "") for key in DOMAIN_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHead:
+    """A run that is funded and lacks devices, at the least width that it starts with."""
+
+    run: Name
+    gang: Gang
+
+
+@dataclass(frozen=True, slots=True)
+class Backfiller:
+    """A run that could start now, or grow: the GPUs that it would take of each pool."""
+
+    run: Name
+    gpus: Mapping[str, int]
+    end_ms: Annotated[int, Time(), Written("expected_end")] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRequest:
+    """All that is looked at: the pools of one flavor, heads in the order of the queue.
+
+    Releases after the last promised start may be left out: they change nothing.
+    """
+
+    now_ms: Annotated[int, Time(), Written("now")]
+    run: Backfiller
+    heads: tuple[QueueHead, ...]
+    pools: tuple[Pool, ...]
+    policy: BackfillPolicy = field(default_factory=BackfillPolicy)
+
+    def faults(self) -> Iterator[OutOfRange]:
+        yield from repeats("heads", "run", [head.run for head in self.heads])
+        yield from repeats("pools", "name", [pool.name for pool in self.pools])
+        names = {pool.name for pool in self.pools}
+        for name, gpus in self.run.gpus.items():
+            if name not in names:
+                yield OutOfRange("run.gpus", f"names no pool: {name!r}")
+            if gpus < 0:
+                yield OutOfRange("run.gpus", f"must not be negative, got {gpus}")
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The earliest start of a head; None: it does not fit even when all leases have ended."""
+
+    run: str
+    start_ms: Annotated[int, Time(), Written("earliest_start")] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """Whether the run may start, and the head that it would delay."""
+
+    reason: BackfillReason
+    delays: str | None
+    promises: tuple[Promise, ...]
+
+    @property
+    def starts(self) -> bool:
+        return self.reason is not BackfillReason.DELAYS
+
+
+def backfill(asked: BackfillRequest) -> Backfill:
+    outlook = Outlook(asked.pools, asked.now_ms, asked.policy)
+    promises = tuple(Promise(head.run, outlook.start_ms(head.gang)) for head in asked.heads)
+    return check(asked.run, asked.heads, promises, outlook)
+
+
+def check(
+    run: Backfiller, heads: Iterable[QueueHead], promises: tuple[Promise, ...], outlook: "Outlook"
+) -> Backfill:
+    """The same where the promises are known."""
+    reason = BackfillReason.ENDS_BEFORE
+    for head, promise in zip(heads, promises, strict=True):
+        start_ms = promise.start_ms
+        if start_ms is None or (run.end_ms is not None and run.end_ms <= start_ms):
+            continue
+        if not outlook.fits(head.gang, start_ms, without=run.gpus):
+            return Backfill(BackfillReason.DELAYS, head.run, promises)
+        reason = BackfillReason.LEAVES_ROOM
+    return Backfill(reason, None, promises)
+
+
+class Outlook:
+    """The devices of a flavor that are free now, and that will be."""
+
+    def __init__(self, pools: Iterable[Pool], now_ms: int, policy: BackfillPolicy) -> None:
+        self._pools = {pool.name: pool for pool in pools}
+        self.now_ms = now_ms
+        self.ends = sorted(
+            (policy.end_ms(release, now_ms), pool.name, release.gpus)
+            for pool in self._pools.values()
+            for release in pool.releases
+        )
+
+    def start_ms(self, gang: Gang) -> int | None:
+        """The first time at which a gang fits, if nothing else starts."""
+        rooms = self._rooms(gang)
+        if rooms.fits():
+            return self.now_ms
+        last, ends = len(self.ends) - 1, self.ends
+        for i, (end_ms, pool, gpus) in enumerate(ends):
+            rooms.add(pool, gpus)
+            if (i == last or ends[i + 1][0] > end_ms) and rooms.fits():
+                return end_ms
+        return None
+
+    def fits(self, gang: Gang, time_ms: int, *, without: Mapping[str, int]) -> bool:
+        """Whether a gang fits at a time, on what other runs of then leave."""
+        rooms = self._rooms(gang)
+        for pool, gpus in without.items():
+            rooms.add(pool, -gpus)
+        for end_ms, pool, gpus in self.ends:
+            if end_ms > time_ms:
+                break
+            rooms.add(pool, gpus)
+        return rooms.fits()
+
+    def _rooms(self, gang: Gang) -> "_Rooms":
+        rooms = _Rooms(gang)
+        for pool in self._pools.values():
+            rooms.open(pool)
+        return rooms
+
+
+_Area = tuple[bool, tuple[str, ...]]
+"""Whether it is in the gang's location, and the domain: a group is placed inside one."""
+
+
+class _Rooms:
+    """What a gang could use, by area; counted as devices come and go."""
+
+    def __init__(self, gang: Gang) -> None:
+        self._gang = gang
+        spares = gang.spares_per_group
+        *whole, last = gang.groups()
+        self._scatters = gang.group_gpus is None and not spares
+        self._unit = (whole[0] if whole else last) + spares
+        self._rest = 0 if not whole or last + spares == self._unit else last + spares
+        self._groups = len(whole) + (not self._rest)
+        self._areas: dict[str, _Area] = {}
+        self._rooms: dict[_Area, int] = {}
+        self._total = self._fitting = 0
+
+    def open(self, pool: Pool) -> None:
+        here = matches(pool.location, self._gang.location)
+        if here or self._gang.elsewhere:
+            area = self._areas[pool.name] = (here, pool.domain)
+            self._rooms.setdefault(area, 0)
+            self.add(pool.name, pool.free_gpus)
+
+    def add(self, pool: str, gpus: int) -> None:
+        area = self._areas.get(pool)
+        if area is not None:
+            room = self._rooms[area]
+            self._rooms[area] = room + gpus
+            self._total += gpus
+            self._fitting += (room + gpus) // self._unit - room // self._unit
+
+    def fits(self) -> bool:
+        if self._scatters:
+            return self._total >= self._unit
+        if self._fitting != self._groups or not self._rest:
+            return self._fitting >= self._groups
+        return any(room % self._unit >= self._rest for room in self._rooms.values())

@@ -1,0 +1,219 @@
+"""Which devices are kept for the first runs of the queue, and which runs may start beside them.
+
+One head per flavor and location. What `core.gpu.backfill` looks at is made here of leases and
+nodes; it is recorded where it lets a run start before a head, or holds one back.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from fairlead.core import gpu
+from fairlead.core.gpu.backfill import check
+from fairlead.core.gpu.place import Gang, Node
+from fairlead.core.invariant import known
+from fairlead.engine.gpu.committer import Context
+from fairlead.engine.gpu.entries import BackfillDecision, NewEntry
+from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.state import LeaseFact, parse_slot
+from fairlead.schema.gpu import STYLE
+from fairlead.schema.objects import max_runtime_ms
+
+HEADS_MAX = 8
+"""Of a flavor: each costs a look at its leases, and a tenant could ask for any location."""
+
+
+_Labels = tuple[tuple[str, str], ...]
+
+
+class _View(NamedTuple):
+    """The pools of a flavor, at one entry of the ledger and one time."""
+
+    pools: dict[str, gpu.Pool]
+    pool_of: Mapping[str, str]
+    """Of nodes."""
+    ends: list[tuple[str, gpu.Release]]
+    """Of which run's leases."""
+    outlook: gpu.Outlook
+    promises: dict[str, gpu.Promise]
+
+
+class BackfillAnswer(NamedTuple):
+    """What was asked of `core.gpu.backfill`, and what it decided."""
+
+    asked: gpu.BackfillRequest
+    found: gpu.Backfill
+
+    def entry(self, at: Context, plan_id: str | None) -> NewEntry:
+        """The decision with its input, but for leases that end after the last promised start."""
+        last_ms = max(promise.start_ms or 0 for promise in self.found.promises)
+        asked, policy = self.asked, self.asked.policy
+        pools = tuple(
+            replace(
+                pool,
+                releases=tuple(
+                    release
+                    for release in pool.releases
+                    if policy.end_ms(release, asked.now_ms) <= last_ms
+                ),
+            )
+            for pool in asked.pools
+        )
+        body = BackfillDecision(asked.run.run, STYLE.from_core(self.found))
+        document = STYLE.from_core(replace(asked, pools=pools))
+        effect, reasons = "backfill" if plan_id else None, (self.found.reason.value,)
+        return at.entry(body, plan_id, effect, input=document, reasons=reasons)
+
+
+class Promised(NamedTuple):
+    """The earliest start of a head, and a run whose end makes it possible."""
+
+    gang: Gang
+    start_ms: int
+    after: str | None
+
+
+class QueueHeads:
+    """Runs of one turn that lack devices and are first in their scope."""
+
+    def __init__(self, projection: Projection, policy: gpu.BackfillPolicy) -> None:
+        self._projection, self._policy = projection, policy
+        self._by_flavor: dict[str, dict[str, gpu.QueueHead]] = {}
+        self._views: dict[str, _View] = {}
+        self._seen = (0, 0)
+        self._leased: dict[str, list[tuple[str, gpu.Release]]] = {}
+        """The devices of each lease by node: leases do not change, and there are thousands."""
+        self._labels: dict[str, tuple[Mapping[str, str], _Labels]] = {}
+        """Those of each node, and the same in order."""
+
+    def begin(self) -> None:
+        """A turn begins: who is first is found anew."""
+        self._by_flavor.clear()
+
+    def add(self, run: str, found: gpu.Start, now_ms: int) -> None:
+        """A run that is funded and lacks devices: a head, if it is the first of its scope."""
+        gang = known(found.gang, "what is funded is a gang")
+        heads = self._by_flavor.setdefault(gang.flavor, {})
+        if run in heads or len(heads) >= HEADS_MAX:
+            return
+        if any(head.gang.location == gang.location for head in heads.values()):
+            return
+        shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
+        least = replace(gang, gpus=shape.without_spares(found.request.enough_gpus))
+        heads[run] = gpu.QueueHead(run, least)
+        view = self._view(gang.flavor, now_ms)
+        if view.promises[run].start_ms is None:
+            del heads[run], view.promises[run]
+
+    def ask(self, run: str, found: gpu.Start, now_ms: int) -> BackfillAnswer | None:
+        """Whether a run may take the devices that were found for it; None: no head waits."""
+        flavor = found.request.flavor
+        heads = self._by_flavor.get(flavor)
+        if not heads:
+            return None
+        view = self._view(flavor, now_ms)
+        waiting = tuple(head for head in heads.values() if head.run != run)
+        if not waiting:
+            return None
+        gpus: Counter[str] = Counter()
+        for group in known(found.placement, "what starts was placed").groups:
+            for slot in (*group.active, *group.spares):
+                gpus[view.pool_of[parse_slot(slot)[0]]] += 1
+        duration_ms = found.request.duration_ms
+        if duration_ms is None:
+            duration_ms = max_runtime_ms(self._projection.run_spec(run))
+        end_ms = None if duration_ms is None else now_ms + duration_ms
+        taker = gpu.Backfiller(run, dict(sorted(gpus.items())), end_ms)
+        pools = tuple(view.pools.values())
+        asked = gpu.BackfillRequest(now_ms, taker, waiting, pools, self._policy)
+        promises = tuple(view.promises[head.run] for head in waiting)
+        return BackfillAnswer(asked, check(taker, waiting, promises, view.outlook))
+
+    def promised(self, run: str, flavor: str) -> Promised | None:
+        """What a head was promised in the last turn; None: it is no head."""
+        head = self._by_flavor.get(flavor, {}).get(run)
+        if head is None:
+            return None
+        now_ms = self._seen[1]
+        view = self._view(flavor, now_ms)
+        start_ms = view.promises[run].start_ms
+        if start_ms is None:
+            return None
+        ending = (of for of, part in view.ends if self._policy.end_ms(part, now_ms) == start_ms)
+        return Promised(head.gang, start_ms, min(ending, default=None))
+
+    def _view(self, flavor: str, now_ms: int) -> _View:
+        seen = (self._projection.seq, now_ms)
+        if seen != self._seen:
+            self._seen = seen
+            self._views.clear()
+        view = self._views.get(flavor)
+        if view is None:
+            view = self._views[flavor] = self._look(flavor, now_ms)
+        for run, head in self._by_flavor.get(flavor, {}).items():
+            if run not in view.promises:
+                view.promises[run] = gpu.Promise(run, view.outlook.start_ms(head.gang))
+        return view
+
+    def _look(self, flavor: str, now_ms: int) -> _View:
+        pools: dict[str, gpu.Pool] = {}
+        pool_of: dict[str, str] = {}
+        free: Counter[str] = Counter()
+        names: dict[_Labels, str] = {}
+        for node in self._projection.devices.nodes:
+            if node.flavor != flavor or node.cordoned:
+                continue
+            name = names.setdefault(self._labels_of(node), node.name)
+            if name not in pools:
+                pools[name] = gpu.Pool(name, node.location)
+            pool_of[node.name] = name
+            free[name] += len(node.free)
+        releases: dict[str, list[gpu.Release]] = {name: [] for name in pools}
+        ends: list[tuple[str, gpu.Release]] = []
+        runs = self._projection.runs
+        for lease in self._projection.leases.values():
+            parts = self._parts(lease)
+            if runs[lease.run].reclaim is not None:
+                parts = [(on, self._reclaimed(lease, part)) for on, part in parts]
+            for on, release in parts:
+                if on in pool_of:
+                    releases[pool_of[on]].append(release)
+                    ends.append((lease.run, release))
+        pools = {
+            name: replace(pool, free_gpus=free[name], releases=tuple(releases[name]))
+            for name, pool in pools.items()
+        }
+        outlook = gpu.Outlook(pools.values(), now_ms, self._policy)
+        return _View(pools, pool_of, ends, outlook, {})
+
+    def _labels_of(self, node: Node) -> _Labels:
+        labels, ordered = self._labels.get(node.name, (None, ()))
+        if labels is not node.location:
+            ordered = tuple(sorted(node.location.items()))
+            self._labels[node.name] = (node.location, ordered)
+        return ordered
+
+    def _reclaimed(self, lease: LeaseFact, part: gpu.Release) -> gpu.Release:
+        """What is given back ends with its grace, if not before."""
+        reclaim = self._projection.runs[lease.run].reclaim
+        if reclaim is None or not (reclaim.preempts or lease.id in reclaim.leases):
+            return part
+        end_ms = reclaim.due_ms if part.end_ms is None else min(part.end_ms, reclaim.due_ms)
+        return replace(part, end_ms=end_ms)
+
+    def _parts(self, lease: LeaseFact) -> list[tuple[str, gpu.Release]]:
+        found = self._leased.get(lease.id)
+        if found is None:
+            if len(self._leased) > 2 * len(self._projection.leases) + 100:
+                self._leased.clear()
+            end_ms, most_ms = lease.expected_end_ms, None
+            if end_ms is None:
+                most_ms = max_runtime_ms(self._projection.run_spec(lease.run))
+            if most_ms is not None:
+                end_ms = lease.start_ms + most_ms
+            times = (lease.start_ms, end_ms)
+            gpus = Counter(parse_slot(slot)[0] for slot in lease.slots)
+            found = [(node, gpu.Release(count, *times)) for node, count in gpus.items()]
+            self._leased[lease.id] = found
+        return found

@@ -1,0 +1,76 @@
+"""Limits that hold: runs that are over their time, their hours or their idle time are asked to end.
+
+gpu.limit    which limit is over, with its whole input
+run.cut      all leases are to be given back; the process has its grace, and is then made to end
+"""
+
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from fairlead.core import gpu
+from fairlead.core.reasons import LimitReason
+from fairlead.engine.gpu.committer import Committer, Context
+from fairlead.engine.gpu.entries import LimitDecision, NewEntry, RunReclaimed
+from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.state import Phase, RunState
+from fairlead.schema.gpu import STYLE
+from fairlead.schema.objects import grace_ms, max_runtime_ms
+
+
+class LimitEnforcement:
+    """Asks every turn; most turns have nothing to say."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer, self._projection = committer, committer.projection
+
+    def enforce(self, now_ms: int) -> None:
+        self._committer.commit(lambda: list(self._over(now_ms)))
+
+    def _over(self, now_ms: int) -> Iterator[NewEntry]:
+        at, otherwise_ms = Context(self._projection, now_ms), self._committer.config.grace_ms
+        for run, state in sorted(self._projection.live.items()):
+            # What already gives leases back is asked again when it has.
+            if state.phase is not Phase.RUNNING or state.stopping or state.reclaim is not None:
+                continue
+            spec = self._projection.run_spec(run)
+            if spec.max_runtime is UNSET and not state.hours_over:
+                continue
+            asked = limits_of(self._projection, run, state, now_ms)
+            found = gpu.limit(asked)
+            if found.reason is LimitReason.WITHIN:
+                continue
+            yield at.entry(
+                LimitDecision(run, STYLE.from_core(found)),
+                input=STYLE.from_core(asked),
+                reasons=(found.reason.value,),
+            )
+            if found.ends:
+                yield at.entry(ended_by(state, run, found, grace_ms(spec, otherwise_ms)))
+
+
+def limits_of(projection: Projection, run: str, state: RunState, now_ms: int) -> gpu.RunLimits:
+    leases = [
+        gpu.PaidLease(
+            lease.id,
+            lease.budget,
+            lease.envelope,
+            projection.accounts.of_lease(lease.id).envelope.enforcement,
+            state.hours_over.get(lease.id),
+        )
+        for _, lease in sorted(state.leases.items())
+    ]
+    most_ms = max_runtime_ms(projection.run_spec(run))
+    return gpu.RunLimits(now_ms, run, state.since_ms, most_ms, tuple(leases))
+
+
+def ended_by(state: RunState, run: str, over: gpu.Limit, grace_ms: int) -> RunReclaimed:
+    return RunReclaimed(
+        run=run,
+        outcome=None,
+        leases=dict.fromkeys(sorted(state.leases), over.reason.value),
+        preempts=True,
+        draw=None,
+        grace_ms=grace_ms,
+        reason=over.reason.value,
+    )

@@ -1,0 +1,231 @@
+"""`run`, `submit`, `wait` and `logs`: a command as in the shell, on leased GPUs."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from fairlead.cli.gpu.jobs import JobRequest, manifests, passed_environment, read_array
+from fairlead.cli.gpu.sbatch import read_script
+from fairlead.cli.input import BadFile
+from tests.api.servers import budget, manifest, node, run, serving, short_folder
+from tests.cli.shells import FAIRLEAD, Shell
+
+
+def popen(shell: Shell, *arguments: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [*FAIRLEAD, *arguments], stdout=pipe, stderr=pipe, text=True, env=shell.environment()
+    )
+
+
+def test_a_command_is_as_in_the_shell(shell: Shell, tmp_path: Path) -> None:
+    """Directory, umask, PATH, the list of variables, the exit code; a secret by its file only."""
+    secret = tmp_path / "token"
+    secret.write_text("s3cret\n")
+    script = 'pwd; umask; echo "$PATH|$LC_FOO|$OTHER|$HIDDEN|$KEY|$FAIRLEAD_WIDTH"; exit 7'
+    words = ("--name", "like", "-G", "2", "-t", "1h", "--env", "OTHER", "--chdir", str(tmp_path))
+    before = os.umask(0o077)
+    try:
+        done = shell(
+            *("run", *words, "--secret", f"KEY={secret}", "--", "sh", "-c", script),
+            **{"PATH": "/odd:/usr/bin:/bin", "LC_FOO": "x", "OTHER": "y", "HIDDEN": "z"},
+        )
+    finally:
+        os.umask(before)
+    assert done.returncode == 7, done
+    assert done.stdout == f"{tmp_path}\n0077\n/odd:/usr/bin:/bin|x|y||s3cret|2\n"
+    kept = shell.server.ok("GET", "/v1/objects/Run/like")["spec"]
+    assert "s3cret" not in str(kept)
+    assert (kept["owner"], kept["flavor"], kept["duration"]) == ("team-a", "H100", "1h")
+    missing = shell("run", "--name", "none", "--", "no-such-program")
+    assert missing.returncode == 127
+    assert "command not found: no-such-program" in missing.stderr
+
+
+def test_who_and_what_is_asked_only_where_several_fit(shell: Shell) -> None:
+    """The error lists those that fit; a user that acts for no owner is told what to ask for."""
+    server = shell.server
+    server.apply(
+        manifest("Node", "cold", flavor="A100", devices=1),
+        budget("team-b", flavor="A100"),
+        budget("team-c", flavor="H100"),
+    )
+    try:
+        done = shell("submit", "--dry-run", "--", "true")
+        assert done.returncode == 2
+        assert "say which with --owner team-a|team-b|team-c" in done.stderr
+        fits = shell.inside("submit", "--owner", "team-b", "--dry-run", "--", "true")
+        assert fits[0] == 0, fits
+        many = shell("submit", "--owner", "team-b", "--gpus", "3", "--dry-run", "--", "true")
+        assert "no flavor here has 3 GPUs for you; there are: A100 (1), H100" in many.stderr
+    finally:
+        assert shell.inside("delete", "budget/team-b", "budget/team-c", "node/cold")[0] == 0
+
+
+def test_ctrl_c_reaches_the_command_and_twice_cancels(shell: Shell) -> None:
+    """The first is the command's own to handle; a run that ignores it is cancelled by the next."""
+    polite = 'trap "echo INT; exit 9" INT; echo ready; while :; do sleep 0.05; done'
+    client = popen(shell, "run", "--name", "polite", "--", "sh", "-c", polite)
+    assert client.stdout is not None
+    assert client.stdout.readline() == "ready\n"
+    client.send_signal(signal.SIGINT)
+    rest, _ = client.communicate(timeout=30)
+    assert (client.returncode, rest) == (9, "INT\n")
+    rude = 'trap "" INT; trap "exit 4" TERM; echo ready; while :; do sleep 0.05; done'
+    client = popen(shell, "run", "--name", "rude", "--", "sh", "-c", rude)
+    assert client.stdout is not None
+    assert client.stdout.readline() == "ready\n"
+    client.send_signal(signal.SIGINT)
+    shell.server.until("heard", lambda: _interrupts(shell, "rude"))
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=30)
+    assert client.returncode == 4
+    assert shell.server.status("Run", "rude")["reason"] == "Cancelled"
+
+
+def _interrupts(shell: Shell, run: str) -> bool:
+    return any(
+        "keys.json" in each.name for each in (shell.server.folder / "runs").glob(f"jobs/{run}*/*")
+    )
+
+
+def test_a_terminal_is_typed_into(shell: Shell) -> None:
+    """`-i`: a real terminal of the same size; without one on our side it is refused."""
+    refused = shell("run", "-i", "--", "sh")
+    assert refused.returncode == 2
+    assert "needs a terminal" in refused.stderr
+    ours, theirs = pty.openpty()
+    script = "test -t 0 && test -t 1 && stty size; read line; echo got $line; exit 3"
+    command = [*FAIRLEAD, "run", "-i", "--name", "shell", "--", "sh", "-c", script]
+    client = subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=shell.environment(COLUMNS="", LINES=""),
+    )
+    os.close(theirs)
+    seen, deadline, typed = b"", time.monotonic() + 30, False
+    while time.monotonic() < deadline:
+        if select.select([ours], [], [], 0.2)[0]:
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:
+                break
+        if b"80\r\n" in seen and not typed:
+            os.write(ours, b"hello\r")
+            typed = True
+    assert client.wait(timeout=30) == 3, seen
+    assert b"got hello" in seen
+    status = shell.server.send("POST", "/v1/runs/shell/keyboard", {"interrupt": True})
+    assert (status.status, status.code) == (409, "NotRunning")
+    bad = shell.server.send("POST", "/v1/runs/shell/keyboard", {"text": "%"})
+    assert (bad.status, bad.json["error"]["path"]) == (422, "text")
+
+
+def test_following_survives_a_restart_of_the_control_plane(tmp_path: Path) -> None:
+    """No byte lost, none twice; and the exit code is the run's."""
+    gate = tmp_path / "gate"
+    script = f"seq 1 2000; while [ ! -e {gate} ]; do sleep 0.05; done; seq 2001 4000; exit 5"
+    with short_folder() as folder:
+        with serving(folder) as server:
+            shell = Shell(server, tmp_path / "heads.json")
+            server.apply(node(), budget("team-a"), run("long", command=["sh", "-c", script]))
+            client = popen(shell, "logs", "-f", "--exit-code", "long")
+            waiter = popen(shell, "wait", "run/long", "--for=ended", "--exit-code")
+            assert client.stdout is not None
+            first = [client.stdout.readline() for _ in range(2000)]
+        gate.touch()
+        with serving(folder):
+            rest, _ = client.communicate(timeout=60)
+            told, _ = waiter.communicate(timeout=60)
+    assert "".join(first) + rest == "".join(f"{n}\n" for n in range(1, 4001))
+    assert (client.returncode, waiter.returncode) == (5, 5)
+    assert told == "run/long Failed (Exited): the command ended with 5\n"
+
+
+def test_the_output_of_the_start_before(shell: Shell) -> None:
+    """`--previous`, where a failed command was started again; and `wait` for what never comes."""
+    script = "echo attempt; exit 1"
+    shell.ok("submit", "--name", "again", "--retry", "1", "--", "sh", "-c", script)
+    refused = shell("wait", "run/again", "--timeout", "30s")
+    assert refused.returncode == 1
+    assert "run/again is not completed: Failed (Exited)" in refused.stderr
+    assert shell.ok("logs", "again", "--previous") == "attempt\n"
+    shell.ok("submit", "--name", "once", "--", "true")
+    shell.ok("wait", "run/once")
+    assert shell("logs", "once", "--previous").returncode == 2
+    shell.server.apply(run("never", gpus=99))
+    late = shell("wait", "run/never", "--for", "started", "--timeout", "1s")
+    assert (late.returncode, "timeout; Pending" in late.stderr) == (1, True)
+
+
+# -- what a command line and a script come to ------------------------------------------------------
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "Job 1.sh"
+
+
+def test_directives_become_a_run_and_the_others_are_named(script: Path) -> None:
+    """As sbatch reads them: before the first command, `--a=b`, `--a b` and short ones."""
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --gres=gpu:h100:2 -t 1-2:30\n#SBATCH --job-name=My.Job # x\n"
+        "#SBATCH -d afterok:a:b,afterany:c --output=%x-%a.log\n#SBATCH --mem 4G\n#SBATCH -N1\n"
+        "#SBATCH -a 0-6:2%2\n\necho hello\n#SBATCH --gpus=9\n"
+    )
+    said: list[str] = []
+    job = read_script([str(script), "--epochs", "3"], said.append)
+    assert (job.gpus, job.flavor, job.time, job.title) == (2, "H100", "95400s", "my.job")
+    assert job.after == (("a", "afterOK"), ("b", "afterOK"), ("c", "afterAny"))
+    assert said == [f"warning: {script}, line 5: --mem=4G is not carried over"]
+    assert job.command[0] == "/bin/bash"
+    assert job.command[-3:] == (str(script), "--epochs", "3")
+    made = manifests(JobRequest(**{**_fields(job), "name": "m"}))
+    assert [each["metadata"]["name"] for each in made] == ["m-0", "m-2", "m-4", "m-6"]
+    third = made[2]["spec"]
+    assert third["after"][-1] == {"run": "m-0", "condition": "afterAny"}
+    assert third["env"]["SLURM_ARRAY_TASK_ID"] == "4"
+    assert "my.job-4.log" in third["command"]
+
+
+def _fields(job: JobRequest) -> dict[str, object]:
+    return {name: getattr(job, name) for name in job.__dataclass_fields__}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("echo hello\n", "must begin with #!"),
+        ("#!/usr/bin/perl\n", "'perl' takes no script as an argument"),
+        ("#!/bin/sh\n#SBATCH --gpus=some\n", "line 2: --gpus: must be a number of GPUs"),
+        ("#!/bin/sh\n#SBATCH --time=soon\n", "line 2: --time: must be like 90"),
+        ("#!/bin/sh\n#SBATCH --time=0\n", "line 2: --time: must be more than nothing"),
+        ("#!/bin/sh\n#SBATCH --dependency=singleton\n", "must be afterok:RUN or afterany:RUN"),
+        ("#!/bin/sh\n" + "#" * 100_000, "at most 100000 bytes"),
+    ],
+)
+def test_a_bad_script_is_refused_with_its_line(script: Path, text: str, problem: str) -> None:
+    script.write_text(text)
+    with pytest.raises(BadFile, match=problem.replace("+", r"\+")):
+        read_script([str(script)], print)
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "0-5000", "1,1", "0-3%0", "0-3%x", "0-4:0"])
+def test_a_bad_array_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="--array"):
+        read_array(text)
+
+
+def test_only_listed_variables_pass() -> None:
+    """The ledger keeps what passes: a token in the environment must not."""
+    given = {"PATH": "/bin", "LC_ALL": "C", "WANDB_API_KEY": "k", "CONDA_PREFIX": "/c", "TZ": ""}
+    assert passed_environment(given) == {"CONDA_PREFIX": "/c", "LC_ALL": "C", "PATH": "/bin"}

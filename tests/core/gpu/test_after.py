@@ -1,0 +1,51 @@
+"""Whether a run that starts after others may start."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.gpu import AfterCondition, Dependencies, Dependency, after
+from fairlead.core.gpu.after import RunProgress
+from fairlead.core.reasons import AfterReason
+from fairlead.schema.border import BadInput
+from fairlead.schema.kinds import KINDS
+
+ONE = st.tuples(st.sampled_from(AfterCondition), st.sampled_from(RunProgress))
+ORDER = {RunProgress.OPEN: tuple(RunProgress)}
+
+
+@given(st.lists(ONE, max_size=6))
+def test_it_starts_when_all_are_met_and_never_when_one_cannot_be(
+    given_: list[tuple[AfterCondition, RunProgress]],
+) -> None:
+    """And as runs come to their ends, what was decided for good stays decided."""
+    asked = Dependencies(tuple(Dependency(f"r{i}", *one) for i, one in enumerate(given_)))
+    found = after(asked)
+    met = [
+        progress is RunProgress.SUCCEEDED
+        or (how is AfterCondition.ANY and progress is not RunProgress.OPEN)
+        for how, progress in given_
+    ]
+    assert (found.reason is AfterReason.READY) == all(met)
+    lost = [
+        how is AfterCondition.OK and progress in (RunProgress.FAILED, RunProgress.GONE)
+        for how, progress in given_
+    ]
+    assert (found.reason is AfterReason.FAILED) == any(lost)
+    ends = [
+        (how, RunProgress.SUCCEEDED if progress is RunProgress.OPEN else progress)
+        for how, progress in given_
+    ]
+    later = after(Dependencies(tuple(Dependency(f"r{i}", *one) for i, one in enumerate(ends))))
+    if found.reason is not AfterReason.WAITS:
+        assert later.reason is found.reason
+    assert later.reason is not AfterReason.WAITS
+
+
+def test_a_document_is_checked() -> None:
+    twice = {"run": "a", "condition": "afterOK", "progress": "open"}
+    with pytest.raises(BadInput) as refused:
+        KINDS["gpu.after"].run(json.dumps({"after": [twice, twice]}).encode())
+    assert refused.value.path == "after[1].run"

@@ -1,0 +1,189 @@
+"""The queue: who is first, who may start beside the first, and what a waiting run is told."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.ledger.replay import replay
+from fairlead.schema.replay import Verdict
+from tests.engine.gpu.resolving import phases, world_of
+from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
+
+
+def running(world: World) -> set[str]:
+    return {name for name, phase in phases(world).items() if phase == "Running"}
+
+
+def recorded(world: World, kind: str) -> list[Any]:
+    found = [entry for entry in world.log if entry.kind == kind]
+    assert {replay(world.ledger, entry).verdict for entry in found} <= {Verdict.SAME}
+    return found
+
+
+def test_a_wide_run_starts_before_later_narrow_ones() -> None:
+    """Issue 14: a 4-GPU run that came second started after eight later runs of 1 GPU."""
+    world = world_of(devices=4, gpus=64)
+    world.apply(run("first", owner="a", gpus=2, duration="1h"))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=4, duration="1h"))
+    world.apply(*(run(f"n{i}", owner="c", duration="2h") for i in range(8)))
+    world.turn(0.1)
+    assert running(world) == {"first"}, "two devices are free, and kept"
+    assert world.status("Run", "n0")["reason"] == "Queued"
+    world.turn(0.9)
+    assert running(world) == {"wide"}
+    assert {entry.body["output"]["reason"] for entry in recorded(world, "gpu.backfill")} == {
+        "DelaysHead"
+    }
+    world.turn(1)
+    assert running(world) == {f"n{i}" for i in range(4)}
+
+
+def test_a_run_that_ends_in_time_or_leaves_room_starts_beside_the_head() -> None:
+    """EASY backfill: by its duration, or by the devices that the head does not need."""
+    world = world_of(devices=8, gpus=64)
+    world.apply(run("first", owner="a", gpus=4, duration="2h"))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=6, duration="1h"))
+    world.apply(
+        run("short", owner="c", gpus=2, duration="1h"),
+        run("long", owner="c", gpus=2, duration="9h"),
+        run("endless", owner="c", gpus=1),
+    )
+    world.turn(0.1)
+    assert running(world) == {"first", "short", "long"}
+    reasons = [entry.body["output"]["reason"] for entry in recorded(world, "gpu.backfill")]
+    assert reasons == ["EndsBefore", "LeavesRoom"]
+    world.turn(1.9)
+    assert running(world) == {"long", "wide"}, "it starts when it was promised to"
+
+
+def test_a_head_without_funding_or_without_hope_blocks_no_run() -> None:
+    """Neither one that is not funded, nor one that is wider than all devices together."""
+    world = world_of(devices=4, gpus=64)
+    world.apply(budget("p", "p", envelope(concurrency=1)))
+    world.apply(run("poor", owner="p", gpus=4), run("huge", owner="a", gpus=5))
+    world.turn()
+    world.apply(run("small", owner="b"))
+    world.turn(0.01)
+    assert running(world) == {"small"}
+    assert recorded(world, "gpu.backfill") == []
+
+
+def test_a_run_that_outstays_its_estimate_moves_the_promise() -> None:
+    """It is believed for a while longer each time: what is short enough may still start."""
+    world = world_of(devices=4, gpus=64)
+    world.apply(run("late", owner="a", gpus=2, duration="1h", command=["work"]))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=4, duration="1h"))
+    world.turn(2)
+    world.apply(run("short", owner="c", duration="2m"), run("long", owner="c", duration="2h"))
+    world.turn(0.01)
+    assert running(world) == {"late", "short"}, "an hour late: taken to be 64 minutes late"
+    world.executor.end("late", world.now_ms, code=0)
+    world.turn(0.1)
+    assert running(world) == {"wide"}
+
+
+def test_an_owner_over_its_grant_is_moved_back_and_its_priority_moves_no_other() -> None:
+    """What is within a grant comes first; inside an owner, its own priority decides."""
+    world = world_of(devices=8, gpus=4)
+    world.apply(run("now", owner="a", gpus=8, duration="1h", funding={}))
+    world.apply(budget("a", "a", envelope(concurrency=8)))
+    world.turn()
+    world.apply(*(run(f"b{i}", owner="b", gpus=4, duration="1h") for i in range(3)))
+    world.apply(run("urgent", owner="b", gpus=4, duration="1h", priority=5))
+    world.turn(0.01)
+    world.apply(run("c0", owner="c", gpus=4, duration="1h"))
+    world.turn(1)
+    assert running(world) == {"urgent", "c0"}
+    (decision,) = recorded(world, "gpu.queue")
+    rows = {row["run"]: row for row in decision.body["output"]["order"]}
+    assert decision.version == 2
+    assert [rows[name]["reason"] for name in ("urgent", "b0", "c0")] == [
+        "priority",
+        "priority",
+        "submitted",
+    ]
+
+
+def test_scopes_that_share_no_device_do_not_hold_each_other_back() -> None:
+    """A head in one region, and a run of another."""
+    world = world_of(devices=2, gpus=64)
+    world.apply(node("e1", 2, location={"region": "east"}))
+    west, east = {"region": "west"}, {"region": "east"}
+    world.apply(run("busy", owner="a", location=west, duration="1h"))
+    world.turn()
+    world.apply(run("head", owner="b", gpus=2, location=west, duration="1h"))
+    world.apply(run("other", owner="c", gpus=2, location=east))
+    world.apply(run("behind", owner="c", gpus=1, location=west))
+    world.turn(0.01)
+    assert running(world) == {"busy", "other"}
+
+
+@pytest.mark.parametrize("priority", [1001, "high"])
+def test_a_priority_has_a_range(priority: Any) -> None:
+    world = world_of()
+    with pytest.raises(Exception, match=r"spec\.priority"):
+        world.apply(run("r", priority=priority))
+
+
+ELASTIC = {"groupGPUs": 2, "malleable": {"minTotalGPUs": 2, "stepGPUs": 2}}
+
+
+def test_an_elastic_run_grows_to_what_it_asked_for() -> None:
+    """It started at its minimum, and no outcome took anything from it; all of it replays."""
+    world = world_of(devices=8, gpus=64)
+    world.apply(run("busy", owner="a", gpus=6, duration="1h"))
+    world.turn()
+    world.apply(run("elastic", owner="b", gpus=8, duration="9h", **ELASTIC))
+    world.turn(0.1)
+    assert world.status("Run", "elastic")["width"] == 2
+    world.turn(0.9)
+    assert world.status("Run", "elastic")["width"] == 8
+    assert world.status("Run", "elastic")["phase"] == "Running"
+    assert {entry.body["lease"] for entry in world.log if entry.kind == "lease.open"} >= {
+        f"{world.projection.runs['elastic'].job}.{number}" for number in range(4)
+    }
+    recorded(world, "gpu.start")
+    world.plane.verbs.act("Run", "elastic", "shrink", author=ADMIN, width=4)
+    world.turn(0.1)
+    world.turn(0.1)
+    assert world.status("Run", "elastic")["width"] == 4, "what its owner gave up stays given up"
+
+
+def test_growth_does_not_delay_the_head_of_the_queue() -> None:
+    """A run that stays longer than the head waits leaves the devices that the head needs."""
+    world = world_of(devices=8, gpus=64)
+    world.apply(run("busy", owner="a", gpus=2, duration="2h"))
+    world.apply(run("other", owner="a", gpus=4, duration="1h"))
+    world.turn()
+    world.apply(run("elastic", owner="b", gpus=8, duration="9h", **ELASTIC))
+    world.turn(0.01)
+    world.apply(run("head", owner="c", gpus=6, duration="1h"))
+    world.turn(1)
+    assert world.status("Run", "elastic")["width"] == 2, "four are free, and the head needs them"
+    world.turn(1)
+    assert running(world) == {"elastic", "head"}
+    world.turn(1)
+    assert world.status("Run", "elastic")["width"] == 8
+
+
+def test_a_waiting_run_is_told_its_position_and_its_earliest_start() -> None:
+    """The head with its time and the run that it waits for; the others with their position."""
+    world = world_of(devices=4, gpus=64)
+    world.apply(run("sweep", owner="a", gpus=4, duration="2h"))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=4), run("next", owner="c"))
+    world.turn(0.5)
+    assert world.status("Run", "sweep")["queue"] is None
+    assert world.status("Run", "wide")["queue"] == {
+        "position": 1,
+        "waiting": 2,
+        "gpus": 4,
+        "on": "n1",
+        "earliestStart": "2026-01-01T02:00:00Z",
+        "after": "sweep",
+        "afterOwner": "a",
+    }
+    assert world.status("Run", "next")["queue"] == {"position": 2, "waiting": 2}
