@@ -189,7 +189,9 @@ class ClusterController:
 
     def _begin(self) -> None:
         if self._opened is None:
-            self.sources.pods.refresh()  # all that our predecessor made, before anything is decided
+            # All that our predecessor made, before anything is decided or shown.
+            self.sources.pods.refresh()
+            self.sources.leases.refresh()
             executor = PodExecutor(
                 self._client, self.sources, self._find, self._now_ms, self._woken.set
             )

@@ -24,6 +24,7 @@ from fairlead.core.reasons import EndCause
 from fairlead.core.units import repeats
 from fairlead.schema import funding as documents
 from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.convert import convert
 from fairlead.schema.derive import Style
 from fairlead.schema.times import DurationText, TimeText, parse_time
 from fairlead.schema.times import parse_duration as parse_duration  # noqa: PLC0414 - the border's
@@ -296,7 +297,7 @@ def _refuse_nul(value: Any, path: str) -> None:
 
 def read_spec(kind: str, value: Any) -> Spec:
     """A spec that was checked before, as the ledger keeps it."""
-    return msgspec.convert(value, SPECS[kind])
+    return convert(value, SPECS[kind])
 
 
 def spec_document(spec: Spec) -> dict[str, Any]:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import msgspec
-
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known, require
@@ -22,6 +20,7 @@ from fairlead.engine.gpu.leases import open_lease
 from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
+from fairlead.schema.convert import convert
 from fairlead.schema.funding import from_plan, fund_document
 from fairlead.schema.gpu import STYLE, PlaceInput, from_start, no_room, start_document
 from fairlead.schema.objects import RunSpec
@@ -304,7 +303,7 @@ def ask(projection: Projection, spec: RunSpec, now_ms: int, **more: Any) -> Star
 
 
 def funding(found: gpu.Start) -> Funding:
-    return msgspec.convert(from_plan(found.plan, found.remedy), Funding)
+    return convert(from_plan(found.plan, found.remedy), Funding)
 
 
 def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:

@@ -17,6 +17,7 @@ from fairlead.core.gpu import Lease
 from fairlead.core.gpu.usage import ChargePart
 from fairlead.core.lottery import Commitment, Reveal
 from fairlead.ports.ledger import Draft, Entry
+from fairlead.schema.convert import convert
 
 SYSTEM = "fairlead"
 """The author of what the control plane does by itself: admissions, exits, demotions, conditions."""
@@ -37,7 +38,7 @@ class Body(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, document: Document) -> Self:
-        return msgspec.convert(document, cls)
+        return convert(document, cls)
 
 
 class Stamp(NamedTuple):

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from fairlead.core.lottery import BeaconRound, OwnerWeighting
 from fairlead.engine.gpu.entries import Document, FundRefusal, LeaseTerms, Place
+from fairlead.schema.convert import decode_json
 from fairlead.schema.objects import Spec, read_spec
 
 
@@ -74,7 +75,7 @@ def shared_document(kind: str, document: Document) -> SharedDocument:
 
 @lru_cache(maxsize=1024)
 def _shared_refusal(written: bytes) -> FundRefusal:
-    return msgspec.json.decode(written, type=FundRefusal)
+    return decode_json(written, FundRefusal)
 
 
 def shared_refusal(refusal: FundRefusal) -> FundRefusal:

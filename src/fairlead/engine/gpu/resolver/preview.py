@@ -17,6 +17,7 @@ from fairlead.engine.gpu.resolver.outcome import Case
 from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Refused
 from fairlead.ports.entropy import EntropySource
+from fairlead.schema.convert import convert
 from fairlead.schema.times import format_time
 
 NAMED_MAX = 20  # in a sentence; a preview names all
@@ -206,8 +207,8 @@ class Previews:
             scope=PlaceDocument(scope.flavor, dict(scope.location)),
             deficit_gpus=conflict.deficit_gpus,
             shortfall_gpus=outlook.shortfall_gpus,
-            cuts=msgspec.convert(cuts, list[CutRow]),
-            at_risk=msgspec.convert(risks, list[RiskRow]),
+            cuts=convert(cuts, list[CutRow]),
+            at_risk=convert(risks, list[RiskRow]),
         )
 
     def sentence(self, case: Case) -> str:
