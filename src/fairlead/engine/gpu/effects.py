@@ -134,7 +134,7 @@ class Effects:
                 return
         grace_ms = self._config.grace_ms
         if stored is not None:
-            grace_ms = spec_grace_ms(self._projection.run_spec(run), grace_ms)
+            grace_ms = self._config.grace.of(spec_grace_ms(self._projection.run_spec(run)))
         if job not in self._unknown:
             message = "the ledger did not start it: it is asked to end, and has its grace"
             body = JobUnknown(run, job, grace_ms, message)
