@@ -126,6 +126,14 @@ class FailurePolicySpec(msgspec.Struct):
     """What follows when a run's command, or one of its ranks, fails; without one it has failed."""
 
 
+class WarnBeforeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How long before it may be preempted a run is told, and by which signal besides the file
+    that FAIRLEAD_WARNING_FILE names."""
+
+    before: Duration = "10m"
+    signal: Literal["HUP", "USR1", "USR2"] | None = None
+
+
 class SecretFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A secret by reference: the file is read when the command starts, never before."""
 
@@ -160,6 +168,7 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     failure_policy: FailurePolicySpec | UnsetType = field(name="failurePolicy", default=UNSET)
     """Left out of the document where it is not given, like those below: specs that earlier versions
     recorded are as they were."""
+    warn_before: WarnBeforeSpec | UnsetType = field(name="warnBefore", default=UNSET)
     priority: Priority | UnsetType = UNSET
     """Among the waiting runs of its owner, higher first; it moves no other owner's runs."""
     restart_policy: gpu.RestartPolicy | UnsetType = field(name="restartPolicy", default=UNSET)
@@ -312,8 +321,15 @@ def to_budget(name: str, spec: BudgetSpec) -> gpu.Budget:
     return budget
 
 
+def warn_before_ms(spec: RunSpec) -> int:
+    """How long before an announced start a run at risk is told."""
+    wanted = WarnBeforeSpec() if spec.warn_before is UNSET else spec.warn_before
+    return parse_duration(wanted.before, "spec.warnBefore.before")
+
+
 def _check_run(spec: RunSpec) -> None:
     to_request(spec)
+    warn_before_ms(spec)
     to_restarts(spec)
     max_runtime_ms(spec)
     memory_bytes(spec)
