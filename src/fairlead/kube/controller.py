@@ -166,6 +166,7 @@ class ClusterController:
             return
         # Each has its turn, whatever became of the one before: what cannot be read or shown must
         # not keep runs from ending.
+        front.foreign = auditor.foreign
         turns = [front.turn, plane.reconcile, auditor.turn, mirror.turn]
         turns += [part.turn for part in self._parts]
         done = [self._try(turn) for turn in turns]

@@ -198,6 +198,9 @@ class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     location: Labels = field(default_factory=dict)
     cordoned: bool = False
     virtual: bool | UnsetType = UNSET
+    foreign: Annotated[int, Meta(ge=0, le=1024)] | UnsetType = UNSET
+    """Devices that others than Fairlead hold: so many fewer are given out. Left out where there are
+    none: specs that earlier versions recorded are as they were."""
 
 
 class ReservationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
@@ -439,6 +442,10 @@ def after_of(spec: RunSpec | None) -> list[tuple[str, gpu.AfterCondition]]:
 
 def to_shape(spec: RunSpec) -> gpu.GangShape:
     return gpu.GangShape(spec.group_gpus, spec.spares_per_group)
+
+
+def foreign_of(spec: NodeSpec) -> int:
+    return 0 if spec.foreign is UNSET else spec.foreign
 
 
 def to_node(name: str, spec: NodeSpec, free: tuple[int, ...]) -> Node:

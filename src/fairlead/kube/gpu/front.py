@@ -6,7 +6,7 @@ condition `Accepted`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from sys import intern
 from typing import NamedTuple
@@ -86,12 +86,17 @@ class FrontEnd:
         """There are more objects than one turn takes: runs are admitted before the next ones."""
         self.bound: dict[str, Document] = {}
         """The bindings that hold, by namespace."""
+        self._foreign: Mapping[str, int] = {}
+        """Devices that pods of others hold, by node, as they are in the ledger."""
+        self.foreign: Mapping[str, int] = {}
+        """The same as was counted last, in another thread."""
         self.lingering: dict[tuple[str, Key], Denied] = {}
         """Objects that are deleted, and why they stay for now."""
 
     def turn(self) -> None:
         """A fault on the way loses nothing: what is not done is done in the next turn."""
         sources, self._counted = self._sources, None
+        self._nodes |= self._counted_anew()
         self._nodes |= sources.nodes.take_changed().keys() | sources.nodes.take_gone().keys()
         for key in sorted(self._nodes):
             if self._attempt(f"node {key.name}", partial(self._follow_node, key)):
@@ -136,6 +141,12 @@ class FrontEnd:
         self._failing.pop(what, None)
         return done
 
+    def _counted_anew(self) -> set[Key]:
+        """Nodes of which pods of others hold another number of devices than before."""
+        before, self._foreign = self._foreign, self.foreign
+        names = before.keys() | self._foreign.keys()
+        return {Key("", name) for name in names if before.get(name) != self._foreign.get(name)}
+
     def take_judged(self) -> set[tuple[str, Key]]:
         """Objects that have a new verdict since the last call."""
         judged, self._judged = self._judged, set()
@@ -169,7 +180,8 @@ class FrontEnd:
         """
         document = self._sources.nodes.get(key)
         out = document is None or is_out(document)
-        manifest = None if document is None or out else node_manifest(document)
+        held = self._foreign.get(key.name, 0)
+        manifest = None if document is None or out else node_manifest(document, held)
         known = self._plane.committer.projection.get("Node", key.name)
         if known and manifest and self._same_nodes.get(key) == (known.version, manifest):
             return True
