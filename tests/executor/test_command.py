@@ -233,8 +233,8 @@ def test_a_job_is_warned_by_file_and_the_signal_that_it_chose(shared: Path) -> N
     """Once for one decision, however often it is asked for; without a signal by the file alone."""
     executor = LocalExecutor(shared / "executor")
     script = (
-        'trap \'cat "$FAIRLEAD_WARNING_FILE"; echo; exit 7\' USR2; test -e "$FAIRLEAD_WARNING_FILE" '
-        "|| echo ready; while :; do sleep 0.05; done"
+        'trap \'cat "$FAIRLEAD_WARNING_FILE"; echo; exit 7\' USR2; test -e "$FAIRLEAD_WARNING_FILE"'
+        " || echo ready; while :; do sleep 0.05; done"
     )
     executor.start(shell("p1", script, run="lab/a", devices=("n#0",), user=USER))
     until(lambda: "ready" in output_of(executor), "the command listens")

@@ -19,7 +19,7 @@ SETTINGS = Config(resolver="enforce", grace_ms=1000, preemption=embedded.LENIENT
 SMALL = [f"small-{i}" for i in range(8)]
 _OWN = ("labels", "commit_head")
 """By the labels the controller knows its objects; a head names its ledger and is signed."""
-RESERVE = {"run": "big", "earliestStart": "2026-01-01T00:30:00Z"}
+RESERVE = {"run": "big", "earliestStart": "2026-01-01T01:00:00Z"}
 
 
 class InKubernetes:
@@ -53,6 +53,8 @@ class InKubernetes:
         until(seen, "the controller has seen it")
 
     def end(self, name: str, code: int) -> None:
+        pods = self._controller.sources.pods  # they are written beside the turn
+        until(lambda: any(key.name == f"{name}-0" for key in pods.all()), f"{name} has its pod")
         self._world.exit(f"{name}-0", code)
         ended = "Succeeded" if code == 0 else "Failed"
 
