@@ -46,7 +46,7 @@ _OPTIONS = (
         multiple=True,
     ),
     option("--retry", click.IntRange(0, 1000), "Start again after a failure, this often."),
-    flag("--borrow", "Borrow from owners that lend."),
+    option("--borrow=OWNER", OWNER, "Let this owner lend (repeatable, in order).", multiple=True),
 )
 
 
