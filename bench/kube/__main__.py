@@ -1,10 +1,13 @@
 """`python -m bench.kube`: Kueue's published baseline, Kueue and Fairlead in turns."""
 
 import argparse
+import fcntl
 import json
 import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.kube import arms, scale
@@ -36,6 +39,23 @@ def main() -> None:
     parser.add_argument("--note", action="append", default=[], help="what a reader has to know")
     parser.add_argument("--add", action="store_true", help="add to the stored results")
     options = parser.parse_args()
+    with alone():
+        _measure(options)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Two of these at once would measure each other."""
+    with open(Path(tempfile.gettempdir()) / "fairlead-bench-kube.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waits for another one that runs on this machine", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _measure(options: argparse.Namespace) -> None:
     before_others(os.getpid())
     sizes = options.workloads or [FULL]
     where = options.results or results_folder(quick=FULL not in sizes)
@@ -65,8 +85,9 @@ def main() -> None:
 
 
 def _measured(arm: str, load: Load) -> arms.Line:
-    began = time.monotonic()
+    began, busy = time.monotonic(), os.getloadavg()[0]
     line = ARMS[arm](load)
+    line["load_average"] = [busy, os.getloadavg()[0]]
     print(f"  {line['per_s']:.1f} workloads/s; took {time.monotonic() - began:.0f} s", flush=True)
     return line
 

@@ -51,6 +51,9 @@ class TimedExecutor:
     def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         """There is no process."""
 
+    def ended(self, job: str, run: str) -> Exit | None:
+        return None
+
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         return False
 

@@ -28,7 +28,7 @@ class Shown(NamedTuple):
 
 
 class Shell:
-    """Runs commands as processes, in a pipe or on a terminal."""
+    """Runs commands: in this process, or as processes on a terminal."""
 
     def __init__(self, server: Running, heads: Path) -> None:
         self.server, self.heads = server, heads
@@ -44,15 +44,10 @@ class Shell:
     def __call__(
         self, *arguments: str, input: str | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*FAIRLEAD, *arguments],
-            input=input,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            env=self.environment(**environment),
-        )
+        given = None if input is None else input.encode()
+        done = run_inside(*arguments, input=given, environment=self.environment(**environment))
+        out, err = done.stdout.decode(), done.stderr.decode()
+        return subprocess.CompletedProcess(arguments, done.returncode, out, err)
 
     def ok(self, *arguments: str, input: str | None = None, **environment: str) -> str:
         """A command that must succeed; its output."""
@@ -60,23 +55,36 @@ class Shell:
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
 
-    def inside(self, *arguments: str) -> tuple[int, str]:
-        """The same in this process, for where the process does not matter: ten times as quick."""
-        out, before, argv = io.StringIO(), dict(os.environ), sys.argv
-        os.environ.update(self.environment())
-        sys.argv = ["fairlead", *arguments]
-        try:
-            with redirect_stdout(out), redirect_stderr(io.StringIO()):
-                code = run_command(main, "fairlead")
-        finally:
-            sys.argv = argv
-            os.environ.clear()
-            os.environ.update(before)
-        return code, out.getvalue()
-
     def on_terminal(self, *arguments: str, columns: int = 100, **environment: str) -> Shown:
         """The same on a terminal of so many columns."""
         return on_terminal([*FAIRLEAD, *arguments], self.environment(**environment), columns)
+
+
+def run_inside(
+    *arguments: str, input: bytes | None = None, environment: dict[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    """A command as its process would run it, ten times as quickly: what it printed, and its exit
+    code."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    before, argv, stdin = dict(os.environ), sys.argv, sys.stdin
+    _set_environment(environment)
+    sys.argv = ["fairlead", *arguments]
+    sys.stdin = io.TextIOWrapper(io.BytesIO(input or b""), "utf-8")
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run_command(main, "fairlead")
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    finally:
+        sys.argv, sys.stdin = argv, stdin
+        _set_environment(before)
+    shown = (stream.buffer.getvalue() for stream in (out, err))  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(arguments, code, *shown)
+
+
+def _set_environment(environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def on_terminal(command: list[str], environment: dict[str, str], columns: int = 100) -> Shown:

@@ -4,7 +4,6 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,15 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fairlead.ledger.place import open_file
+from tests.cli.shells import run_inside
 from tests.ledger.drafts import draft, drafts
 
 
 def audit(
     *arguments: object, state: Path, input: bytes | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "fairlead", "audit", *map(str, arguments)],
-        capture_output=True,
-        check=False,
-        input=input,
-        env={**os.environ, "FAIRLEAD_STATE": str(state)},
-    )
+    environment = {**os.environ, "FAIRLEAD_STATE": str(state)}
+    return run_inside("audit", *map(str, arguments), input=input, environment=environment)
 
 
 def document(*arguments: object, state: Path) -> Any:

@@ -150,9 +150,9 @@ def test_every_read_command_speaks_json_and_yaml(shell: Shell) -> None:
     ):
         told = {}
         for output in ("json", "yaml", "table"):
-            code, told[output] = shell.inside(*arguments, "-o", output)
-            refused = arguments[0] == "delete"
-            assert code == (1 if refused else 0), (arguments, output)
+            done = shell(*arguments, "-o", output)
+            told[output], refused = done.stdout, arguments[0] == "delete"
+            assert done.returncode == (1 if refused else 0), (arguments, output)
         if not refused:
             documents_ = list(yaml.safe_load_all(told["yaml"]))
             found = json.loads(told["json"])

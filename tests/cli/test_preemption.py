@@ -299,12 +299,8 @@ def test_they_all_speak_json_and_yaml(crowded: Shell) -> None:
         ("nominate", "gang", "--dry-run"),
         ("reserve", "said", "--at", "+1h", "--dry-run"),
     ):
-        code, told = crowded.inside(*arguments, "-o", "json")
-        assert code == 0, arguments
-        code, spoken = crowded.inside(*arguments, "-o", "yaml")
-        assert code == 0
-        assert type(json.loads(told)) in (list, dict)
-        assert list(yaml.safe_load_all(spoken))
+        assert type(json.loads(crowded.ok(*arguments, "-o", "json"))) in (list, dict)
+        assert list(yaml.safe_load_all(crowded.ok(*arguments, "-o", "yaml")))
 
 
 def test_an_outcome_waits_for_its_beacon_or_is_given_up(tmp_path: Path) -> None:
@@ -354,3 +350,11 @@ def test_without_a_resolver_nobody_is_asked(shell: Shell) -> None:
     assert shell.server.status("Run", "steady")["width"] == 4
     empty = shell("audit", "outcome")
     assert (empty.returncode, empty.stderr) == (0, "no run was ever preempted\n")
+
+
+def test_the_policy_is_shown(crowded: Shell) -> None:
+    """The rules as this server was given them."""
+    shown = json.loads(crowded.ok("describe", "policy", "-o", "json"))
+    assert (shown["resolver"], shown["minNotice"], shown["minRuntime"]) == ("enforce", "0s", "0s")
+    assert (shown["maxReservations"], shown["cooldown"], shown["mayResolve"]) == (1000, "0s", [])
+    assert "minNotice: 0s" in crowded.ok("describe", "policy")

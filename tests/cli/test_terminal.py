@@ -1,13 +1,20 @@
 """On a terminal: bold heads, colours that mean something, folded to its width; plain in a pipe."""
 
+import io
+import json
 import re
 import socket
+import sys
 import threading
+from contextlib import redirect_stdout
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.api.servers import run
+from fairlead.cli.table import cell
+from fairlead.cli.terminal import guard, raw
+from tests.api.servers import budget, run
 from tests.cli.shells import FAIRLEAD, Shell, on_terminal
 
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -100,3 +107,29 @@ def test_a_slow_server_is_waited_for_with_a_sign_of_life(tmp_path: Path) -> None
     assert shown.code == 3
     assert f"waiting for {path}, 1 s" in shown.text
     assert "\x1b[K" in shown.text
+
+
+HOSTILE = "a\x1b]0;owned\x07\x9b2J\rb\x00\u202e"
+
+
+def test_no_control_character_of_a_name_reaches_the_terminal(busy: Shell) -> None:
+    """Whoever names an object or writes a message moves no cursor and sets no title."""
+    named = budget("named")
+    named["spec"]["owner"] = HOSTILE.replace("\x00", "")
+    busy.server.apply(named)
+    for command in (("get", "budgets"), ("explain", "budget/named"), ("budgets", "--owner", "x")):
+        shown = STYLE.sub("", busy.on_terminal(*command, columns=200).text)
+        assert not re.search("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202e]", shown), shown
+    assert "�]0;owned" in shown
+    assert json.loads(busy.ok("get", "budget/named", "-o", "json"))["spec"]["owner"][1] == "\x1b"
+
+
+def test_a_pipe_gets_no_escape_either() -> None:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        guard()
+        guard()
+        click.echo(HOSTILE + "\tc")
+        raw(sys.stdout).write("\x1b[1m")
+    assert out.getvalue() == "a�]0;owned�\x9b2J\rb�\u202e\tc\n\x1b[1m"
+    assert cell([HOSTILE]) == cell({"x": HOSTILE})[2:] == "a�]0;owned��2J�b��"

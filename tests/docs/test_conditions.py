@@ -18,17 +18,17 @@ PAGE = (ROOT / "docs" / "operate" / "conditions.md").read_text()
 SOURCE = Path(fairlead.__file__).parent
 # The resolver's answers have a page of their own.
 FILES = [*sorted((SOURCE / "engine" / "gpu").glob("*.py")), *sorted((SOURCE / "api").glob("*.py"))]
+NODES = [node for path in FILES for node in ast.walk(ast.parse(path.read_text()))]
 
 
 def calls(name: str) -> Iterator[ast.Call]:
     """Calls of a function or method of that name, in the control plane's own files."""
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                called = node.func
-                found = called.attr if isinstance(called, ast.Attribute) else called
-                if (found.id if isinstance(found, ast.Name) else found) == name:
-                    yield node
+    for node in NODES:
+        if isinstance(node, ast.Call):
+            called = node.func
+            found = called.attr if isinstance(called, ast.Attribute) else called
+            if (found.id if isinstance(found, ast.Name) else found) == name:
+                yield node
 
 
 def texts(name: str, place: int) -> set[str]:
@@ -45,14 +45,13 @@ def texts(name: str, place: int) -> set[str]:
 def reasons() -> set[str]:
     """What a `run.phase` entry may give as its reason."""
     found = set()
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.keyword) and node.arg in ("reason", "lease_reason"):
-                found |= _constants(node.value)
-            elif isinstance(node, ast.Dict):
-                for key, value in zip(node.keys, node.values, strict=True):
-                    if isinstance(key, ast.Constant) and key.value == "reason":
-                        found |= _constants(value)
+    for node in NODES:
+        if isinstance(node, ast.keyword) and node.arg in ("reason", "lease_reason"):
+            found |= _constants(node.value)
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == "reason":
+                    found |= _constants(value)
     return {each for each in found if re.fullmatch(r"[A-Z][A-Za-z]+", each)}
 
 
@@ -64,10 +63,9 @@ def _constants(node: ast.expr) -> set[str]:
 
 def assigned(name: str) -> tuple[str, ...]:
     """The constant of that name, wherever it stands."""
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
-                return tuple(ast.literal_eval(node.value))
+    for node in NODES:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
+            return tuple(ast.literal_eval(node.value))
     raise AssertionError(f"there is no {name}")
 
 

@@ -28,6 +28,10 @@ int nvmlDeviceGetName(void *device, char *text, unsigned size) {
     snprintf(text, size, "Fake H%u00", ordinal(device) + 1);
     return fails("nvmlDeviceGetName");
 }
+int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
+    *minor = ordinal(device);
+    return fails("nvmlDeviceGetMinorNumber");
+}
 struct memory { unsigned long long total, free, used; };
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
     memory->total = 85899345920ULL + ordinal(device);

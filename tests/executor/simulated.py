@@ -149,6 +149,12 @@ class SimExecutor:
         for process in self._of(run):
             process.kept = devices
 
+    def ended(self, job: str, run: str) -> Exit | None:
+        process = self._machine.processes.get(job)
+        if process is None:
+            return Exit(job, run, 0, lost=True, interrupted=True)
+        return process.exit if process.acknowledged else None
+
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         return None
 

@@ -20,6 +20,7 @@ CALLS = [
     "nvmlDeviceGetUUID",
     "nvmlDeviceGetName",
     "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMinorNumber",
     "nvmlShutdown",
 ]
 
@@ -59,8 +60,8 @@ def test_devices_by_nvml(library: Path) -> None:
     found = discovered(library, virtual=8, FAKE_NVML_DEVICES="2")
     assert (found.source, found.note) == ("nvml", None)
     assert found.devices == (
-        Device(0, "GPU-00000000", "Fake H100", 85899345920),
-        Device(1, "GPU-00000001", "Fake H200", 85899345921),
+        Device(0, "GPU-00000000", "Fake H100", 85899345920, minor=0),
+        Device(1, "GPU-00000001", "Fake H200", 85899345921, minor=1),
     )
     assert visible(found, "n") == {"n#0": "GPU-00000000", "n#1": "GPU-00000001"}
 

@@ -35,9 +35,9 @@ def programs() -> Programs:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Four nodes of eight GPUs, shared by the session: make your objects in `namespace`."""
+    """Four nodes of eight GPUs, shared by these tests: make your objects in `namespace`."""
     directory = tmp_path_factory.mktemp("kube") / "cluster"
     with Cluster(programs, directory, ClusterOptions(nodes=NODES, gpus=GPUS)) as started:
         yield started
@@ -52,12 +52,17 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
-@pytest.fixture
-def world(cluster: Cluster, tmp_path: Path) -> Iterator[World]:
-    """The cluster with Fairlead's kinds, and nothing of another test."""
-    made = World(cluster, tmp_path)
+@pytest.fixture(scope="package")
+def kinds(cluster: Cluster) -> None:
+    """Fairlead's kinds in the cluster."""
     cluster.apply(crds())
     cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+
+
+@pytest.fixture
+def world(cluster: Cluster, kinds: None, tmp_path: Path) -> Iterator[World]:
+    """The cluster with Fairlead's kinds, and nothing of another test."""
+    made = World(cluster, tmp_path)
     made.clean()
     yield made
     made.clean()
@@ -78,11 +83,11 @@ def only_real_node() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def deployed(
     programs: Programs, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[charts.Deployed]:
-    """A cluster for the chart; shared by the session."""
+    """A cluster for the chart; shared by these tests."""
     yield from charts.start(programs, tmp_path_factory.mktemp("deployed"))
 
 

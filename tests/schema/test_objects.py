@@ -190,6 +190,9 @@ def test_what_the_server_wrote_is_ignored() -> None:
             "spec.aggregateCaps[0].envelopes[0]",
         ),
         (manifest("Node", {"flavor": "H100", "devices": 2000}), "spec.devices"),
+        (run(owner="a\0b"), "spec.owner"),
+        (run(command=["x", "\0"]), "spec.command[1]"),
+        (run(location={"zone\0": "z"}), "spec.location"),
     ],
 )
 def test_bad_input_is_refused_with_its_path(given: Any, path: str) -> None:

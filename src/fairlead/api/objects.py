@@ -151,6 +151,7 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
     if kind != "Lease":
         reply = service.plane.reports.explain(kind, name)
         reply["forecast"] = _forecast(service, reply["object"])
+        reply["may"] = _may(service, call.author, reply["object"])
         if kind == "Reservation" and reply["run"] is not None:
             reply["run"] = visible_to(call.author, reply["run"])
         return {**reply, "object": visible_to(call.author, reply["object"])}
@@ -163,6 +164,17 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
     if not name.startswith(job_prefix(metadata["name"], metadata["uid"])):
         return {"object": lease}  # the name belongs to another run now
     return {"object": lease, "cover": run["cover"], "placement": run["placement"]}
+
+
+def _may(service: Service, author: Author, document: dict[str, Any]) -> list[str]:
+    """What the reader may do about an object: nothing else is offered."""
+    if author.admin:
+        return ["nonce", "replay", "reserve", "resolve", "uncordon"]
+    owner = document["spec"].get("owner")
+    if document["kind"] != "Run" or not author.may_act_for(owner):
+        return []
+    resolves = owner in service.plane.config.may_resolve
+    return ["nonce", "reserve", *(["resolve"] if resolves else [])]
 
 
 def _forecast(service: Service, document: dict[str, Any]) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ import click
 from fairlead.cli.main import silence
 from fairlead.cli.options import NEW_FOLDER, Decorator, option, output_option
 from fairlead.cli.table import Output
+from fairlead.cli.terminal import printable, raw
 from fairlead.node.state import STATUS, StateDirectory
 from fairlead.schema.border import BadInput
 
@@ -46,17 +47,24 @@ class _Lasting:
 
 def lasting(stream: TextIO) -> TextIO:
     """The same stream; writing to it never raises."""
-    return cast("TextIO", _Lasting(stream))
+    return cast("TextIO", _Lasting(raw(stream)))
 
 
 def _processors(stream: TextIO, *, utc: bool) -> list[Any]:
     from structlog import dev, processors  # 70 ms that `status` and `explain` do not pay
 
-    last: Any = processors.JSONRenderer()
+    last: list[Any] = [processors.JSONRenderer()]
     if stream.isatty():
-        last = dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
+        last = [_clean, dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))]
     stamp = processors.TimeStamper(fmt="iso", utc=utc)
-    return [processors.add_log_level, stamp, processors.format_exc_info, last]
+    return [processors.add_log_level, stamp, processors.format_exc_info, *last]
+
+
+def _clean(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """The renderer colours what it writes, so what it is given has no colour of its own."""
+    return {
+        name: printable(value) if isinstance(value, str) else value for name, value in event.items()
+    }
 
 
 def structured_logs() -> None:

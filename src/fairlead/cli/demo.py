@@ -7,6 +7,7 @@ import time
 import click
 
 from fairlead.cli.options import option
+from fairlead.cli.terminal import raw
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import read_scenario
 from fairlead.sim import Simulation, read_bundled
@@ -58,7 +59,7 @@ def _live(
 
     from fairlead.cli.demo_view import Picture, draw
 
-    console, left, scenario = Console(), seconds, simulation.scenario
+    console, left, scenario = Console(file=raw(sys.stdout)), seconds, simulation.scenario
     note = f"Ctrl-C to stop · {speed:g} virtual seconds per second"
 
     def show() -> None:

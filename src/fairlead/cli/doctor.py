@@ -13,6 +13,7 @@ from fairlead import __version__
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import flag, output_format
 from fairlead.cli.table import show_canonical
+from fairlead.cli.terminal import printable, raw
 from fairlead.node.doctor.checks import ALL_CHECKS
 from fairlead.node.doctor.machine import (
     Check,
@@ -54,8 +55,28 @@ def ebpf_plane(_: Machine) -> Finding:
     return Finding(CheckStatus.OK, f"can be opened, compiled in {object_file()}")
 
 
+def device_filter(_: Machine) -> Finding:
+    """Ask the executor itself what it can hold a run to."""
+    from fairlead.executor import bounds, confine
+
+    controls = bounds.find(*confine.find())
+    cure = "run `fairlead up` as root on Linux 5.14 or later, with cgroup v2 (or v1 devices)"
+    if controls.missing:
+        status = CheckStatus.MISSING if "devices" in controls.missing else CheckStatus.WARN
+        return Finding(status, controls.words(), cure)
+    how = "eBPF, cgroup v2" if controls.places["devices"] == bounds.V2 else "cgroup v1 devices"
+    return Finding(CheckStatus.OK, f"{controls.words()} ({how})")
+
+
 CHECKS = (
-    *ALL_CHECKS,
+    *(check for check in ALL_CHECKS if check.governor is not Governor.TRAFFIC),
+    Check(
+        Governor.GPU,
+        "device filter",
+        "whether a run can be held to the GPUs that it leases, and to its cpus and memory",
+        device_filter,
+    ),
+    *(check for check in ALL_CHECKS if check.governor is Governor.TRAFFIC),
     Check(
         Governor.TRAFFIC,
         "eBPF plane",
@@ -107,14 +128,16 @@ def _print_rich(results: Sequence[CheckResult]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(file=raw(sys.stdout), highlight=False)
     for governor, members in groupby(results, key=lambda result: result.governor):
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column(min_width=9)
         table.add_column(min_width=_NAME_COLUMNS)
         table.add_column(overflow="fold")
         for result in members:
-            shown = Text(result.found)  # as text: a path may hold what markup takes for a tag
+            shown = Text(
+                printable(result.found)
+            )  # as text: a path may hold what markup takes for a tag
             for label, text in _advice(result):
                 shown.append(f"\n{label}: ", "bold" if label == "cure" else "dim")
                 shown.append(text, "" if label == "cure" else "dim")

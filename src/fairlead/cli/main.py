@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 import click
 
 from fairlead import __version__
+from fairlead.cli.terminal import guard
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ports.faults import Fault, PermanentFault
 
@@ -159,6 +160,7 @@ def run_command(command: click.Command, program: str) -> int:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
+    guard()
     try:
         code = command.main(prog_name=program, standalone_mode=False)
     except click.exceptions.Abort:

@@ -111,7 +111,7 @@ def run(
     write_report(played, target, plots=plots)
     for played_run in played.runs:
         if played_run.broken:
-            click.secho(f"broken: {played_run.broken}", err=True, fg="red")
+            click.echo(f"broken: {played_run.broken}", err=True)
     print_result(as_document(played), summary(played), output, target)
     ctx.exit(EXIT_REFUSED if played.broken else 0)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import click
 
+from fairlead.cli.terminal import printable, raw
 from fairlead.core.canonical import canonical
 
 
@@ -201,7 +202,7 @@ def _print_rich(shown: Sequence[Column], cells: Sequence[Sequence[str]], indent:
         table.add_column(column.title, overflow="fold", justify=justify)  # type: ignore[arg-type]  # one of its literals
     for row in cells:
         table.add_row(*[Text(text, style=_style(text)) for text in row])
-    Console().print(Padding(table, (0, 0, 0, len(indent))))
+    Console(file=raw(sys.stdout)).print(Padding(table, (0, 0, 0, len(indent))))
 
 
 def _style(text: str) -> str:
@@ -226,11 +227,10 @@ def cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.2f}"
     if isinstance(value, dict):
-        return ",".join(f"{key}={item}" for key, item in sorted(value.items()))
+        value = ",".join(f"{key}={item}" for key, item in sorted(value.items()))
     if isinstance(value, list):
-        return ",".join(map(str, value))
-    # Names come from users: a control character in one must not move the cursor.
-    return "".join(char if char.isprintable() else "�" for char in str(value))
+        value = ",".join(map(str, value))
+    return printable(str(value), kept="")
 
 
 def moment(text: str | None) -> str:
@@ -315,5 +315,6 @@ class Counter:
 
 
 def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    stream = raw(sys.stderr)
+    stream.write(text)
+    stream.flush()

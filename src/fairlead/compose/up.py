@@ -2,17 +2,28 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import structlog
 
 from fairlead.api.access import Access
 from fairlead.api.server import ControlServer, Listen
 from fairlead.api.service import Service
+from fairlead.core.gpu import PreemptionPolicy
 from fairlead.core.lottery import OwnerWeighting
-from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane
+from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane, HostNodes
+from fairlead.engine.gpu.hosts import foreign_nodes
 from fairlead.engine.gpu.notifications import Notifications, Subscription
-from fairlead.executor.devices import MachineNode, discover, host_name, machine_nodes, visible
+from fairlead.executor.devices import (
+    MachineNode,
+    discover,
+    host_name,
+    machine_nodes,
+    minors,
+    visible,
+)
 from fairlead.executor.local import LocalExecutor
 from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import open_master
@@ -43,6 +54,7 @@ class UpConfig:
     """Whether this machine's NVIDIA devices become a Node, unless one of its name exists."""
     resolver: Literal["off", "dry-run", "enforce"] = "dry-run"
     may_resolve: frozenset[str] = frozenset()
+    preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
     owner_weighting: Literal["owners", "tokens"] = "owners"
     beacon: tuple[str, int, int] | None = None
     """A public randomness beacon: its name, the time of its first round and its period, in ms."""
@@ -65,20 +77,31 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
     except OSError as error:
         raise PermanentFault(f"cannot create {config.data}: {error.strerror}") from error
     devices, host = discover(), host_name()
+    nodes = machine_nodes(devices, host)
     with open_up(config.data, config.ledger) as ledger:
         executor = LocalExecutor(
-            config.data / "runs", allow_root=config.allow_root, visible=visible(devices, host)
+            config.data / "runs",
+            allow_root=config.allow_root,
+            visible=visible(devices, host),
+            minors=minors(devices, host),
         )
         settings = Config(
             grace_ms=config.grace_ms,
             resolver=config.resolver,
             may_resolve=config.may_resolve,
+            preemption=config.preemption,
             beacon=None if config.beacon is None else BeaconSource(*config.beacon),
             owner_weighting=OwnerWeighting(config.owner_weighting),
+            host=HostNodes(
+                {node.name: len(node.devices) for node in nodes},
+                devices.note,
+                executor.controls.words(),
+            ),
         )
         plane = ControlPlane(ledger, executor, now_ms, settings, open_master(config.data / KEYS))
         if config.discover:
-            declare_machine(plane, host, machine_nodes(devices, host))
+            declare_machine(plane, host, nodes)
+        retire_foreign(plane)
         chores = list[tuple[Callable[[], object], float]]()
         if config.keep_output_ms is not None:
             keep_ms = config.keep_output_ms
@@ -128,3 +151,12 @@ def declare_machine(plane: ControlPlane, host: str, nodes: list[MachineNode]) ->
         ],
         author=Author("fairlead", admin=True),
     )
+
+
+def retire_foreign(plane: ControlPlane) -> None:
+    """Nodes that an earlier version let in and that are not this host: their runs go on, and none
+    is placed there any more. An operator makes them virtual, or removes them."""
+    for name, why in foreign_nodes(plane.committer.projection, plane.config.host).items():
+        plane.verbs.act("Node", name, "cordon", author=Author("fairlead", admin=True))
+        plane.faults[f"*node {name}"] = why
+        structlog.get_logger("fairlead.gpu").warning("node.foreign", node=name, why=why)

@@ -101,6 +101,16 @@ class OutOfRange(ValueError):
         self.message = message
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 GPU`, `2 GPUs`: how a sentence counts."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def are(number: int, one: str = "is", many: str = "are") -> str:
+    """The verb that follows a number."""
+    return one if number == 1 else many
+
+
 def repeats(items: str, key: str, names: Sequence[str]) -> Iterator[OutOfRange]:
     seen: set[str] = set()
     for i, name in enumerate(names):

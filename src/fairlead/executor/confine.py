@@ -156,6 +156,22 @@ def find(kinds: tuple[Kind, ...] = KINDS) -> tuple[Kind, str]:
 def _mounted() -> list[tuple[Kind, str]]:
     """Mount points by preference: cgroup2 before the freezer, shorter paths before longer ones."""
     found: list[tuple[Kind, str]] = []
+    for kind, point, controllers in _mounts():
+        if kind == "cgroup2":
+            found.append(("cgroup2", point))
+        elif "freezer" in controllers:
+            found.append(("freezer", point))
+    return sorted(found, key=lambda mount: (KINDS.index(mount[0]), len(mount[1]), mount[1]))
+
+
+def mounted_v1() -> list[tuple[list[str], str]]:
+    """The controllers of cgroup v1, and where they are."""
+    return [(controllers, point) for kind, point, controllers in _mounts() if kind == "cgroup"]
+
+
+def _mounts() -> list[tuple[str, str, list[str]]]:
+    """The cgroup file systems: kind, mount point, options."""
+    found: list[tuple[str, str, list[str]]] = []
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         for line in file:
             left, _, right = os.fsdecode(line).partition(" - ")
@@ -165,11 +181,9 @@ def _mounted() -> list[tuple[Kind, str]]:
             point = fields[4]
             for escape, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
                 point = point.replace(f"\\{escape}", character)
-            if rest[0] == "cgroup2":
-                found.append(("cgroup2", point))
-            elif rest[0] == "cgroup" and "freezer" in rest[2].strip().split(","):
-                found.append(("freezer", point))
-    return sorted(found, key=lambda mount: (KINDS.index(mount[0]), len(mount[1]), mount[1]))
+            if rest[0] in ("cgroup", "cgroup2"):
+                found.append((rest[0], point, rest[2].strip().split(",")))
+    return found
 
 
 def _works(kind: Kind, point: str) -> bool:

@@ -32,6 +32,8 @@ class Device:
     name: str
     memory_bytes: int
     virtual: bool = False
+    minor: int | None = None
+    """Of its node below /dev: the device filter leaves that one open."""
 
     @property
     def visible(self) -> str:
@@ -84,7 +86,8 @@ def _real() -> tuple[Device, ...]:
             handle = call(nvml.nvmlDeviceGetHandleByIndex, ordinal)
             uuid, name = call(nvml.nvmlDeviceGetUUID, handle), call(nvml.nvmlDeviceGetName, handle)
             memory = int(call(nvml.nvmlDeviceGetMemoryInfo, handle).total)
-            found.append(Device(ordinal, uuid, name, memory))
+            minor = int(call(nvml.nvmlDeviceGetMinorNumber, handle))
+            found.append(Device(ordinal, uuid, name, memory, minor=minor))
     finally:
         call(nvml.nvmlShutdown)
     return tuple(found)
@@ -125,12 +128,23 @@ def machine_nodes(found: Discovery, host: str) -> list[MachineNode]:
 
 
 def visible(found: Discovery, host: str) -> dict[str, str]:
-    """What CUDA calls each slot of this machine, however its nodes were declared."""
-    nodes = (MachineNode(host, "", found.devices), *machine_nodes(found, host))
+    """What CUDA calls each slot of this machine; of virtual devices, where there are no others."""
+    return {slot: device.visible for slot, device in slots(found, host).items()}
+
+
+def minors(found: Discovery, host: str) -> dict[str, int]:
+    """The number of the device node of each slot."""
+    own = slots(found, host).items()
+    return {slot: device.minor for slot, device in own if device.minor is not None}
+
+
+def slots(found: Discovery, host: str) -> dict[str, Device]:
+    """The device of each slot of this machine."""
+    nodes = machine_nodes(found, host) or [MachineNode(host, "", found.devices)]
     return {
-        f"{node.name}#{slot}": device.visible
+        f"{node.name}#{number}": device
         for node in nodes
-        for slot, device in enumerate(node.devices)
+        for number, device in enumerate(node.devices)
     }
 
 

@@ -66,8 +66,14 @@ def check(name: str) -> None:
 
 
 def shown(devices: Iterable[str], visible: Mapping[str, str]) -> str:
-    """What CUDA calls some slots; each once, because it stops reading at the first repeated one."""
-    ids = [visible.get(device, device.rpartition("#")[2]) for device in devices]
+    """What CUDA calls some slots; each once, because it stops reading at the first repeated one.
+
+    Where the machine's devices are known, a slot that is none of them is virtual and has none.
+    """
+    if visible:
+        ids = [visible[device] for device in devices if device in visible]
+    else:
+        ids = [device.rpartition("#")[2] for device in devices]
     return ",".join(dict.fromkeys(ids))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
-from fairlead.executor import confine, environment, launch, shim
+from fairlead.executor import bounds, confine, environment, launch, shim
 from fairlead.host import files, process
 from fairlead.host.clock import now_ms
 from fairlead.ports.executor import Exit, Job, JobOutput, Keyboard
@@ -32,8 +32,11 @@ _LAUNCH = b"--- launched\n"
 # A launch takes 0.05 s; on a machine that swaps it may take long, but not for ever.
 _LAUNCH_S_MAX = 60
 _SLUG_MAX = 40
-_HOW = ("time_ms", "code", "signal", "lost", "reason")
+_HOW = ("time_ms", "code", "signal", "lost", "interrupted", "reason")
 """The members of exit.json that an `Exit` has too."""
+SEEN, _SEEN_EVERY_MS = "seen.json", 10_000
+"""When the executor last looked after its jobs: after a restart of the machine it is all that is
+known of their end."""
 
 
 def key(text: str) -> str:
@@ -97,7 +100,8 @@ class JobFolder:
 class LocalExecutor:
     """An `Executor` over processes of this machine. `folder` is its own, and survives it.
 
-    `visible` says what CUDA calls a leased slot (`node#0` to a UUID), if not by its ordinal.
+    `visible` says what CUDA calls a leased slot (`node#0` to a UUID), if not by its ordinal;
+    `minors` the number of its device node, which the device filter leaves open.
     """
 
     def __init__(
@@ -106,12 +110,14 @@ class LocalExecutor:
         *,
         allow_root: bool = False,
         visible: Mapping[str, str] | None = None,
+        minors: Mapping[str, int] | None = None,
         log_bytes_max: int = LOG_BYTES_MAX,
         kinds: tuple[confine.Kind, ...] = confine.KINDS,
         now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._folder = folder.resolve()
         self._allow_root, self._visible = allow_root, dict(visible or {})
+        self._minors = dict(minors or {})
         self._log_bytes_max, self._now_ms = log_bytes_max, now_ms
         self._mutex = threading.RLock()
         self._jobs, self._done = self._folder / "jobs", self._folder / "done"
@@ -123,8 +129,11 @@ class LocalExecutor:
             for part in (self._folder, self._widths):
                 part.chmod(0o711)  # commands of other users find their width file, and no other
             self.kind, self._cgroups = confine.find(kinds)
+            self.controls = bounds.find(self.kind, self._cgroups)
             folders = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
             self._open = {folder.job["id"]: folder for folder in folders if folder.job}
+            seen = files.read_json(self._folder / SEEN) or {}
+            self._last_seen_ms, self._seen_ms = int(seen.get("time_ms", 0)), 0
 
     def start(self, job: Job) -> None:
         with self._mutex, faults(f"start {job.id}"):
@@ -165,10 +174,14 @@ class LocalExecutor:
                 self._write_width(folder, devices)
                 announced = files.read_json(folder.path / shim.WIDTH) or {"number": 0}
                 request = {"number": announced["number"] + 1, "decision": decision}
+                request |= {"minors": self._open_minors(devices), "grace_ms": grace_ms}
                 folder.ask(shim.WIDTH, request)
 
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         return None
+
+    def _open_minors(self, devices: Iterable[str]) -> list[int]:
+        return [self._minors[device] for device in devices if device in self._minors]
 
     def _write_width(self, folder: JobFolder, devices: tuple[str, ...]) -> None:
         place = self._widths / folder.path.name
@@ -192,6 +205,7 @@ class LocalExecutor:
                     continue
                 # Where the shim was killed after it wrote the exit.
                 confine.described(folder.job).remove()
+                bounds.remove(folder.job)
                 shutil.rmtree(self._widths / folder.path.name, ignore_errors=True)
                 with contextlib.suppress(FileNotFoundError):  # another executor was faster
                     folder.path.rename(self._done / folder.path.name)
@@ -201,7 +215,23 @@ class LocalExecutor:
 
     def running(self) -> set[str]:
         with self._mutex, faults("look after the jobs"):
-            return {folder.job["id"] for folder in self._mended() if folder.exit is None}
+            found = {folder.job["id"] for folder in self._mended() if folder.exit is None}
+            now_ms = self._now_ms()
+            if not self._seen_ms <= now_ms < self._seen_ms + _SEEN_EVERY_MS:
+                files.replace_json(self._folder / SEEN, {"time_ms": now_ms}, durable=False)
+                self._seen_ms = now_ms
+            return found
+
+    def ended(self, job: str, run: str) -> Exit | None:
+        with self._mutex, faults(f"look for {job}"):
+            if job in self._open:
+                return None
+            done = JobFolder(self._done / key(job))
+            if done.job:
+                return done.exit
+            reason = "there is no trace of it on this machine"
+            time_ms = self._last_seen_ms
+            return Exit(job, run, time_ms, lost=True, interrupted=True, reason=reason)
 
     def _mended(self) -> Collection[JobFolder]:
         for folder in self._open.values():
@@ -306,6 +336,7 @@ class LocalExecutor:
                 "terminal": job.terminal,
                 "allow_root": self._allow_root,
                 "log_bytes_max": self._log_bytes_max,
+                "bounds": self._bounds(job),
             }
             uid = user.uid
         except environment.BadEnvironment as refusal:
@@ -317,6 +348,20 @@ class LocalExecutor:
         files.replace_json(folder.path / shim.JOB, document)
         files.sync_directory(self._jobs)
         files.replace_json(self._runs / key(job.run), {"folder": folder.path.name}, durable=False)
+
+    def _bounds(self, job: Job) -> dict[str, Any]:
+        """Devices where they can be held; what the run itself asked for, or no start."""
+        found: dict[str, Any] = {}
+        if "devices" in self.controls.places:
+            found |= self.controls.bound("devices", self._open_minors(job.devices))
+        try:
+            if job.cpu_millicores is not None:
+                found |= self.controls.bound("cpu", job.cpu_millicores)
+            if job.memory_bytes is not None:
+                found |= self.controls.bound("memory", job.memory_bytes)
+        except KeyError as error:
+            raise environment.BadEnvironment(str(error.args[0])) from error
+        return found
 
     def _confine(self, folder: JobFolder) -> dict[str, str]:
         # Two executors of one machine may be asked for the same id; their cgroups must differ.
@@ -343,15 +388,18 @@ class LocalExecutor:
         job, holding = folder.job, confine.described(folder.job)
         begun = files.read_json(folder.path / shim.COMMAND)  # None: it was never let go
         how: dict[str, Any]
+        time_ms = self._now_ms()
         if begun is not None:
             if not holding.empty():
                 holding.kill()
             if not holding.empty():
                 return False  # till the next poll: the exit must mean that devices are free
-            reason = "its shim was killed, so it was ended"
+            how = {"lost": True, "reason": "its shim was killed, so it was ended"}
             if begun["boot"] != confine.boot_id():
-                reason = "the machine was restarted"
-            how = {"lost": True, "reason": reason}
+                how = {"lost": True, "interrupted": True, "reason": "the machine was restarted"}
+                began_ms = int((folder.path / shim.COMMAND).stat().st_mtime * 1000)
+                seen_ms = self._last_seen_ms or time_ms
+                time_ms = min(time_ms, max(began_ms, seen_ms))
         elif job["refused"] is not None:
             how = {"code": launch.CANNOT, "reason": job["refused"]}
         elif (folder.path / shim.STOP).exists():
@@ -361,8 +409,9 @@ class LocalExecutor:
             how = {"code": launch.CANNOT, "reason": reason}
         else:
             return True
-        files.replace_json(folder.path / shim.EXIT, {"time_ms": self._now_ms(), **how})
+        files.replace_json(folder.path / shim.EXIT, {"time_ms": time_ms, **how})
         holding.remove()
+        bounds.remove(job)
         return False
 
     def _launch(self, folder: JobFolder) -> None:

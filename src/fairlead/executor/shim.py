@@ -25,7 +25,7 @@ if __name__ == "__main__":  # `-I` gives a script no path to its own package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from fairlead.core.invariant import known
-from fairlead.executor import confine, launch
+from fairlead.executor import bounds, confine, launch
 from fairlead.host import clock, files
 
 LOCK, JOB, SHIM, COMMAND = "lock", "job.json", "shim.json", "command.json"
@@ -35,6 +35,8 @@ KEYS, TYPED = "keys.json", "typed"
 """Ctrl-C and the terminal's size; and a FIFO with what is typed."""
 WAKE = signal.SIGUSR1
 _CHUNK = 64 * 1024
+_WAIT_MAX_S = 86_400.0
+"""Looked at again by then: poll counts milliseconds in 32 bits, which are 24.8 days."""
 _RETRY_S, _WAIT_S_MAX = 0.02, 3600.0
 
 
@@ -55,6 +57,8 @@ class Shim:
         self._child, self._paused, self._deadline = 0, False, inf
         self._status: int | None = None
         self._widths = 0  # how many changes of its width the command was signalled
+        self._minors: list[int] = job.get("bounds", {}).get("devices", {}).get("value", [])
+        self._narrow_at = inf  # when the devices that it gives up are closed to it
         self._interrupts, self._size, self._typed, self._typing = 0, [0, 0], -1, b""
 
     def run(self) -> None:
@@ -77,7 +81,11 @@ class Shim:
             if time.monotonic() >= self._deadline:
                 self._confine.kill()
                 self._deadline = time.monotonic() + _RETRY_S
-            self._step(min(self._deadline - time.monotonic(), _WAIT_S_MAX))
+            if time.monotonic() >= self._narrow_at:
+                self._narrow_at = inf
+                bounds.filter_devices(self._job, self._minors)
+            until = min(self._deadline, self._narrow_at)
+            self._step(min(until - time.monotonic(), _WAIT_S_MAX))
         self._end()
 
     def _give_up(self, error: OSError) -> None:
@@ -107,6 +115,7 @@ class Shim:
         If we are killed before, the child sees its pipe close and ends without running.
         """
         self._confine.prepare()
+        bounds.prepare(self._job)
         terminal = bool(self._job.get("terminal"))
         self._pipe, output = os.openpty() if terminal else os.pipe()
         if terminal:
@@ -125,6 +134,7 @@ class Shim:
             os.close(descriptor)
         try:
             self._confine.join(self._child)
+            bounds.join(self._job, self._child)
             files.replace_json(self._path(COMMAND), confine.identify(self._child))
             os.write(go, b"g")
         finally:
@@ -158,7 +168,7 @@ class Shim:
 
     def _step(self, wait_s: float) -> None:
         """Wait for one thing to happen, and see to all that did."""
-        for descriptor, events in self._poll.poll(max(0.0, wait_s) * 1000 + 1):
+        for descriptor, events in self._poll.poll(min(max(0.0, wait_s), _WAIT_MAX_S) * 1000 + 1):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, _CHUNK)
@@ -207,6 +217,7 @@ class Shim:
         width = files.read_json(self._path(WIDTH))
         if width is not None and width["number"] > self._widths:
             self._widths = width["number"]
+            self._change_devices(width.get("minors", []), width.get("grace_ms", 0))
             self._signal(signal.SIGWINCH)
         self._press(files.read_json(self._path(KEYS)))
         paused = files.read_json(self._path(PAUSED)) is not None and stop is None
@@ -217,6 +228,11 @@ class Shim:
             if self._deadline == inf:
                 self._signal(signal.SIGTERM)
             self._deadline = min(self._deadline, time.monotonic() + stop["grace_ms"] / 1000)
+
+    def _change_devices(self, minors: list[int], grace_ms: int) -> None:
+        """What it gets it may open at once; what it gives up, for its grace."""
+        bounds.filter_devices(self._job, [*self._minors, *minors])
+        self._minors, self._narrow_at = minors, time.monotonic() + grace_ms / 1000
 
     def _press(self, keys: dict[str, Any] | None) -> None:
         """Ctrl-C, and another size of the terminal; the kernel tells its programs of that."""
@@ -266,6 +282,7 @@ class Shim:
                     return  # the folder is gone: the executor has forgotten the job
                 time.sleep(1)
         self._confine.remove()
+        bounds.remove(self._job)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)

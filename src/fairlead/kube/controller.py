@@ -165,6 +165,8 @@ class ClusterController:
         turns += [part.turn for part in self._parts]
         done = [self._try(turn) for turn in turns]
         self.turns += all(done)
+        if front.behind:
+            self.wake()
 
     def _try(self, turn: Callable[[], None]) -> bool:
         try:

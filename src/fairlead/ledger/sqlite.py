@@ -200,7 +200,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
                 raise PermanentFault(f"{path}: {problem}")
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        connection.execute("PRAGMA cache_size = -16384")  # KiB
+        connection.execute("PRAGMA cache_size = -4096")  # KiB
         migrate(connection)
     return connection
 

@@ -44,6 +44,9 @@ class Job:
     """Files whose contents become variables at start; they never pass through the control plane."""
     user: str | None = None
     working_directory: str | None = None
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
+    """None: as much as there is."""
     umask: int | None = None
     """None: the executor's own."""
     terminal: bool = False
@@ -83,6 +86,8 @@ class Exit:
     code: int | None = None
     signal: int | None = None
     lost: bool = False
+    interrupted: bool = False
+    """Lost with its machine, or with what the executor knew: no fault of its own."""
     reason: str | None = None
     """A sentence where the code alone does not say it: not started and why, or why it was lost."""
 
@@ -125,6 +130,11 @@ class Executor(Protocol):
 
     def running(self) -> set[str]:
         """Ids of the jobs (not runs) that have started and not ended."""
+
+    def ended(self, job: str, run: str) -> Exit | None:
+        """How a job ended that was started by the ledger and is no longer here: as it was reported
+        once, or interrupted, at the time at which the executor last saw its jobs (0: it does not
+        know). None: it runs, or its end will be reported."""
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         """All that is kept of a run's newest output, oldest first; the last part may grow. `jobs`:

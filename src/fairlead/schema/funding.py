@@ -4,7 +4,7 @@ The control plane keeps running totals, so it asks with usage per envelope and n
 leases: that is `gpu.fund`, whose output is `gpu.cover`'s, so that an entry replays byte for byte.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -13,12 +13,17 @@ from typing import Annotated, Any
 import msgspec
 
 from fairlead.core import gpu
+from fairlead.core.gpu.refund import OpenLease
 from fairlead.core.reasons import CoverRefusal
 from fairlead.core.units import INTEGER_MAX, Count, Name, OutOfRange, Time, Written, repeats
 from fairlead.schema.derive import Fields, Style
 from fairlead.schema.times import format_time, hours, parse_now
 
-OPTIONAL: Fields = {gpu.Envelope: {"recurrence", "enforcement"}, gpu.Node: {"cordoned"}}
+OPTIONAL: Fields = {
+    gpu.Envelope: {"recurrence", "enforcement"},
+    gpu.Node: {"cordoned"},
+    OpenLease: {"recalled"},
+}
 COVER = Style(optional=OPTIONAL, computed={gpu.Line: {"borrowed"}})
 FUND = Style(optional=OPTIONAL, plain={gpu.Request: {"duration_ms"}})
 
@@ -185,18 +190,18 @@ def decide_fund(document: Any) -> dict[str, Any]:
 
 def fund_document(
     now_ms: int,
-    budgets: Iterable[msgspec.Struct],
+    budgets: Sequence[object],
     usage: Mapping[tuple[str, str], gpu.Usage],
     request: gpu.Request,
 ) -> dict[str, Any]:
     """The input of one `gpu.fund`, as plain data; envelopes that used nothing are left out.
 
-    Budgets come as documents (`budget_document`): their hours are recorded as they were written.
+    Budgets come as plain data or canonical text: their hours are recorded as they were written.
     """
     lines = [UsageLine(*key, *used) for key, used in sorted(usage.items()) if any(used)]
     return {
         "now": format_time(now_ms),
-        "budgets": [msgspec.to_builtins(budget) for budget in budgets],
+        "budgets": budgets,
         "usage": [FUND.from_core(line) for line in lines],
         "request": FUND.from_core(request),
     }

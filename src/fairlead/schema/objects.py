@@ -35,6 +35,11 @@ Kind = Literal["Budget", "Run", "Node", "Reservation"]
 K = TypeVar("K")
 S = TypeVar("S")
 
+MEMORY_MIN, MEMORY_MAX = 4 * 2**20, 64 * 2**40
+_MEMORY = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|Ti|k|M|G|T|)", re.ASCII)
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
+    f"{letter}i": 2 ** (10 * power) for power, letter in enumerate("KMGT", start=1)
+}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 # -- specs: what users write, field by field --------------------------------------------------
@@ -111,6 +116,9 @@ class FundingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     allow_borrow: bool = field(name="allowBorrow", default=False)
     max_borrow_gpus: GpusOrNone | None = field(name="maxBorrowGPUs", default=None)
     sponsors: list[Label] = field(default_factory=list)
+    allow_unfunded: bool | UnsetType = field(name="allowUnfunded", default=UNSET)
+    """Start without funding on devices that would be idle; the first to be preempted. Left out of
+    the document where it is not given."""
 
 
 @MANIFEST.derived(gpu.FailurePolicy)
@@ -161,6 +169,8 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     max_runtime: Duration | UnsetType = field(name="maxRuntime", default=UNSET)
     """After this time with devices it is asked to end; `duration` is only what it is expected to
     take."""
+    cpus: Annotated[float, Meta(ge=0.001, le=4096)] | UnsetType = UNSET
+    memory: Annotated[str, Meta(description="like 512Mi, 16Gi, 2G")] | UnsetType = UNSET
     after: Annotated[list[AfterSpec], Meta(max_length=AFTER_MAX)] | UnsetType = UNSET
     """Runs that have to end before it starts."""
     umask: Octal | UnsetType = UNSET
@@ -170,12 +180,14 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A machine: its devices' flavor and count, and where it stands."""
+    """A machine: its devices' flavor and count, and where it stands. It is this host, or virtual:
+    for tutorials and tests."""
 
     flavor: Label
     devices: Annotated[int, Meta(ge=0, le=1024)]
     location: Labels = field(default_factory=dict)
     cordoned: bool = False
+    virtual: bool | UnsetType = UNSET
 
 
 class ReservationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
@@ -241,6 +253,7 @@ SPECS: dict[str, type[Spec]] = {
 
 def read_manifest(value: Any) -> Manifest:
     """Check one manifest, shape and meaning; `BadInput` with the path of the offender."""
+    _refuse_nul(value, "")
     head = check_shape(value, _Head)
     if head.api_version != API_VERSION:
         raise BadInput("apiVersion", f"must be {API_VERSION}, got {head.api_version!r}")
@@ -257,6 +270,19 @@ def read_manifest(value: Any) -> Manifest:
     elif isinstance(manifest, ReservationManifest):
         parse_time(manifest.spec.earliest_start, "spec.earliestStart")
     return manifest
+
+
+def _refuse_nul(value: Any, path: str) -> None:
+    """No text of the ledger, of an environment or of a command line can hold a NUL."""
+    if isinstance(value, str) and "\0" in value:
+        raise BadInput(path, "must not contain a NUL character")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_nul(key, path)
+            _refuse_nul(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _refuse_nul(item, f"{path}[{index}]")
 
 
 def read_spec(kind: str, value: Any) -> Spec:
@@ -287,6 +313,7 @@ def _check_run(spec: RunSpec) -> None:
     to_request(spec)
     to_restarts(spec)
     max_runtime_ms(spec)
+    memory_bytes(spec)
     per_group, spares = spec.group_gpus, spec.spares_per_group
     if per_group is not None and per_group > spec.gpus:
         raise BadInput("spec.groupGPUs", f"must be at most totalGPUs, {spec.gpus}")
@@ -350,6 +377,21 @@ def max_runtime_ms(spec: RunSpec) -> int | None:
     """How long a run may hold devices; None: as long as it wants."""
     most = spec.max_runtime
     return None if most is UNSET else parse_duration(most, "spec.maxRuntime")
+
+
+def cpu_millicores(spec: RunSpec) -> int | None:
+    return None if spec.cpus is UNSET else max(1, round(spec.cpus * 1000))
+
+
+def memory_bytes(spec: RunSpec) -> int | None:
+    """What a run's processes may hold in memory; None: as much as there is."""
+    if spec.memory is UNSET:
+        return None
+    match = _MEMORY.fullmatch(spec.memory)
+    found = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not MEMORY_MIN <= found <= MEMORY_MAX:
+        raise BadInput("spec.memory", f"must be like 16Gi, 4Mi to 64Ti, got {spec.memory!r}")
+    return found
 
 
 def to_restarts(spec: RunSpec) -> tuple[gpu.FailurePolicy, gpu.RestartPolicy]:

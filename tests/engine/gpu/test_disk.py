@@ -60,7 +60,7 @@ def test_a_full_disk_is_survived(tmp_path: Path) -> None:
             lambda: world.plane.verbs.act("Run", "busy", "cancel", author=ADMIN),
             lambda: world.plane.objects.apply_all([budget("b"), node("n2")], author=ADMIN),
             lambda: world.turn(1),
-            world.plane.committer.checkpoint,
+            lambda: ledger.snapshot_put("large", 1, bytes(100_000)),
         ):
             with pytest.raises(TemporaryFault):
                 attempt()

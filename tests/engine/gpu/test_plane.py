@@ -236,7 +236,7 @@ def test_a_width_that_no_devices_are_free_for_is_not_tried(
         tried.append(gang.gpus)
         return place(nodes, gang)
 
-    monkeypatch.setattr(import_module("fairlead.core.gpu.start"), "place", counted)
+    monkeypatch.setattr(import_module("fairlead.core.gpu.devices"), "place", counted)
     world.apply(budget("a", "a", envelope(concurrency=100_000)), node("n1", 3), node("n2", 2))
     world.apply(run("r", gpus=100_000, malleable={"minTotalGPUs": 1}))
     world.turn()
@@ -254,7 +254,7 @@ def test_runs_of_one_shape_are_tried_once_until_a_device_changes_hands(
         tried.append([node.name for node in nodes])
         return place(nodes, gang)
 
-    monkeypatch.setattr(import_module("fairlead.core.gpu.start"), "place", counted)
+    monkeypatch.setattr(import_module("fairlead.core.gpu.devices"), "place", counted)
     world.apply(budget("a", "a", envelope(concurrency=400)), node("n1", 3), node("n2", 0))
     world.apply(*(run(f"r{i:02}", gpus=4) for i in range(50)))
     world.turn()

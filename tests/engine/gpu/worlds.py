@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairlead.core.gpu import PreemptionPolicy
 from fairlead.engine.gpu import Author, Config, ControlPlane, Projection
 from fairlead.engine.gpu.checkpoint import export
 from fairlead.ports.entropy import EntropySource
@@ -14,6 +15,8 @@ from fairlead.schema.objects import API_VERSION
 from tests.ledger.memory import MemoryLedger
 
 HOUR = 3_600_000
+LENIENT = PreemptionPolicy(min_notice_ms=0, max_reservations=1000, min_runtime_ms=0, cooldown_ms=0)
+"""For tests of what follows: reservations without notice, and every run a candidate."""
 START = 1_767_225_600_000  # 2026-01-01T00:00:00Z, a Thursday
 ADMIN = Author("root", admin=True)
 ALICE = Author("alice", frozenset({"a"}))
@@ -60,8 +63,10 @@ class FakeExecutor:
         self.calls: list[tuple[Any, ...]] = []
         self.decisions: list[str] = []
         self.exits: list[Exit] = []
-        self.ended: set[str] = set()
+        self.over: set[str] = set()
         self.fail: Exception | None = None
+        self.seen_ms = 0
+        """When it last looked after its jobs, as far as it knows."""
         self.holding: bool | None = None
         """Whether devices that were given up are still used."""
 
@@ -88,12 +93,20 @@ class FakeExecutor:
         self.decisions.append(decision)
         self.calls.append(("resize", run, devices))
 
+    def forget(self, run: str) -> None:
+        """The machine is another one: there is no trace of the run's jobs."""
+        self.jobs = {id: job for id, job in self.jobs.items() if job.run != run}
+
+    def ended(self, job: str, run: str) -> Exit | None:
+        known = job in self.jobs
+        return None if known else Exit(job, run, self.seen_ms, lost=True, interrupted=True)
+
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         return self.holding
 
     def end(self, run: str, time_ms: int, **how: Any) -> None:
         job = next(j for j in reversed(self.jobs.values()) if j.run == run)
-        self.ended.add(job.id)
+        self.over.add(job.id)
         self.exits.append(Exit(job.id, run, time_ms, **(how or {"code": 0})))
 
     def poll(self) -> list[Exit]:
@@ -104,7 +117,7 @@ class FakeExecutor:
         self.exits = [each for each in self.exits if each not in gone]
 
     def running(self) -> set[str]:
-        return set(self.jobs) - self.ended
+        return set(self.jobs) - self.over
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         return []

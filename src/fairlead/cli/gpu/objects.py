@@ -7,11 +7,22 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Client, changes_api, reads_api
-from fairlead.cli.completion import KIND, NAME, OBJECT, RUN, kind_of, name_of, owner_option
+from fairlead.cli.completion import (
+    DESCRIBED,
+    KIND,
+    NAME,
+    OBJECT,
+    POLICY,
+    RUN,
+    kind_of,
+    name_of,
+    owner_option,
+)
 from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, print_preview
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
 from fairlead.cli.table import Column, Output, cell, columns, print_table, show, to_yaml
+from fairlead.core.units import counted
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
@@ -36,6 +47,7 @@ COLUMNS: dict[str, list[Column]] = {
     "Node": columns(
         "NAME=metadata.name FLAVOR=spec.flavor LOCATION=spec.location DEVICES=spec.devices",
         "FREE=status.free CORDONED=spec.cordoned",
+        ("VIRTUAL", lambda o: "virtual" if o["status"]["virtual"] else None),
         wide=["LABELS=metadata.labels CREATED@metadata.creationTimestamp"],
     ),
     "Reservation": columns(
@@ -65,7 +77,7 @@ def print_effects(out: Output, change: dict[str, Any]) -> None:
     for row in unfunded:
         over = f"{'hours' if row['hours'] else 'GPUs'} of {row['cap']} {cell(row['name'])}"
         click.echo(
-            f"  run {row['run']} of {cell(row['owner'])}: {row['gpus']} GPUs would be "
+            f"  run {row['run']} of {cell(row['owner'])}: {counted(row['gpus'], 'GPU')} would be "
             f"unfunded ({over}, lease {row['lease']})"
         )
     if unfunded:
@@ -127,19 +139,25 @@ def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str 
 
 
 @click.command("describe")
-@click.argument("which", type=OBJECT)
+@click.argument("which", type=DESCRIBED)
 @reads_api
 def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     """Show one object in full, with its latest events.
 
     A reservation comes with its preemption preview: the earliest start, how many GPUs are missing,
-    which leases would end by rule, and which runs are at risk with which odds.
+    which leases would end by rule, and which runs are at risk with which odds. `policy` is the
+    operator's: the notice and quota of reservations, and which runs are no candidates yet.
 
     \b
       fairlead describe run/train-7
       fairlead describe reservation/monday
+      fairlead describe policy
       fairlead describe budget/team-a -o json | jq .object.status.headroom
     """
+    if which == POLICY:
+        rules = client.get("/v1/policy")
+        out.text(rules, lambda: click.echo(to_yaml(rules), nl=False))
+        return
     kind, name = which
     document = client.get_object(kind, name)
     size = client.get("/v1/head")["size"]
@@ -290,5 +308,5 @@ def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
       fairlead shrink train-7 --to 16
       fairlead shrink train-7 --to 16 --dry-run
     """
-    done = f"shrinks to {width} GPUs"
+    done = f"shrinks to {counted(width, 'GPU')}"
     _act_on_all(client, out, "Run", [name], verb="shrink", done=done, width=width)

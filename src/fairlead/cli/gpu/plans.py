@@ -11,6 +11,7 @@ from fairlead.cli.input import BadFile, read_manifests
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import file_option
 from fairlead.cli.table import Output, as_called, cell, moment, show
+from fairlead.core.units import are, counted
 
 
 @click.command("plan")
@@ -70,15 +71,26 @@ def explain(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     for step in ("cover", "placement"):
         if reply.get(step) is not None:
             decision = reply[step]
+            replay = f" (fairlead replay {decision['seq']})" if "replay" in _may(reply) else ""
             click.echo(
                 f"  {step}: entry {decision['seq']} of the ledger, {moment(decision['time'])}"
-                f" (fairlead replay {decision['seq']})"
+                f"{replay}"
             )
+
+
+def _may(reply: dict[str, Any]) -> list[str]:
+    """What the reader may do, as the server says; one of an earlier version does not say."""
+    return list(reply.get("may", ("nonce", "replay", "reserve", "resolve", "uncordon")))
+
+
+def _reason(status: dict[str, Any], field: str) -> str:
+    """`Running (Admitted)`."""
+    return f"{status[field]} ({status['reason']})" if status["reason"] else str(status[field])
 
 
 def _explain_run(name: str, reply: dict[str, Any]) -> None:
     status = reply["object"]["status"]
-    click.echo(f"{name}: {status['phase']} ({status['reason']}) since {moment(status['since'])}")
+    click.echo(f"{name}: {_reason(status, 'phase')} since {moment(status['since'])}")
     if status["refusal"] is not None:
         print_refusal(status["refusal"], "  ")
     elif status["message"]:
@@ -86,11 +98,16 @@ def _explain_run(name: str, reply: dict[str, Any]) -> None:
     if status["nominated"]:
         click.echo("  nominated by its owner: preempted before the owner's other runs")
     if reply["cut"] is not None:
-        print_cut(reply["object"], reply["cut"])
+        print_cut(reply["object"], reply["cut"], may=_may(reply))
+    for row in reply.get("cordoned", ()):
+        uncordon = f" (fairlead uncordon {row['node']})" if "uncordon" in _may(reply) else ""
+        free = counted(row["free"], "free GPU")
+        unused = f"{free} of it {are(row['free'])} not given out"
+        click.echo(f"  node {cell(row['node'])} is cordoned: {unused}{uncordon}")
     pending, forecast = status["phase"] == "Pending", reply["forecast"]
     if pending and forecast is not None and status["refusal"] is None:
         print_room(forecast, "  ")
-        if forecast["deficitGPUs"]:
+        if forecast["deficitGPUs"] and "resolve" in _may(reply):
             preview = f"  preemption preview: fairlead resolve --run {name} --dry-run"
             click.echo(as_called(preview))
     if status["phase"] == "Reserved":
@@ -100,41 +117,45 @@ def _explain_run(name: str, reply: dict[str, Any]) -> None:
 
 def _explain_reservation(name: str, reply: dict[str, Any]) -> None:
     spec, status = reply["object"]["spec"], reply["object"]["status"]
-    short = f", {status['shortfallGPUs']} GPUs short" if status["shortfallGPUs"] else ""
-    click.echo(
-        f"{name}: {status['state']} ({status['reason']}){short} since {moment(status['since'])}"
-    )
+    short = status["shortfallGPUs"]
+    lack = f", {counted(short, 'GPU')} short" if short else ""
+    click.echo(f"{name}: {_reason(status, 'state')}{lack} since {moment(status['since'])}")
     click.echo(f"  run {spec['run']} is to start at {moment(spec['earliestStart'])}")
     if status["message"]:
         click.echo(f"  {cell(status['message'])}")
     if status["outcome"] is not None:
         number = status["outcome"]
-        click.echo(f"  outcome {number} freed its devices (fairlead audit outcome {number})")
+        click.echo(
+            as_called(f"  outcome {number} freed its devices (fairlead audit outcome {number})")
+        )
     if reply["forecast"] is not None:
         print_preview(reply["forecast"], "  ", reserved=True)
 
 
 def _explain_budget(name: str, reply: dict[str, Any]) -> None:
     spec, status = reply["object"]["spec"], reply["object"]["status"]
-    click.echo(f"{name}: of {spec['owner']}, {len(spec['envelopes'])} envelopes")
+    click.echo(f"{name}: of {spec['owner']}, {counted(len(spec['envelopes']), 'envelope')}")
     for condition in status["conditions"]:
         if condition["status"] == "True":
             about = f": {condition['message']}" if condition["message"] else ""
             since = moment(condition["lastTransitionTime"])
             click.echo(f"  {condition['type']} ({condition['reason']}) since {since}{about}")
     for row in status["headroom"]:
-        left = f"{row['concurrency']} GPUs left"
+        left = counted(row["concurrency"], "GPU")
         if row["gpuHours"] is not None:
-            left = f"{row['concurrency']} GPUs and {row['gpuHours']:.2f} GPU-hours left"
+            left += f" and {row['gpuHours']:.2f} GPU-hours"
         closed = "" if row["open"] else ", closed now"
-        click.echo(f"  envelope {row['name']}: {left}{closed}")
+        click.echo(f"  envelope {row['name']}: {left} left{closed}")
     _print_leases(reply["leases"])
 
 
 def _explain_node(name: str, reply: dict[str, Any]) -> None:
     spec, status = reply["object"]["spec"], reply["object"]["status"]
     state = "cordoned: nothing new is placed on it" if spec["cordoned"] else "open"
-    click.echo(f"{name}: {state}; {status['leased']} of {status['devices']} devices leased")
+    devices = counted(status["devices"], "virtual device" if status["virtual"] else "device")
+    click.echo(f"{name}: {state}; {status['leased']} of {devices} leased")
+    if status.get("isolation"):
+        click.echo(f"  {status['isolation']}")
     for run in reply["runs"]:
         click.echo(f"  run {run}")
 

@@ -1,11 +1,15 @@
 """Plans, refusals, preemption previews and outcomes as text."""
 
+import re
+from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 import click
 
 from fairlead.cli.client import Client, ServerError, segment
 from fairlead.cli.table import as_called, cell, columns, moment, print_table
+from fairlead.core.units import are, counted
 from fairlead.schema.gpu import no_room
 
 VERIFY = "python3 verify/fairlead_verify.py"
@@ -25,6 +29,9 @@ _REMEDIES = {
     "lending-acl": "lending.to of envelope",
     "borrow-limit": "the run's",
 }
+_ONE = re.compile(r"\b1 GPUs\b")
+_VERBS = {"are": "is", "have": "has"}
+_SINGULAR = re.compile(r"^(are|have)\b")
 _FIELDS = {"max_borrow_gpus": "funding.maxBorrowGPUs", "allow_borrow": "funding.allowBorrow"}
 
 
@@ -47,10 +54,12 @@ def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
     remedy, message = refusal["remedy"], refusal["message"]
     # The message ends with the remedy; below it is given in the fields of the manifest.
     short = message if remedy is None else message.rpartition("; ")[0]
+    short = _ONE.sub("1 GPU", short)  # as it is recorded, it counts in plurals
     click.echo(f"{indent}not funded: {refusal['code']}: {short}")
     for limit in refusal["binding"]:
         where = "/".join(filter(None, (limit["budget"], limit["name"])))
-        click.echo(f"{indent}  {limit['kind']} {where}: {limit['used']} of {limit['limit']} used")
+        used = f"{_value(limit['used'])} of {_value(limit['limit'])} used"
+        click.echo(f"{indent}  {limit['kind']} {where}: {used}")
     if remedy is None:
         click.echo(f"{indent}  no single change would fund it")
         return
@@ -58,14 +67,16 @@ def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
     change = _REMEDIES.get(remedy["change"], remedy["change"])
     click.echo(
         f"{indent}  would fund it: {change} {where} from {_value(remedy['from'])} to "
-        f"{_value(remedy['to'])}"
+        f"{_value(remedy['to'], up=True)}"
     )
 
 
-def _value(value: Any) -> str:
-    """As it is written in a manifest."""
+def _value(value: Any, *, up: bool = False) -> str:
+    """As it is written in a manifest; hours with two digits, `up` where less would not do."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        return f"{(ceil(value * 100) / 100 if up else round(value, 2)):.10g}"
     if isinstance(value, list):
         return "[" + ", ".join(map(str, value)) + "]"
     return "none" if value is None else str(value)
@@ -101,15 +112,17 @@ def print_forecast(forecast: dict[str, Any], indent: str = "", lack: str = "are 
     place, gpus = scope_text(forecast["scope"]), forecast["deficitGPUs"]
     if "node" in forecast["scope"]["location"]:
         lack = "have to leave it"
+    if gpus == 1:
+        lack = _SINGULAR.sub(lambda verb: _VERBS[verb[0]], lack)
     if not gpus:
         click.echo(f"{indent}no GPUs of {place} {lack}: no preemption needed")
     elif forecast["shortfallGPUs"]:
         click.echo(
-            f"{indent}{gpus} GPUs of {place} {lack}; preempting every candidate would leave "
-            f"{forecast['shortfallGPUs']} missing, so no run is preempted"
+            f"{indent}{counted(gpus, 'GPU')} of {place} {lack}; preempting every candidate would "
+            f"leave {forecast['shortfallGPUs']} missing, so no run is preempted"
         )
     else:
-        click.echo(f"{indent}{gpus} GPUs of {place} {lack}; preemption candidates:")
+        click.echo(f"{indent}{counted(gpus, 'GPU')} of {place} {lack}; preemption candidates:")
         print_table(forecast_rows(forecast), _FORECAST, indent)
         if not all(map(_is_certain, forecast["atRisk"])):
             click.echo(
@@ -165,7 +178,10 @@ def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool 
     print_forecast(forecast, indent)
 
 
-def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> None:
+def print_cut(
+    run: dict[str, Any], cut: dict[str, Any], indent: str = "  ", *, may: Sequence[str] = ()
+) -> None:
+    """What was taken and what can be done; `may`: what the reader may do."""
     number, name, status = cut["outcome"], run["metadata"]["name"], run["status"]
     if cut.get("archived"):
         click.echo(f"{indent}preempted by outcome {number}, whose entries were archived")
@@ -173,27 +189,23 @@ def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> N
     odds = f", 1 in {cut['oneIn']} at the first draw" if cut["oneIn"] else ""
     rules = [_EFFECTS[kind] for kind in cut["kinds"] if kind != "RandomPreempt"]
     how = f"selected by the lottery{odds}" if cut["drawn"] else f"by rule: {', '.join(rules)}"
-    click.echo(
-        f"{indent}preempted by outcome {number}, {how}; {cut['deficitGPUs']} GPUs were missing "
-        f"({cut['label']})"
-    )
+    lack = f"{counted(cut['deficitGPUs'], 'GPU')} {are(cut['deficitGPUs'], 'was', 'were')} missing"
+    label = f" ({cut['label']})" if cut["label"] else ""
+    click.echo(f"{indent}preempted by outcome {number}, {how}; {lack}{label}")
     click.echo(as_called(f"{indent}{_check(number)}"))
     if status["preempting"] is not None:
         until = moment(status["graceEnds"])
         click.echo(f"{indent}now: it is being preempted and has until {until} to checkpoint")
     elif status["phase"] in ("Pending", "Reserved"):
-        reserve = as_called(f"`fairlead reserve {name} --at TIME`")
+        reserve = as_called(f"; `fairlead reserve {name} --at TIME` reserves a start")
         click.echo(
-            f"{indent}now: it is pending and starts once enough devices are free; "
-            f"{reserve} reserves a start"
+            f"{indent}now: it is pending and starts once enough devices are free"
+            f"{reserve if 'reserve' in may else ''}"
         )
     elif status["phase"] == "Shrunk":
-        total = run["spec"]["totalGPUs"]
-        click.echo(
-            f"{indent}now: it runs with {status['width']} of {total} GPUs and grows back when "
-            "devices are free"
-        )
-    if cut["label"] == "operator-trusted":
+        width = f"{status['width']} of {counted(run['spec']['totalGPUs'], 'GPU')}"
+        click.echo(f"{indent}now: it runs with {width} and grows back when devices are free")
+    if cut["label"] == "operator-trusted" and "nonce" in may:
         owner = cell(run["spec"]["owner"])
         nonce = as_called(f"`fairlead audit nonce {owner}`")
         click.echo(f"{indent}next time: {nonce} adds your entropy to the lottery")
@@ -211,9 +223,12 @@ def print_outcome(outcome: dict[str, Any]) -> None:
     click.echo(f"outcome {number}: {outcome['stage']}{label}")
     about = [f"{kind}/{outcome[kind]}" for kind in ("run", "reservation") if outcome[kind]]
     known = ", ".join(about)
-    place = f"{outcome['deficitGPUs']} GPUs of {scope_text(outcome['scope'])}"
-    why = f"{outcome['cause']} ({cell(known)})" if known else outcome["cause"]
-    lack = "were missing" if outcome["scope"]["cap"] is None else "were above it"
+    gpus = outcome["deficitGPUs"]
+    place = f"{counted(gpus, 'GPU')} of {scope_text(outcome['scope'])}"
+    why = f"{cell(outcome['cause'])} ({cell(known)})" if known else cell(outcome["cause"])
+    lack = are(gpus, "was", "were") + (
+        " missing" if outcome["scope"]["cap"] is None else " above it"
+    )
     click.echo(f"  for {why}: {place} {lack}")
     click.echo(
         f"  committed {moment(outcome['committed'])} (entry {number}), number {outcome['k']} of "
@@ -231,8 +246,11 @@ def print_outcome(outcome: dict[str, Any]) -> None:
         print_table(action_rows(outcome), _ACTIONS, "  ")
         if result["withdrawn"]:
             gpus = sum(row["gpus"] for row in result["withdrawn"])
-            click.echo(f"  {gpus} GPUs that were cut by rule were restored after the draw")
-    click.echo(f"  {_check(number)}")
+            cut = are(gpus, "was", "were")
+            click.echo(
+                f"  {counted(gpus, 'GPU')} that {cut} cut by rule {cut} restored after the draw"
+            )
+    click.echo(as_called(f"  {_check(number)}"))
 
 
 def _print_seed(outcome: dict[str, Any]) -> None:

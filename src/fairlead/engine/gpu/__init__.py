@@ -11,5 +11,6 @@ from fairlead.engine.gpu.values import Config as Config
 from fairlead.engine.gpu.values import Denied as Denied
 from fairlead.engine.gpu.values import EditConflict as EditConflict
 from fairlead.engine.gpu.values import Forbidden as Forbidden
+from fairlead.engine.gpu.values import HostNodes as HostNodes
 from fairlead.engine.gpu.values import NotFound as NotFound
 from fairlead.engine.gpu.values import Refused as Refused

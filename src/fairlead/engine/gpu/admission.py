@@ -13,6 +13,7 @@ import msgspec
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known, require
+from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.backfill import Answer, Heads
 from fairlead.engine.gpu.committer import Committer, Context
@@ -164,14 +165,14 @@ class RunAdmission:
 
     def _decide_all(self, queue: list[str], decide: Callable[[str], list[NewEntry]]) -> None:
         """In order; one append for all decisions up to the next one that takes devices."""
-        decided = 0
+        first = decided = 0
 
         def batch() -> list[NewEntry]:
             nonlocal decided
             made: list[NewEntry] = []
             self._covers.clear()
-            for number, run in enumerate(queue, start=1):
-                decided, found = number, decide(run)
+            for number in range(first, len(queue)):
+                decided, found = number + 1, decide(queue[number])
                 made += found
                 if opens_leases(found):
                     break  # the next one has to see what this one took
@@ -179,9 +180,9 @@ class RunAdmission:
                     break  # thousands of refusals with their inputs: not all in memory at once
             return made
 
-        while queue:
+        while first < len(queue):
             self._committer.commit(batch)
-            queue = queue[decided:]
+            first = decided
 
 
 def opens_leases(made: list[NewEntry]) -> bool:
@@ -313,7 +314,8 @@ def attempt(
     for lease in leases:
         made += open_lease(at, lease, job)
     width = sum(lease.gpus for lease in leases if lease.is_active)
-    message = f"{width} GPUs, paid by {len(found.plan.lines)} envelopes"
+    payers = {(line.budget, line.envelope) for line in found.plan.lines}
+    message = f"{counted(width, 'GPU')}, paid by {counted(len(payers), 'envelope')}"
     body = entries.RunPhase(run, Phase.RUNNING.value, "Admitted", message, job=job)
     made.append(at.entry(body, job, "phase"))
     return made
@@ -422,7 +424,7 @@ def start_decision(
 ) -> NewEntry:
     """The choice of the width, with its whole input."""
     asked, found = answer
-    fund = _fund_input(at.projection, asked.request, at.now_ms)
+    fund = fund_input(at.projection, asked.request, at.now_ms)
     document = start_document(fund, at.projection.devices.nodes, asked)
     body = entries.StartDecision(run, from_start(found), cause)
     effect, reasons = None if plan_id is None else "start", (found.reason.value,)
@@ -431,28 +433,26 @@ def start_decision(
 
 def _fund_decision(at: Context, run: str, found: gpu.Start, plan_id: str | None = None) -> NewEntry:
     output, effect = funding(found), None if plan_id is None else "cover"
-    document = _fund_input(at.projection, found.request, at.now_ms)
+    document = fund_input(at.projection, found.request, at.now_ms)
     reasons = () if output.refusal is None else (output.refusal.code,)
     body = entries.FundDecision(run, output)
     return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 
 
-def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
+def fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
     """The recorded input of a cover: the budgets that decide it, and their usage."""
     book = projection.book(now_ms)
     kin = set(book.families.kin(request.owner, request.sponsors))
-    documents, usage = [], {}
+    budgets, usage = {}, {}
     for owner in kin | book.families.parents_generation(request.owner):
         for budget in book.by_owner.get(owner, ()):
-            document = projection.budget_document(budget.name)
-            if owner not in kin:  # an uncle makes cousins but pays for nothing
-                document = msgspec.structs.replace(document, envelopes=[], aggregate_caps=[])
-            documents.append(document)
-            for envelope in document.envelopes:
+            # An uncle makes cousins but pays for nothing.
+            pays = owner in kin
+            budgets[budget.name] = projection.written_budget(budget.name, pays=pays)
+            for envelope in budget.envelopes if pays else ():
                 key = (budget.name, envelope.name)
-                usage[key] = projection.accounts.usage(key, now_ms)
-    documents.sort(key=lambda document: document.name)
-    return fund_document(now_ms, documents, usage, request)
+                usage[key] = projection.accounts.paid_usage(key, now_ms)
+    return fund_document(now_ms, [each for _, each in sorted(budgets.items())], usage, request)
 
 
 def place_input(devices: gpu.FreeDevices, gang: Gang) -> Document:
@@ -509,5 +509,5 @@ def _grown(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     for lease in _leases(at, run, answer.found, job, state.numbered):
         width += lease.gpus if lease.is_active else 0
         made += open_lease(at, lease, job)
-    body = entries.RunGrown(run, width, f"there is room again: {width} GPUs")
+    body = entries.RunGrown(run, width, f"there is room again: {counted(width, 'GPU')}")
     return [*made, at.entry(body, plan_id, "grown")]

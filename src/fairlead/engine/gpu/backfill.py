@@ -11,23 +11,20 @@ from typing import NamedTuple
 
 from fairlead.core import gpu
 from fairlead.core.gpu.backfill import check
+from fairlead.core.gpu.place import Node
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, parse_slot
 from fairlead.schema.gpu import STYLE
+from fairlead.schema.objects import max_runtime_ms
 
 HEADS_MAX = 8
 """Of a flavor: each costs a look at its leases, and a tenant could ask for any location."""
 
 
-class _Row(NamedTuple):
-    """Devices of a lease in one pool, and when they are expected to be free."""
-
-    pool: str
-    release: gpu.Release
-    run: str
+_Labels = tuple[tuple[str, str], ...]
 
 
 class _View(NamedTuple):
@@ -36,7 +33,8 @@ class _View(NamedTuple):
     pools: dict[str, gpu.Pool]
     pool_of: Mapping[str, str]
     """Of nodes."""
-    rows: list[_Row]
+    ends: list[tuple[str, gpu.Release]]
+    """Of which run's leases."""
     outlook: gpu.Outlook
     promises: dict[str, gpu.Promise]
 
@@ -76,8 +74,10 @@ class Heads:
         self._by_flavor: dict[str, dict[str, gpu.Head]] = {}
         self._views: dict[str, _View] = {}
         self._seen = (0, 0)
-        self._leased: dict[str, tuple[tuple[str, int], ...]] = {}
-        """The nodes of each lease, with GPUs: leases do not change, and there are thousands."""
+        self._leased: dict[str, list[tuple[str, gpu.Release]]] = {}
+        """The devices of each lease by node: leases do not change, and there are thousands."""
+        self._labels: dict[str, tuple[Mapping[str, str], _Labels]] = {}
+        """Those of each node, and the same in order."""
 
     def begin(self) -> None:
         """A turn begins: who is first is found anew."""
@@ -113,6 +113,8 @@ class Heads:
             for slot in (*group.active, *group.spares):
                 gpus[view.pool_of[parse_slot(slot)[0]]] += 1
         duration_ms = found.request.duration_ms
+        if duration_ms is None:
+            duration_ms = max_runtime_ms(self._projection.run_spec(run))
         end_ms = None if duration_ms is None else now_ms + duration_ms
         taker = gpu.Backfiller(run, dict(sorted(gpus.items())), end_ms)
         pools = tuple(view.pools.values())
@@ -137,43 +139,60 @@ class Heads:
         pools: dict[str, gpu.Pool] = {}
         pool_of: dict[str, str] = {}
         free: Counter[str] = Counter()
-        names: dict[tuple[tuple[str, str], ...], str] = {}
+        names: dict[_Labels, str] = {}
         for node in self._projection.devices.nodes:
             if node.flavor != flavor or node.cordoned:
                 continue
-            name = names.setdefault(tuple(sorted(node.location.items())), node.name)
+            name = names.setdefault(self._labels_of(node), node.name)
             if name not in pools:
                 pools[name] = gpu.Pool(name, node.location)
             pool_of[node.name] = name
             free[name] += len(node.free)
-        rows = [
-            _Row(pool_of[node], gpu.Release(gpus, lease.start_ms, self._end_ms(lease)), lease.run)
-            for lease in self._projection.leases.values()
-            for node, gpus in self._nodes_of(lease)
-            if node in pool_of
-        ]
-        releases: dict[str, list[gpu.Release]] = {}
-        for row in rows:
-            releases.setdefault(row.pool, []).append(row.release)
+        releases: dict[str, list[gpu.Release]] = {name: [] for name in pools}
+        ends: list[tuple[str, gpu.Release]] = []
+        runs = self._projection.runs
+        for lease in self._projection.leases.values():
+            parts = self._parts(lease)
+            if runs[lease.run].reclaim is not None:
+                parts = [(on, self._reclaimed(lease, part)) for on, part in parts]
+            for on, release in parts:
+                if on in pool_of:
+                    releases[pool_of[on]].append(release)
+                    ends.append((lease.run, release))
         pools = {
-            name: replace(pool, free_gpus=free[name], releases=tuple(releases.get(name, ())))
+            name: replace(pool, free_gpus=free[name], releases=tuple(releases[name]))
             for name, pool in pools.items()
         }
         outlook = gpu.Outlook(pools.values(), now_ms, self._policy)
-        return _View(pools, pool_of, rows, outlook, {})
+        return _View(pools, pool_of, ends, outlook, {})
 
-    def _end_ms(self, lease: LeaseFact) -> int | None:
+    def _labels_of(self, node: Node) -> _Labels:
+        labels, ordered = self._labels.get(node.name, (None, ()))
+        if labels is not node.location:
+            ordered = tuple(sorted(node.location.items()))
+            self._labels[node.name] = (node.location, ordered)
+        return ordered
+
+    def _reclaimed(self, lease: LeaseFact, part: gpu.Release) -> gpu.Release:
         """What is given back ends with its grace, if not before."""
-        reclaim, end_ms = self._projection.runs[lease.run].reclaim, lease.expected_end_ms
+        reclaim = self._projection.runs[lease.run].reclaim
         if reclaim is None or not (reclaim.preempts or lease.id in reclaim.leases):
-            return end_ms
-        return reclaim.due_ms if end_ms is None else min(end_ms, reclaim.due_ms)
+            return part
+        end_ms = reclaim.due_ms if part.end_ms is None else min(part.end_ms, reclaim.due_ms)
+        return replace(part, end_ms=end_ms)
 
-    def _nodes_of(self, lease: LeaseFact) -> tuple[tuple[str, int], ...]:
+    def _parts(self, lease: LeaseFact) -> list[tuple[str, gpu.Release]]:
         found = self._leased.get(lease.id)
         if found is None:
             if len(self._leased) > 2 * len(self._projection.leases) + 100:
                 self._leased.clear()
-            found = tuple(Counter(parse_slot(slot)[0] for slot in lease.slots).items())
+            end_ms, most_ms = lease.expected_end_ms, None
+            if end_ms is None:
+                most_ms = max_runtime_ms(self._projection.run_spec(lease.run))
+            if most_ms is not None:
+                end_ms = lease.start_ms + most_ms
+            times = (lease.start_ms, end_ms)
+            gpus = Counter(parse_slot(slot)[0] for slot in lease.slots)
+            found = [(node, gpu.Release(count, *times)) for node, count in gpus.items()]
             self._leased[lease.id] = found
         return found

@@ -4,19 +4,30 @@ A checkpoint of another version, or one that cannot be read, is passed over: fol
 gives the same projection, only later.
 """
 
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
 from fairlead.engine.gpu.entries import NewEntry, Stamp
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.state import Condition, LeaseFact, ResolverState, RunState, Stored
+from fairlead.engine.gpu.state import (
+    Condition,
+    LeaseFact,
+    ResolverState,
+    RunState,
+    Stored,
+    shared_document,
+)
 from fairlead.ports.ledger import Ledger
 from fairlead.schema.objects import BudgetSpec, ReservationSpec, to_budget
 
 NAME = "gpu.control"
 VERSION = 2
+ROWS_AT_ONCE = 200
 _TABLES = ("conditions", "charges", "denied", "posted")
 
 
@@ -39,30 +50,67 @@ class _State(msgspec.Struct, frozen=True):
 
 def export(projection: Projection) -> bytes:
     """The projection as bytes; equal projections give equal bytes."""
-    state = _State(
+    return b"".join(_parts(projection))
+
+
+def packed(projection: Projection) -> bytes:
+    """The same, packed piece by piece: of thousands of runs the whole text is never in memory."""
+    pack = zlib.compressobj(1)
+    return b"".join([*(pack.compress(part) for part in _parts(projection)), pack.flush()])
+
+
+def _parts(projection: Projection) -> Iterator[bytes]:
+    """JSON of a `_State`, a few hundred rows at a time."""
+    rows: dict[str, list[Any]] = {
+        "objects": [stored for _, stored in sorted(projection.objects.items())],
+        "runs": sorted(projection.runs.items()),
+        "closed": list(projection.closed),
+    }
+    rest = _State(
         version=VERSION,
         seq=projection.seq,
         time_ms=projection.time_ms,
-        objects=[stored for _, stored in sorted(projection.objects.items())],
-        runs=dict(sorted(projection.runs.items())),
-        closed=list(projection.closed),
+        objects=[],
+        runs={},
+        closed=[],
         accounts=projection.accounts.states(),
         plans=dict(sorted(projection.plans.items())),
         **{name: sorted(getattr(projection, name).items()) for name in _TABLES},
         resolver=projection.resolver,
         orders=dict(sorted(projection.orders.items())),
     )
-    return msgspec.json.encode(state)
+    lead = b"{"
+    for name in _State.__struct_fields__:
+        yield lead + msgspec.json.encode(name) + b":"
+        lead = b","
+        if name not in rows:
+            yield msgspec.json.encode(getattr(rest, name))
+            continue
+        table = rows[name]
+        opening, closing = (b"{", b"}") if name == "runs" else (b"[", b"]")
+        for first in range(0, len(table), ROWS_AT_ONCE):
+            some = table[first : first + ROWS_AT_ONCE]
+            written = msgspec.json.encode(dict(some) if name == "runs" else some)
+            yield (b"," if first else opening) + written[1:-1]
+        yield closing if table else opening + closing
+    yield b"}"
 
 
 def restore(data: bytes) -> Projection:
-    """The projection of some bytes; raises `msgspec.MsgspecError` for anything else."""
+    """The projection of some bytes, packed or not; raises `msgspec.MsgspecError` for anything
+    else."""
+    if not data.startswith(b"{"):
+        try:
+            data = zlib.decompress(data)
+        except zlib.error as error:
+            raise msgspec.ValidationError(f"not a checkpoint: {error}") from error
     state = msgspec.json.decode(data, type=_State)
     if state.version != VERSION:
         raise msgspec.ValidationError(f"a checkpoint of version {state.version}")
     projection = Projection()
     projection.seq, projection.time_ms = state.seq, state.time_ms
-    for stored in state.objects:
+    for row in state.objects:
+        stored = replace(row, document=shared_document(row.kind, row.document))
         name, spec = stored.name, stored.spec
         projection.put(stored)
         if isinstance(spec, BudgetSpec):

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead.core.gpu import RunProtection
 from fairlead.engine.gpu import checkpoint
 from fairlead.engine.gpu.entries import SYSTEM, Body, NewEntry, encode
 from fairlead.engine.gpu.projection import Projection
@@ -52,6 +53,8 @@ class Committer:
         self.ledger, self._clock, self.config = ledger, clock, config
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._inside = 0
+        """How many `current` blocks the thread that has the lock is in."""
         self.projection: Projection = checkpoint.load(ledger)
         self._checkpoint_seq = self.projection.seq
         try:
@@ -74,16 +77,26 @@ class Committer:
 
     @contextmanager
     def current(self) -> Iterator[Projection]:
-        """The projection of everything recorded so far, under the lock."""
+        """The projection of everything recorded so far, under the lock.
+
+        What is asked and committed inside does not read the ledger again: if another replica wrote
+        meanwhile, the append is refused, and only then there is more to know.
+        """
         with self._lock:
-            self._catch_up()
-            yield self.projection
+            if not self._inside:
+                self._catch_up()
+            self._inside += 1
+            try:
+                yield self.projection
+            finally:
+                self._inside -= 1
 
     def commit(self, decide: Decide) -> list[Entry]:
         """Decide on what is known, append, fold; on a lost race, know more and decide again."""
         with self._lock:
-            for _ in range(RACES_MAX):
-                self._catch_up()
+            for attempt in range(RACES_MAX):
+                if attempt or not self._inside:
+                    self._catch_up()
                 drafts = [encode(entry) for entry in decide()]
                 if not drafts:
                     return []
@@ -92,6 +105,7 @@ class Committer:
                 except HeadMoved:
                     continue
                 self._fold(entries)
+                self._checkpoint_if_due()
                 return entries
         raise TemporaryFault(
             "the ledger is too busy: every attempt lost the race", retry_after_ms=100
@@ -100,6 +114,11 @@ class Committer:
     def at(self, author: str = SYSTEM) -> Context:
         """The present, for entries of an author."""
         return Context(self.projection, self.now(), author)
+
+    def protection(self) -> RunProtection:
+        """Which funded runs are no candidates now, for a gang that lacks devices."""
+        rules = self.config.preemption
+        return RunProtection(self.now(), rules.min_runtime_ms, rules.cooldown_ms)
 
     def new(self, body: Body, author: str = SYSTEM) -> NewEntry:
         return self.at(author).entry(body)
@@ -118,7 +137,7 @@ class Committer:
 
     def checkpoint(self) -> None:
         with self._lock:
-            seq, data = self.projection.seq, checkpoint.export(self.projection)
+            seq, data = self.projection.seq, checkpoint.packed(self.projection)
             self.ledger.snapshot_put(checkpoint.NAME, seq, data)
             self._checkpoint_seq = self.projection.seq
 
@@ -128,6 +147,9 @@ class Committer:
             self._fold(entries)
             if len(entries) < READ_AT_ONCE:
                 break
+        self._checkpoint_if_due()
+
+    def _checkpoint_if_due(self) -> None:
         if self.projection.seq - self._checkpoint_seq >= self.config.checkpoint_every:
             try:
                 self.checkpoint()

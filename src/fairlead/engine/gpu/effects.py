@@ -1,19 +1,27 @@
 """Effects: the executor made to do what the ledger says. Asking twice is asking once.
 
 Nothing here decides. After a restart every start is asked for again, because a crash may have come
-between recording it and asking; jobs that the ledger no longer wants are stopped.
+between recording it and asking; one that was recorded longer ago and left no trace has ended. Jobs
+that the ledger no longer wants are stopped; those that it does not know (it was restored) are
+written down first, and have their grace.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from msgspec import UnsetType
 
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.state import LeaseFact, Reclaim, RunState
+from fairlead.engine.gpu.entries import JobUnknown
+from fairlead.engine.gpu.state import LeaseFact, Reclaim, RunState, job_prefix
 from fairlead.ports.executor import Executor, Exit, Job, Widths
 from fairlead.ports.faults import Fault, PermanentFault
-from fairlead.schema.objects import RunSpec
+from fairlead.schema.objects import RunSpec, cpu_millicores, memory_bytes
+from fairlead.schema.objects import grace_ms as spec_grace_ms
+
+START_MS = 60_000
+"""A start that was recorded longer ago was asked for."""
 
 
 class Effects:
@@ -32,6 +40,10 @@ class Effects:
         """Runs that this process notified of a smaller width, and since when it is smaller."""
         self._devices: dict[str, tuple[str, ...]] = {}
         """The devices that this process last told a job to have."""
+        self._unknown: dict[str, int] = {}
+        """Jobs that the ledger did not start, and the entry that says so."""
+        self._opened_ms = self._projection.time_ms
+        """The last that was known when this process began."""
         self.missing: set[str] = set()
         """Runs that are to end and whose job the executor does not know."""
         self.failed_starts: dict[str, tuple[str, str]] = {}
@@ -62,7 +74,21 @@ class Effects:
         executor = self._executor
         if executor is not None:
             self._try("*poll", lambda: exits.extend(executor.poll()))
+            for name, state in sorted(self._projection.live.items()):
+                self._try(name, partial(self._look_for, executor, name, state, exits))
         return exits
+
+    def _look_for(self, executor: Executor, name: str, state: RunState, exits: list[Exit]) -> None:
+        """Add the end of a job that this process did not start, and that is not there any more."""
+        job, started_ms = state.job, state.started_ms or 0
+        if job is None or job in self._started or not self.has_process(name):
+            return
+        if self._committer.now() - started_ms < START_MS:
+            return  # a crash may have come before it was asked for: it is asked for again
+        exit = executor.ended(job, name)
+        if exit is not None:
+            time_ms = max(started_ms, exit.time_ms or self._opened_ms)
+            exits.append(replace(exit, time_ms=time_ms))
 
     def acknowledge(self, exits: Iterable[Exit]) -> None:
         """They are recorded; when this fails they are reported again, and known."""
@@ -79,20 +105,47 @@ class Effects:
             return
         self.missing.clear()
         wanted = {state.job for state in self._projection.live.values() if state.job is not None}
+        self._forget_all_but(wanted)
+        leaving: set[str] = set()
         for job in sorted(running - wanted):
-            run = job.rsplit(".", 2)[0]
-            state = self._projection.runs.get(run)
-            # A run that was deleted left no entry to cite but the plan of its start.
-            ended = None if state is None else state.stop_seq
-            decision = job if ended is None else str(ended)
-            self._try(run, partial(executor.stop, run, 0, decision=decision))
+            run = _run_of(job)
+            leaving.add(run)
+            self._try(run, partial(self._stop_unwanted, executor, run, job))
         for name, state in sorted(self._projection.live.items()):
             if state.job is not None and self.has_process(name):
-                self._drive(executor, name, state, running, running - wanted)
+                self._drive(executor, name, state, running, leaving)
+
+    def _forget_all_but(self, jobs: set[str]) -> None:
+        """What was asked for jobs that are over: of years of them nothing is kept."""
+        self._started &= jobs
+        self._paused &= jobs
+        for job in self._devices.keys() - jobs:
+            del self._devices[job]
+        for run in self._notified.keys() - self._projection.live.keys():
+            del self._notified[run]
+
+    def _stop_unwanted(self, executor: Executor, run: str, job: str) -> None:
+        state, stored = self._projection.runs.get(run), self._projection.get("Run", run)
+        if state is not None and stored is not None:
+            prefix, _, attempt = job.rpartition(".")
+            if f"{prefix}." == job_prefix(run, stored.uid) and int(attempt) <= state.attempt:
+                decision = job if state.stop_seq is None else str(state.stop_seq)
+                executor.stop(run, 0, decision=decision)
+                return
+        grace_ms = self._config.grace_ms
+        if stored is not None:
+            grace_ms = spec_grace_ms(self._projection.run_spec(run), grace_ms)
+        if job not in self._unknown:
+            message = "the ledger did not start it: it is asked to end, and has its grace"
+            body = JobUnknown(run, job, grace_ms, message)
+            (entry,) = self._committer.commit(lambda: [self._committer.new(body)])
+            self._unknown[job] = entry.seq
+        executor.stop(run, grace_ms, decision=str(self._unknown[job]))
 
     def _drive(
         self, executor: Executor, name: str, state: RunState, running: set[str], leaving: set[str]
     ) -> None:
+        """`leaving`: runs that have a job which is to be gone."""
         job, reclaim = state.job or "", state.reclaim
         if state.is_ending:
             grace_ms = self._config.grace_ms if reclaim is None else reclaim.grace_ms
@@ -103,7 +156,7 @@ class Effects:
             return
         fresh = job not in self._started
         if fresh:
-            if any(old.rsplit(".", 2)[0] == name for old in leaving):
+            if name in leaving:
                 return  # its devices changed; the old job has to be gone first
             if not self._start(executor, name, state):
                 return
@@ -180,10 +233,16 @@ class Effects:
             secret_env={key: secret.file for key, secret in spec.secret_env.items()},
             user=stored.user,
             working_directory=spec.working_directory,
+            cpu_millicores=cpu_millicores(spec),
+            memory_bytes=memory_bytes(spec),
             umask=None if isinstance(spec.umask, UnsetType) else int(spec.umask, 8),
             terminal=spec.terminal is True,
             widths=_widths(spec),
         )
+
+
+def _run_of(job: str) -> str:
+    return job.rsplit(".", 2)[0]
 
 
 def _widths(spec: RunSpec) -> Widths | None:

@@ -157,6 +157,17 @@ class PodMismatch(Body, frozen=True):
     node: str
 
 
+class JobUnknown(Body, frozen=True):
+    """A process runs that the ledger did not start: it was restored from before, or its run is
+    deleted. It is asked to end by this entry, and has its grace."""
+
+    ENTRY = "job.unknown"
+    run: str
+    job: str
+    grace_ms: int
+    message: str
+
+
 class RunNominated(Body, frozen=True):
     """An owner offers a run for preemption before the owner's others, or withdraws the offer."""
 
@@ -242,6 +253,10 @@ class LeaseUnfunded(Body, frozen=True):
     name: str
     hours: bool
     message: str
+    recalled_for: str | UnsetType = UNSET
+    """The run for which the owner of the envelope recalled it."""
+    decision: int | UnsetType = UNSET
+    """The recorded decision that this follows from, where the cap does not say it."""
 
 
 class LeaseFunded(Body, frozen=True):
@@ -399,6 +414,27 @@ class DeficitDecision(Body, frozen=True):
 
     ENTRY = "gpu.deficit"
     cause: str
+    output: Document
+
+
+class RecallDecision(RunDecision, frozen=True):
+    """Which leases of others lose their funding to the owner of their envelope, for its run."""
+
+    ENTRY = "gpu.recall"
+
+
+class OverdrawDecision(RunDecision, frozen=True):
+    """A run starts without funding, on devices that would be idle."""
+
+    ENTRY = "gpu.overdraw"
+
+
+class ReserveDecision(Body, frozen=True):
+    """A reservation may be made or moved: by which policy."""
+
+    ENTRY = "gpu.reserve"
+    reservation: str
+    run: str
     output: Document
 
 

@@ -3,6 +3,7 @@
 A border: events carry the recorded bodies as they are.
 """
 
+from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import READ_AT_ONCE, Committer
 from fairlead.engine.gpu.entries import SYSTEM, Document, decode
@@ -18,6 +19,14 @@ _LEFT_OUT = frozenset({"input", "blobs", "spec", "parts", "nonce", "nonce_owners
 _WITHOUT_OUTPUT = tuple(
     kind.ENTRY for kind in (entries.DeficitDecision, entries.QueueDecision, entries.RefundDecision)
 )
+_RESOLVER = frozenset(
+    kind.ENTRY
+    for kind in (
+        *(entries.OutcomeCommitted, entries.OutcomeDrawn, entries.OutcomeVoided),
+        *(entries.OutcomeApplied, entries.BudgetRequested, entries.RunReclaimed),
+    )
+)
+"""Kinds whose entries hold no message."""
 
 
 class EventFeed:
@@ -77,7 +86,7 @@ def _about(entry: Entry) -> tuple[str, str] | None:
 
 def _resolver_message(entry: Entry) -> str:
     """A sentence for the resolver's steps, whose entries hold no message."""
-    body = decode(entry)
+    body = decode(entry) if entry.kind in _RESOLVER else None
     if isinstance(body, entries.OutcomeCommitted):
         promised, scope = body.commitment, entry.body["scope"]
         where = "".join(f" {key}={value}" for key, value in sorted(scope["location"].items()))
@@ -95,7 +104,7 @@ def _resolver_message(entry: Entry) -> str:
     if isinstance(body, entries.RunReclaimed):
         by = "as its owner requested" if body.outcome is None else f"to outcome {body.outcome}"
         by = "because its node is out of service" if body.outcome is None and body.preempts else by
-        return f"loses {len(body.leases)} leases {by}"
+        return f"loses {counted(len(body.leases), 'lease')} {by}"
     return ""
 
 

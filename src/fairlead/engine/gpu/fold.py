@@ -1,6 +1,7 @@
 """How each kind of entry changes the projection; `Projection.fold` alone calls these."""
 
 from collections.abc import Callable
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -29,14 +30,15 @@ COUNTED = {
 
 
 def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied) -> None:
-    kind, name = body.kind, body.name
+    kind, name = intern(body.kind), body.name
     before = known.get(kind, name)
-    created_ms, user = at.time_ms, at.author
+    created_ms, user = at.time_ms, intern(at.author)
     if before is not None:
         created_ms, user = before.created_ms, before.user
-    spec_document = state.shared_document(body.spec)
+    spec_document = state.shared_document(kind, body.spec)
+    labels = {intern(key): intern(value) for key, value in body.labels.items()}
     stored = state.Stored(
-        kind, name, body.uid, body.generation, at.seq, created_ms, body.labels, spec_document, user
+        kind, name, body.uid, body.generation, at.seq, created_ms, labels, spec_document, user
     )
     known.put(stored)
     spec = stored.spec
@@ -81,7 +83,7 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     run, phase = known.runs[body.run], state.Phase(body.phase)
     if phase is not run.phase:
         run.since_ms = at.time_ms
-    run.phase, run.reason, run.message = phase, body.reason, body.message
+    run.phase, run.reason, run.message = phase, intern(body.reason), intern(body.message)
     if body.paused is not UNSET and body.paused != run.paused:
         run.pause_seq = at.seq
     leaves = run.job is not None and (phase is not state.Phase.RUNNING or bool(body.job))
@@ -137,7 +139,7 @@ def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
 
 def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None:
     payer = known.budgets[body.budget].owner
-    lease = state.LeaseFact(**body.terms(), id=body.lease, seq=at.seq, payer=payer)
+    lease = state.LeaseFact(**_shared(body.terms()), id=body.lease, seq=at.seq, payer=payer)
     run = known.runs[lease.run]
     run.leases[lease.id] = lease
     if lease.reason == "Grow":
@@ -145,6 +147,13 @@ def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None
     known.resolver.changed_seq = at.seq
     known.adopt(lease)
     known.accounts.hold(lease.to_lease(lease.id))
+
+
+def _shared(terms: entries.Document) -> entries.Document:
+    """The terms of a lease with texts that others have too: thousands of ended leases are kept."""
+    slots = tuple(intern(slot) for slot in terms["slots"])
+    shared = {key: intern(value) for key, value in terms.items() if isinstance(value, str)}
+    return {**terms, **shared, "slots": slots}
 
 
 def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> None:
@@ -159,6 +168,7 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
         elif not run.grows_to:
             run.grows_to = run.width
     del run.leases[lease.id]
+    run.recalled.pop(lease.id, None)
     run.hours_over.pop(lease.id, None)
     for slot in lease.slots:
         node, ordinal = state.parse_slot(slot)
@@ -169,7 +179,7 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
         replace(
             lease,
             end_ms=body.end_ms,
-            end_reason=body.reason,
+            end_reason=intern(body.reason),
             used_ms=charge.used_ms,
             overdraft_ms=charge.overdraft_ms,
         )
@@ -212,6 +222,16 @@ def _charge_post(known: "Projection", at: Stamp, body: entries.ChargePost) -> No
     )
 
 
+def _unfunded(known: "Projection", at: Stamp, body: entries.LeaseUnfunded) -> None:
+    run = known.runs[body.run]
+    if body.hours:
+        run.hours_over[body.lease] = body.at_ms
+    if body.recalled_for is not UNSET:
+        run.recalled[body.lease] = body.recalled_for
+    known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
+    known.resolver.changed_seq = at.seq
+
+
 def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
     """Kinds that set one value."""
     resolver = known.resolver
@@ -222,14 +242,10 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
             known.runs[body.run].place_seq = at.seq
         case entries.OrderDecision():
             known.orders[body.ENTRY] = body.names
-        case entries.LeaseUnfunded():
-            if body.hours:
-                known.runs[body.run].hours_over[body.lease] = body.at_ms
-            known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
-            resolver.changed_seq = at.seq
         case entries.LeaseFunded():
             known.runs[body.run].hours_over.pop(body.lease, None)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
+            known.runs[body.run].recalled.pop(body.lease, None)
             resolver.changed_seq = at.seq
         case entries.OwnerPseudonym():
             resolver.owners[body.owner] = at.seq
@@ -330,6 +346,7 @@ def _run_reclaimed(known: "Projection", at: Stamp, body: entries.RunReclaimed) -
         run.reason = body.reason  # it waits again with this reason when its process is gone
     if body.outcome is not None:
         run.last_outcome = body.outcome
+        run.preempted_ms = at.time_ms if body.preempts else run.preempted_ms
         known.resolver.outcomes[body.outcome].reclaiming[body.run] = True
 
 
@@ -361,7 +378,7 @@ def _count(known: "Projection", what: str) -> None:
 FACTS = (
     *(entries.RunNominated, entries.PlaceDecision, entries.QueueDecision),
     *(entries.ActivateDecision, entries.GrowDecision),
-    *(entries.LeaseUnfunded, entries.LeaseFunded, entries.OwnerPseudonym, entries.ChainOpened),
+    *(entries.LeaseFunded, entries.OwnerPseudonym, entries.ChainOpened),
     *(entries.BudgetRequested, entries.StepSkipped, entries.NonceGiven, entries.BeaconValue),
 )
 FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
@@ -375,6 +392,7 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.RunReclaimed: _run_reclaimed,
     entries.FundDecision: _fund,
     entries.LeaseOpen: _lease_open,
+    entries.LeaseUnfunded: _unfunded,
     entries.LeaseClose: _lease_close,
     entries.ChargePost: _charge_post,
     entries.OutcomeCommitted: _committed,

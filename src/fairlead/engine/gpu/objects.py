@@ -7,6 +7,7 @@ their order never matters, and either all of them are applied or none.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from fairlead.core.canonical import digest
@@ -17,6 +18,8 @@ from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.dependencies import check_dependencies, later_run
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
+from fairlead.engine.gpu.hosts import refuse_foreign
+from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
 from fairlead.engine.gpu.resolver.preview import Previews
@@ -49,6 +52,7 @@ class Submission:
     """One manifest of a batch; `path` is what errors about it begin with."""
 
     manifest: Manifest
+    author: Author
     path: str = ""
     expected_version: int | None = None
 
@@ -64,6 +68,8 @@ class ManifestChange:
     submission: Submission
     word: Literal["created", "configured", "unchanged"]
     body: ObjectApplied | None
+    decisions: tuple[NewEntry, ...] = ()
+    """What allowed it, recorded before it."""
 
 
 # `list` is one of the verbs, so annotations of methods cannot use the builtin by name.
@@ -92,8 +98,8 @@ class Objects:
         expected_version: int | None = None,
     ) -> Applied:
         """Create or change an object; raises `BadInput`, `Forbidden`, `EditConflict`, `Refused`."""
-        submission = _submission(manifest, "", expected_version)
-        return self._apply([submission], author, dry_run=dry_run)[0]
+        submission = _submission(manifest, author, "", expected_version)
+        return self._apply([submission], dry_run=dry_run)[0]
 
     def apply_all(
         self, manifests: Sequence[Document], *, author: Author, dry_run: bool = False
@@ -103,9 +109,17 @@ class Objects:
         What one needs another may bring. `BadInput` names the place as `manifests[3].spec…`.
         """
         submissions = [
-            _submission(manifest, f"manifests[{i}]", None) for i, manifest in enumerate(manifests)
+            _submission(manifest, author, f"manifests[{i}]", None)
+            for i, manifest in enumerate(manifests)
         ]
-        return self._apply(submissions, author, dry_run=dry_run) if submissions else []
+        return self._apply(submissions, dry_run=dry_run) if submissions else []
+
+    def take_all(self, batch: Sequence[tuple[Document, Author]]) -> None:
+        """The same where each is its own author's, no place in the batch is named, and nothing is
+        shown of what became of them."""
+        submissions = [_submission(manifest, author, "", None) for manifest, author in batch]
+        if submissions:
+            self._record(submissions)
 
     def delete(self, kind: str, name: str, *, author: Author, dry_run: bool = False) -> Document:
         """Remove an object that nothing uses; returns what it was."""
@@ -160,37 +174,50 @@ class Objects:
 
     def render(self, stored: Stored) -> Document:
         percent = self._committer.config.near_limit_percent
-        return object_document(self._projection, stored, self._committer.now(), percent)
+        found = object_document(self._projection, stored, self._committer.now(), percent)
+        host = self._committer.config.host
+        if stored.kind == "Node" and host is not None:
+            found["status"]["isolation"] = host.isolation
+        return found
 
     def _lease(self, lease: LeaseFact) -> Document:
         return lease_document(self._projection, lease, self._committer.now())
 
-    def _apply(
-        self, submissions: Sequence[Submission], author: Author, *, dry_run: bool
-    ) -> Results:
+    def _apply(self, submissions: Sequence[Submission], *, dry_run: bool) -> Results:
         committer = self._committer
         with committer.current() as projection:
-            changes = changes_of(projection, submissions, author, committer.now())
+            refuse_foreign(committer.config.host, (item.manifest for item in submissions))
             if dry_run:
-                return self._imagine(changes, author)
-            # Hours that ran out before an edit ran out under the caps before it.
-            keys = [change.submission.key for change in changes if change.word == "configured"]
-            edited = [name for kind, name in keys if kind == "Budget"]
+                now = ReservationRules(projection, committer.config, committer.now())
+                return self._imagine(changes_of(projection, submissions, now))
+            changes = self._record(submissions)
+            return [self._applied(item, projection) for item in changes]
+
+    def _record(self, submissions: Sequence[Submission]) -> Changes:
+        committer = self._committer
+        with committer.current() as projection:
+            rules = partial(ReservationRules, projection, committer.config)
+            changes, edited = Changes(), list[str]()
+            if any(submission.manifest.kind == "Budget" for submission in submissions):
+                # Hours that ran out before an edit ran out under the caps before it.
+                changes = changes_of(projection, submissions, rules(committer.now()))
+                keys = [change.submission.key for change in changes if change.word == "configured"]
+                edited = [name for kind, name in keys if kind == "Budget"]
             if edited:
                 self._settlement.roll_over(committer.now(), committer.now())
                 self._settlement.refund(edited)
 
             def decide() -> Sequence[NewEntry]:
                 nonlocal changes
-                changes = changes_of(projection, submissions, author, committer.now())
-                made = self._entries(changes, author)
+                changes = changes_of(projection, submissions, rules(committer.now()))
+                made = self._entries(changes)
                 specs = [(item.key[1], item.manifest.spec) for item in submissions]
                 return [*self._hashes.of(specs), *made] if made else []
 
             committer.commit(decide)
             if edited:
                 self._settlement.refund(edited)
-            return [self._applied(item, projection) for item in changes]
+            return changes
 
     def _applied(self, change: ManifestChange, projection: Projection) -> Applied:
         document = self.document(*change.submission.key)
@@ -203,13 +230,17 @@ class Objects:
         name, spec = change.submission.key[1], change.submission.manifest.spec
         return warnings_of(projection, name, spec, self._committer.now())
 
-    def _entries(self, changes: Changes, author: Author) -> Entries:
-        bodies = [change.body for change in changes if change.body is not None]
-        return [self._committer.new(body, author.user) for body in bodies]
+    def _entries(self, changes: Changes) -> Entries:
+        made: Entries = []
+        for change in changes:
+            if change.body is not None:
+                by = change.submission.author.user
+                made += [*change.decisions, self._committer.new(change.body, by)]
+        return made
 
-    def _imagine(self, changes: Changes, author: Author) -> Results:
+    def _imagine(self, changes: Changes) -> Results:
         """A dry run: each object as it would be, and what it would lead to beside the others."""
-        now_ms, made = self._committer.now(), self._entries(changes, author)
+        now_ms, made = self._committer.now(), self._entries(changes)
         after = self._projection if len(changes) == 1 else imagined(self._projection, made)
 
         def effects(manifest: Manifest) -> Document:
@@ -240,12 +271,14 @@ class Objects:
         return as_document(body.kind, metadata, body.spec, {})
 
 
-def _submission(manifest: Document, path: str, expected_version: int | None) -> Submission:
+def _submission(
+    manifest: Document, author: Author, path: str, expected_version: int | None
+) -> Submission:
     with _located(path):
         read = read_manifest(manifest)
     if expected_version is None:
         expected_version = read.metadata.resource_version
-    return Submission(read, path, expected_version)
+    return Submission(read, author, path, expected_version)
 
 
 @contextmanager
@@ -265,7 +298,7 @@ def _located(path: str) -> Iterator[None]:
 
 
 def changes_of(
-    projection: Projection, submissions: Sequence[Submission], author: Author, now_ms: int
+    projection: Projection, submissions: Sequence[Submission], rules: ReservationRules
 ) -> list[ManifestChange]:
     """What each manifest of a batch changes; raises for the first that cannot be."""
     manifests = [submission.manifest for submission in submissions]
@@ -280,17 +313,21 @@ def changes_of(
     for submission in submissions:
         before = projection.get(*submission.key)
         with _located(submission.path):
-            may_apply(projection, author, submission.manifest, runs)
+            may_apply(projection, submission.author, submission.manifest, runs)
             expected, (kind, name) = submission.expected_version, submission.key
             if expected is not None and expected != (before.version if before else 0):
                 raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
             check_dependencies(projection, submission.manifest, before, runs)
-        body = _body(projection, submission.manifest, before, now_ms)
+            decisions: list[NewEntry] = []
+            if isinstance(manifest := submission.manifest, ReservationManifest):
+                owner = _owner_of(projection, manifest, runs)
+                decisions = rules.decide(manifest, before, owner, submission.author)
+        body = _body(projection, submission.manifest, before, rules.now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
             word = "created" if before is None else "configured"
-        changes.append(ManifestChange(submission, word, body))
+        changes.append(ManifestChange(submission, word, body, tuple(decisions)))
     return changes
 
 

@@ -10,6 +10,9 @@ from fairlead.engine.gpu.entries import ControlRecovered
 from fairlead.engine.gpu.events import EventFeed
 from fairlead.engine.gpu.limits import LimitEnforcement
 from fairlead.engine.gpu.objects import Objects
+from fairlead.engine.gpu.overdraw import Overdrafts
+from fairlead.engine.gpu.recall import Recalls
+from fairlead.engine.gpu.reclaim import Reclaims
 from fairlead.engine.gpu.reports import Reports
 from fairlead.engine.gpu.reservations import Reservations
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, SecretHashes, is_the_ledgers
@@ -59,6 +62,9 @@ class ControlPlane:
         self.outcomes = Outcomes(committer, self.effects, hashes, chance)
         self.resolver = Resolver(committer, self.settlement, self.effects, self.outcomes, previews)
         self.reservations = Reservations(committer, self.outcomes, previews)
+        self.recalls = Recalls(committer)
+        self.reclaims = Reclaims(committer, self.outcomes)
+        self.overdrafts = Overdrafts(committer)
         self.verbs = Verbs(committer, self.effects, self.objects, self.resolver)
         self.outcome_reports = OutcomeReports(committer, chance)
         self.reports = Reports(committer, self.objects, self.settlement, self.outcome_reports)
@@ -80,10 +86,13 @@ class ControlPlane:
             self.limits.enforce(now_ms)
             self.dependencies.proceed(now_ms)
             self.outcomes.proceed(now_ms)
+            self.recalls.proceed(now_ms)
             self.resolver.proceed()  # caps before reservations: these see what is left
             self.reservations.proceed(now_ms)
             self.admission.admit_all(now_ms)
+            self.reclaims.proceed(now_ms)
             self.admission.grow_all(now_ms)
+            self.overdrafts.proceed(now_ms)
             self.effects.carry_out()
             self.settlement.end_failed_starts(committer.now())
             percent = self.config.near_limit_percent

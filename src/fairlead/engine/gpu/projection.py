@@ -5,9 +5,13 @@ other governors are passed over; they only move `seq`, the size of the ledger th
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, TypeVar
 
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from fairlead.core.canonical import Rendered, text
 from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.invariant import of_kind, require
@@ -66,6 +70,8 @@ class Projection:
         self._names: dict[str, set[str]] = {}
         """Of the objects of each kind."""
         self._book: Book | None = None
+        self._written: dict[tuple[str, bool], Rendered] = {}
+        """Budgets as decisions record them."""
         self._devices = FreeDevices(())
         self._moved: set[str] = set()
         """Nodes that are not there as they are now: one start moves a few."""
@@ -98,7 +104,7 @@ class Projection:
         """Budgets and usage for covering requests; the family graph is kept between edits."""
         if self._book is None:
             self._book = Book(self.budgets.values(), {})
-        self._book.usage = self.accounts.at(now_ms)
+        self._book.usage = self.accounts.at(now_ms, paid=True)
         return self._book
 
     @property
@@ -163,6 +169,17 @@ class Projection:
         spec = of_kind(self.objects["Budget", name].spec, BudgetSpec, "a Budget has its spec")
         return budget_document(name, spec)
 
+    def written_budget(self, name: str, *, pays: bool) -> Rendered:
+        """The same in canonical form; written once between edits, for every start has it in its
+        input. One that does not pay has no envelopes."""
+        key = (name, pays)
+        if key not in self._written:
+            document = self.budget_document(name)
+            if not pays:
+                document = replace(document, envelopes=[], aggregate_caps=[])
+            self._written[key] = Rendered(text(to_builtins(document)))
+        return self._written[key]
+
     def owner_of(self, stored: state.Stored) -> str | None:
         """Whose an object is: a reservation is its run's owner's."""
         spec = stored.spec
@@ -175,6 +192,18 @@ class Projection:
         """The plan id of a run's next start; another run of the same name has another uid."""
         uid, attempt = self.objects["Run", name].uid, self.runs[name].attempt
         return f"{state.job_prefix(name, uid)}{attempt + 1}"
+
+    def recalled(self) -> Set[str]:
+        """Leases that stay unfunded: the run that they were recalled for still waits."""
+        return self.kept(
+            "recalled",
+            lambda: {
+                lease
+                for run in self.live.values()
+                for lease, by in run.recalled.items()
+                if by in self.live and self.live[by].phase is state.Phase.PENDING
+            },
+        )
 
     def is_funded(self, lease_id: str) -> bool:
         return self.accounts.of_lease(lease_id).leases[lease_id].unfunded_ms is None
@@ -196,6 +225,8 @@ class Projection:
         else:
             self.budgets[name] = budget
         self._book = None
+        for pays in (True, False):
+            self._written.pop((name, pays), None)
 
     def drop(self, kind: str, name: str) -> None:
         stored = self.objects.pop((kind, name))

@@ -11,7 +11,7 @@ from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.fold import COUNTED
 from fairlead.engine.gpu.objects import Objects
-from fairlead.engine.gpu.projection import DayKey
+from fairlead.engine.gpu.projection import DayKey, node_spec
 from fairlead.engine.gpu.resolver.export import OutcomeReports
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact
@@ -163,8 +163,20 @@ class Reports:
                 "cover": self._decision(state.cover_seq),
                 "placement": self._decision(state.place_seq),
                 "waitingFor": state.refusal.remedy if state.refusal else None,
+                "cordoned": self._cordoned(name) if state.reason == "NoDevices" else [],
                 "cut": self._outcomes.last_loss(name),
             }
+
+    def _cordoned(self, run: str) -> Rows:
+        """Nodes whose free devices would be of the run's flavor, and are not given out."""
+        flavor, projection = self._projection.run_spec(run).flavor, self._projection
+        rows = []
+        for stored in projection.of_kind("Node"):
+            spec = node_spec(stored)
+            free = spec.devices - len(projection.taken.get(stored.name, {}))
+            if spec.cordoned and spec.flavor == flavor and free:
+                rows.append({"node": stored.name, "free": free})
+        return rows
 
     def living(self) -> frozenset[str]:
         """Runs that have not ended: they run, or may start again."""

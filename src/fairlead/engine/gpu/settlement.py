@@ -121,8 +121,8 @@ class Settlement:
                 return end_preempted(at, name, end_ms=end_ms, **facts)
             made: list[NewEntry] = []
             if exit is not None and not state.stopping:
-                again, made = restarted(at, name, exit)
-                if again:
+                decided, made = restarted(at, name, exit, end_ms)
+                if decided:
                     return made
             phase, reason, message = _ending(state, exit)
             body = RunPhase(name, phase.value, reason, message, **facts)
@@ -132,9 +132,11 @@ class Settlement:
         self._committer.commit(decide)
 
 
-def restarted(at: Context, run: str, exit: Exit) -> tuple[bool, list[NewEntry]]:
-    """Whether a run starts again after an exit, and the entries that say so: at once under its
-    leases, which stay as they are."""
+def restarted(at: Context, run: str, exit: Exit, end_ms: int) -> tuple[bool, list[NewEntry]]:
+    """Whether that is all there is to say of an exit, and the entries: it starts again at once
+    under its leases, which stay as they are, or it was interrupted."""
+    if exit.interrupted:
+        return True, interrupted(at, run, exit, end_ms)
     state, code = at.projection.runs[run], exit.code if exit.signal is None else 128 + exit.signal
     cause = EndCause.SUCCEEDED if exit.succeeded else EndCause.FAILED
     found, made = decide_restart(at, run, cause, min(255, code) if code else None)
@@ -154,6 +156,18 @@ def restarted(at: Context, run: str, exit: Exit) -> tuple[bool, list[NewEntry]]:
     return True, [*made, at.entry(body, job, "phase")]
 
 
+def interrupted(at: Context, run: str, exit: Exit, end_ms: int) -> list[NewEntry]:
+    """Its machine restarted, or the ledger was restored: it waits again, or is lost."""
+    found, made = decide_restart(at, run, EndCause.INTERRUPTED)
+    _, reason, message = _ending(at.projection.runs[run], exit)
+    phase = Phase.FAILED
+    if found.goes_on:
+        phase, reason = Phase.PENDING, "Interrupted"
+        message += "; it starts again when there is room"
+    body = RunPhase(run, phase.value, reason, message, restarts=found.restarts)
+    return [*made, *end_run(at, body, "Interrupted", end_ms=end_ms)]
+
+
 def refunding(
     projection: Projection, budgets: Iterable[str], at_ms: int, now_ms: int
 ) -> list[NewEntry]:
@@ -161,9 +175,12 @@ def refunding(
     made: list[NewEntry] = []
     for name in sorted(budgets):
         budget, accounts = projection.budgets[name], projection.accounts
-        if not accounts.has_leases(budget) or not gpu.refund_of(budget, accounts, at_ms):
+        recalled = projection.recalled()
+        if not accounts.has_leases(budget):
             continue
-        asked = gpu.refund_request(budget, accounts, at_ms)
+        if not gpu.refund_of(budget, accounts, at_ms, recalled):
+            continue
+        asked = gpu.refund_request(budget, accounts, at_ms, recalled)
         found = gpu.refund(asked)
         document = refund_document(asked, projection.budget_document(name))
         body = RefundDecision(name, STYLE.from_core(found))

@@ -5,7 +5,8 @@ earlier versions wrote.
 """
 
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -28,7 +29,7 @@ class Phase(StrEnum):
         return self in (Phase.COMPLETED, Phase.FAILED)
 
 
-class Stored(Struct, frozen=True, dict=True):
+class Stored(Struct, frozen=True):
     """An object as it was last applied; `version` is the ledger's number of that entry."""
 
     kind: str
@@ -43,27 +44,32 @@ class Stored(Struct, frozen=True, dict=True):
     user: str
     """Who created it."""
 
-    @cached_property
+    @property
     def spec(self) -> Spec:
-        return _shared_spec(self.kind, msgspec.json.encode(self.document))
+        document = self.document
+        if not isinstance(document, SharedDocument):
+            document = shared_document(self.kind, document)
+        return document.spec
 
 
-# Runs come by the hundred with the same spec: one of each is kept in memory. None is changed.
+class SharedDocument(dict[str, Any]):
+    """A spec as plain data, and as it is read. Runs come by the hundred with the same spec: one of
+    each is kept in memory. None is changed."""
+
+    __slots__ = ("spec",)
+    spec: Spec
 
 
 @lru_cache(maxsize=1024)
-def _shared_spec(kind: str, written: bytes) -> Spec:
-    return read_spec(kind, msgspec.json.decode(written))
+def _shared_document(kind: str, written: bytes) -> SharedDocument:
+    made = SharedDocument(msgspec.json.decode(written))
+    made.spec = read_spec(kind, msgspec.json.decode(written))
+    return made
 
 
-@lru_cache(maxsize=1024)
-def _shared_document(written: bytes) -> Document:
-    return dict(msgspec.json.decode(written))
-
-
-def shared_document(document: Document) -> Document:
+def shared_document(kind: str, document: Document) -> SharedDocument:
     """The same document, or an equal one that another object has."""
-    return _shared_document(msgspec.json.encode(document))
+    return _shared_document(kind, msgspec.json.encode(document))
 
 
 @lru_cache(maxsize=1024)
@@ -159,12 +165,16 @@ class RunState(Struct):
     """Its owner offers it for preemption before the owner's others."""
     last_outcome: int | None = None
     """The last resolve that took leases from it."""
+    preempted_ms: int | None = None
+    """When an outcome last preempted it."""
     shrunk: bool = False
     """Whether it has given up groups since it started, and not got them back."""
     grows_to: int = 0
     """The width that an outcome took it from, and that it may have again; 0: nothing is lacking."""
     grown: bool = False
     """Whether it has grown since it started: then its process has to know its width."""
+    recalled: dict[str, str] = field(default_factory=dict)
+    """Leases whose funding their envelope's owner recalled, and for which run."""
     restarts: int = 0
     """How often it was started again after its command had failed or was interrupted."""
     hours_over: dict[str, int] = field(default_factory=dict)

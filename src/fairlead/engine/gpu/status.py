@@ -9,9 +9,18 @@ import msgspec
 from fairlead.core.gpu import AggregateCap, Budget, Envelope, Lending, Usage, aggregate
 from fairlead.core.gpu.usage import FOREVER
 from fairlead.core.invariant import known
+from fairlead.core.units import counted
 from fairlead.engine.gpu.entries import BudgetCondition, Document, NewEntry
 from fairlead.engine.gpu.projection import Projection, node_spec
-from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, Reservation, RunState, Stored
+from fairlead.engine.gpu.state import (
+    Condition,
+    LeaseFact,
+    Phase,
+    Reclaim,
+    Reservation,
+    RunState,
+    Stored,
+)
 from fairlead.schema.objects import API_VERSION
 from fairlead.schema.times import format_time, hours
 
@@ -81,7 +90,7 @@ def _headroom(projection: Projection, budget: Budget, envelope: Envelope, now_ms
         "flavor": envelope.flavor,
         "open": envelope.is_open(now_ms),
         "concurrencyUsed": used.gpus,
-        "concurrency": max(0, envelope.gpus - used.gpus),
+        "concurrency": max(0, envelope.gpus - account.paid_usage(now_ms).gpus),
         "lentGPUs": used.lent_gpus,
         "gpuHoursUsed": hours(used.used_ms),
         "gpuHoursHeld": hours(used.held_ms),
@@ -112,7 +121,7 @@ def run_status(projection: Projection, name: str) -> Document:
     return {
         "phase": _phase(state, reserved=projection.waits_for_time(name)),
         "reason": state.reason,
-        "message": state.message,
+        "message": _message(projection, name),
         "since": format_time(state.since_ms),
         "width": state.width,
         "spares": state.spares,
@@ -137,6 +146,37 @@ def run_status(projection: Projection, name: str) -> Document:
         "preempting": None if state.reclaim is None else sorted(state.reclaim.leases),
         "graceEnds": None if state.reclaim is None else format_time(state.reclaim.due_ms),
     }
+
+
+def _message(projection: Projection, name: str) -> str:
+    """What the last entry said, unless leases have come or are going since."""
+    state, gpus = projection.runs[name], projection.run_spec(name).gpus
+    if state.phase is not Phase.RUNNING:
+        return state.message
+    if state.reclaim is not None:
+        return _leaving(projection, state.reclaim)
+    if state.reason != "Admitted":
+        return state.message
+    leases = [projection.leases[lease] for lease in state.leases]
+    amount = counted(gpus, "GPU")
+    if state.width != gpus:
+        amount = f"{state.width} of {amount}"
+    payers = {(lease.budget, lease.envelope) for lease in leases}
+    return f"{amount}, paid by {counted(len(payers), 'envelope')}"
+
+
+def _leaving(projection: Projection, reclaim: Reclaim) -> str:
+    """What a run gives up, until when, and because of which node."""
+    leases = [projection.leases[lease] for lease in reclaim.leases]
+    amount = counted(sum(lease.gpus for lease in leases), "GPU")
+    said = f"gives up {amount} by {format_time(reclaim.due_ms)}"
+    if not reclaim.preempts:
+        return said
+    names = {slot.partition("#")[0] for lease in leases for slot in lease.slots}
+    stored = (projection.objects.get(("Node", name)) for name in sorted(names))
+    out = [node.name for node in stored if node is not None and node_spec(node).cordoned]
+    where = f"node {', '.join(out)} is out of service: " if out and reclaim.outcome is None else ""
+    return f"{where}{said}, and stops"
 
 
 def _phase(state: RunState, *, reserved: bool) -> str:
@@ -166,6 +206,7 @@ def node_status(projection: Projection, stored: Stored) -> Document:
         "leased": len(taken),
         "free": 0 if spec.cordoned else spec.devices - len(taken),
         "leases": sorted(set(taken.values())),
+        "virtual": spec.virtual is True,
     }
 
 

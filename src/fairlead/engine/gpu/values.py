@@ -1,9 +1,10 @@
 """Settings, authors of commands, what became of them, and the refusals that a command can raise."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairlead.core.gpu import BackfillPolicy, QueuePolicy
+from fairlead.core.gpu import BackfillPolicy, PreemptionPolicy, QueuePolicy
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
@@ -19,6 +20,16 @@ class BeaconSource:
     def round_after(self, now_ms: int) -> int:
         """The first round that surely begins in the future, clocks a round apart included."""
         return max(0, (now_ms - self.genesis_ms) // self.period_ms) + 3
+
+
+@dataclass(frozen=True, slots=True)
+class HostNodes:
+    """The nodes that this machine's devices make, and how many each has; a note why none do."""
+
+    devices: Mapping[str, int]
+    note: str | None = None
+    isolation: str = ""
+    """What holds a run to its devices, CPUs and memory here, or why nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,10 @@ class Config:
     """Public entropy that the operator cannot know in advance; None: outcomes do not wait."""
     hold_ms: int = 120_000
     """How long a commitment that waits for its beacon keeps other runs of the flavor waiting."""
+    preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
+    """Notice and quota of reservations; which runs are no candidates yet."""
+    host: HostNodes | None = None
+    """What nodes there can be, besides virtual ones; None: they come from a cluster."""
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
 

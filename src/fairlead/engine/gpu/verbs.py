@@ -6,8 +6,10 @@ from functools import partial
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry, RunNominated, RunPhase, RunReclaimed
+from fairlead.engine.gpu.hosts import foreign
 from fairlead.engine.gpu.leases import displaced, end_run, swap
 from fairlead.engine.gpu.objects import Objects, may_touch
+from fairlead.engine.gpu.projection import node_spec
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
 from fairlead.engine.gpu.state import Phase
@@ -36,7 +38,7 @@ class Verbs:
             ("Run", "shrink"): partial(shrink, default_grace_ms=committer.config.grace_ms),
             ("Run", "resolve"): lambda at, run: [],  # the resolver records what there is
             ("Node", "cordon"): partial(cordon, cordoned=True),
-            ("Node", "uncordon"): partial(cordon, cordoned=False),
+            ("Node", "uncordon"): self._uncordon,
             ("Node", "drain"): partial(self._vacate, reason="Drained"),
             ("Node", "fail"): partial(self._vacate, reason="NodeFailed"),
         }
@@ -133,6 +135,13 @@ class Verbs:
         state = self._projection.runs[run]
         flags: Document = {"paused": state.paused, "stopping": state.stopping, **changed}
         return at.entry(RunPhase(run, state.phase.value, reason, "", **flags))
+
+    def _uncordon(self, at: Context, node: str) -> list[NewEntry]:
+        spec = node_spec(self._projection.objects["Node", node])
+        why = foreign(self._committer.config.host, node, spec)
+        if why is not None:
+            raise Refused("NotThisHost", why)
+        return cordon(at, node, cordoned=False)
 
     def _vacate(self, at: Context, node: str, *, reason: str) -> list[NewEntry]:
         """Cordon a node; a gang with a device there goes on with its spares, or waits again: where

@@ -5,6 +5,7 @@ Each team learns of its own runs only: an Event is in its run's namespace.
 
 from typing import NamedTuple
 
+from fairlead.core.units import counted
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.resolver.preview import without_names
 from fairlead.kube.client import Document
@@ -48,7 +49,7 @@ def announcements(plane: ControlPlane, event: Document) -> list[Announcement]:
             for token in tokens[:CANDIDATES_MAX]
             if token["token"] in names
         ]
-        whole = f"{said}; {len(tokens)} runs may be preempted for its run"
+        whole = f"{said}; {counted(len(tokens), 'run')} may be preempted for its run"
         return [*_reserved(report, ANNOUNCED, whole), *told]
     if kind in ("gpu.resolve.draw", "gpu.resolve.void"):
         report = plane.outcome_reports.get(event["body"]["commit_seq"], author=_ALL)

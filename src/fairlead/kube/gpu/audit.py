@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from fairlead.core.units import counted
 from fairlead.engine.gpu import ControlPlane
 from fairlead.engine.gpu.entries import PodMismatch
 from fairlead.engine.gpu.state import RunState
@@ -124,7 +125,8 @@ class Auditor:
                 said = f"pod {meta['name']} runs on node {node}, where its run has no lease"
                 yield Mismatch(ELSEWHERE, said, meta["name"], meta["uid"], node)
             elif used[node] > leased[node]:
-                said = f"its pods ask for {used[node]} GPUs of node {node}; leased: {leased[node]}"
+                asked = counted(used[node], "GPU")
+                said = f"its pods ask for {asked} of node {node}; leased: {leased[node]}"
                 yield Mismatch(MORE_GPUS, said, meta["name"], meta["uid"], node)
 
     def _missing(self, job: str, pods: list[RankPod], now_ms: int) -> Iterator[Mismatch]:
@@ -137,7 +139,8 @@ class Auditor:
             return
         since_ms = self._absent_ms.setdefault(job, now_ms)
         if now_ms - since_ms >= ABSENT_MS:
-            yield Mismatch(NOT_MADE, f"it has no pod, for {(now_ms - since_ms) // 60_000} minutes")
+            waited = counted((now_ms - since_ms) // 60_000, "minute")
+            yield Mismatch(NOT_MADE, f"it has no pod, for {waited}")
 
     def _act(self, run: str, finding: Mismatch, pods: list[RankPod]) -> None:
         """Once for each pod: record it, and then evict what runs elsewhere, citing the entry."""

@@ -6,57 +6,48 @@ condition `Accepted`.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partial
+from sys import intern
+from typing import NamedTuple
 
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.build import RunObject
-from fairlead.kube.gpu.ranks import GPU, pod_name, whole
+from fairlead.kube.gpu.nodes import UID, is_another, is_as, is_out, node_manifest
+from fairlead.kube.gpu.ranks import pod_name
 from fairlead.kube.gpu.template import GRACE_MAX_S, PodTemplate, read_template
-from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, as_named_in, engine_name, kube_name
+from fairlead.kube.gpu.verdicts import NO_OWNER, NO_RUN, REFUSALS, TOO_MANY, Acceptance, refused
+from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
 from fairlead.schema.times import format_duration, parse_duration
 
 FINALIZER = f"{GROUP}/ledger"
-UID, TEMPLATE = f"{GROUP}/uid", f"{GROUP}/template"
-FLAVOR = f"{GROUP}/flavor"
-PRODUCT = "nvidia.com/gpu.product"
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-LOCATION = {
-    "topology.kubernetes.io/region": "region",
-    "topology.kubernetes.io/zone": "zone",
-    f"{GROUP}/cluster": "cluster",
-    f"{GROUP}/fabric": "fabric",
-}
+TEMPLATE = f"{GROUP}/template"
 RUNS_MAX = 20_000
 """Runs of a namespace that have not ended; the operator may set another."""
-TOO_MANY, NO_OWNER, NO_RUN = "TooManyRuns", "NoOwner", "NoRun"
-WAITING = frozenset({TOO_MANY, NO_OWNER, NO_RUN})
-"""Not taken yet, and taken by itself when what is missing comes: no refusal."""
-TEXT_MAX = 1000
-"""Of what is said of a refusal: it may name a field that is as long as an object can be."""
+TAKEN_MAX, AT_ONCE = 500, 250
+"""Objects of a kind that one turn takes into the engine, and of these in one step."""
+SHARE = 10
+"""Objects of a namespace before the next one's."""
 ADMIN = Author("kubernetes", admin=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """What became of an object's present generation; shown as the condition `Accepted`."""
+class _Manifest(NamedTuple):
+    """A new or changed object, as the engine takes it."""
 
-    accepted: bool
-    reason: str
-    message: str
+    kind: str
+    key: Key
     version: tuple[str, int]
-    """Uid and generation: one that is made again under its name is another object."""
-
-    @property
-    def waits(self) -> bool:
-        return not self.accepted and self.reason in WAITING
+    document: Document
+    author: Author
+    owner: str | None
+    held: bool
+    """It has our finalizer."""
 
 
 class FrontEnd:
@@ -78,8 +69,6 @@ class FrontEnd:
         """Runs that have not ended, by namespace, as of this turn."""
         self.unheld: set[tuple[str, Key]] = set()
         """Objects that are in the engine, and still without our finalizer: the mirror gives it."""
-        self._done: dict[tuple[str, Key], tuple[str, int]] = {}
-        """Objects whose uid and generation the engine has taken or refused."""
         self._waiting = {kind: self._recorded(kind) for kind in ("Budget", "Run", "Reservation")}
         """Objects to look at in the next turn: at first all of the ledger, because one that had no
         finalizer yet may have been deleted while no controller ran."""
@@ -91,6 +80,8 @@ class FrontEnd:
         self.verdicts: dict[tuple[str, Key], Acceptance] = {}
         self._judged: set[tuple[str, Key]] = set()
         """Objects that have a new verdict."""
+        self.behind = False
+        """There are more objects than one turn takes: runs are admitted before the next ones."""
         self.bound: dict[str, Document] = {}
         """The bindings that hold, by namespace."""
         self.lingering: dict[tuple[str, Key], Denied] = {}
@@ -109,13 +100,27 @@ class FrontEnd:
             self._bindings_changed = not self._bind()
             self._waiting["Run"] |= self._refused("Run")
             self._waiting["Reservation"] |= self._refused("Reservation")
+        self.behind = False
         for kind, waiting in self._waiting.items():
             waiting.update(changed := sources.of(kind).take_keys())
             if kind == "Run" and changed:
                 self._waiting["Reservation"] |= self._refused("Reservation", NO_RUN)
-            for key in sorted(waiting):
-                if self._attempt(f"{kind} {'/'.join(key)}", partial(self._follow, kind, key)):
-                    waiting.discard(key)
+            self._follow_all(kind, waiting)
+
+    def _follow_all(self, kind: str, waiting: set[Key]) -> None:
+        """Objects of one kind, new ones in a few steps; what is done is taken from `waiting`."""
+        batch: list[_Manifest] = []
+        for key in _in_turns(waiting):
+            if len(batch) >= TAKEN_MAX:
+                self.behind = True
+                break
+            what = f"{kind} {'/'.join(key)}"
+            if self._attempt(what, partial(self._follow, kind, key, batch)):
+                waiting.discard(key)
+        for first in range(0, len(batch), AT_ONCE):
+            some = batch[first : first + AT_ONCE]
+            self._take(some)
+            waiting.difference_update(manifest.key for manifest in some)
 
     def _attempt(self, what: str, follow: Callable[[], bool]) -> bool:
         """One object that we misread, or that the engine refuses, keeps no other one waiting."""
@@ -168,7 +173,7 @@ class FrontEnd:
             self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
             before = self._plane.objects.get("Node", key.name)
         if manifest is not None:
-            if before is None or not _says(before, manifest):
+            if before is None or not is_as(before, manifest):
                 self._try_apply(manifest)
         elif before is not None and not out:
             # Its devices are not reported, as after a restart of the kubelet: what runs there may
@@ -244,12 +249,12 @@ class FrontEnd:
             if of == kind and not verdict.accepted and reason in (None, verdict.reason)
         }
 
-    def _follow(self, kind: str, key: Key) -> bool:
-        """Bring one object into the engine; whether there is nothing left to do for it."""
+    def _follow(self, kind: str, key: Key, batch: "list[_Manifest]") -> bool:
+        """Bring one object into the engine, with the others of the batch; whether there is nothing
+        left to do for it."""
         document = self._sources.of(kind).get(key)
         name = _ledger_name(kind, key)
         if document is None:
-            self._done.pop((kind, key), None)
             self.verdicts.pop((kind, key), None)
             self.unheld.discard((kind, key))
             return self._forget(kind, key, None)
@@ -259,28 +264,49 @@ class FrontEnd:
             taken = Acceptance(True, "Accepted", "in the ledger", version)
             self.verdicts.setdefault((kind, key), taken)
             return self._forget(kind, key, meta["uid"]) and self._release(kind, key, document)
-        if self._done.get((kind, key)) == version and self.verdicts[kind, key].accepted:
+        verdict = self.verdicts.get((kind, key))
+        if verdict is not None and verdict.accepted and verdict.version == version:
             return True
         if not self._forget_other(kind, key, meta["uid"]):
             return False
         try:
-            owner = self._apply(kind, key, name, document)
-        except BadInput as error:
-            verdict = Acceptance(False, "Invalid", _told(key, str(error)), version)
-        except Denied as denied:
-            verdict = Acceptance(False, denied.reason, _told(key, denied.message), version)
-        except MISREAD as error:
-            # One object that we misread must not keep the others waiting.
-            verdict = Acceptance(False, "Unreadable", repr(error)[:TEXT_MAX], version)
-        else:
-            message = f"submitted for owner {owner!r}" if owner else "in the ledger"
-            verdict = Acceptance(True, "Accepted", message, version)
-        self.verdicts[kind, key] = verdict
-        self._judged.add((kind, key))
-        self._done[kind, key] = version
-        return verdict.reason != TOO_MANY  # which is looked at again when others have ended
+            batch.append(self._manifest(kind, key, name, document))
+        except REFUSALS as error:
+            verdict = refused(key, error, version)
+            self._judge(kind, key, verdict)
+            return verdict.reason != TOO_MANY  # which is looked at again when others have ended
+        return False
 
-    def _apply(self, kind: str, key: Key, name: str, document: Document) -> str | None:
+    def _judge(self, kind: str, key: Key, verdict: Acceptance) -> tuple[str, Key]:
+        """Returns the pair under which it is kept: of thousands there is one each."""
+        pair = (kind, key)
+        if self.verdicts.get(pair) != verdict:
+            self.verdicts[pair] = verdict
+            self._judged.add(pair)
+        return pair
+
+    def _take(self, batch: "list[_Manifest]") -> None:
+        """Several objects in one step. What the engine refuses is found by halves: one object of a
+        tenant costs the others a few steps, and not their place."""
+        try:
+            self._plane.objects.take_all([(each.document, each.author) for each in batch])
+        except REFUSALS as error:
+            if len(batch) == 1:
+                (each,) = batch
+                self._judge(each.kind, each.key, refused(each.key, error, each.version))
+                return
+            middle = len(batch) // 2
+            self._take(batch[:middle])
+            self._take(batch[middle:])
+            return
+        for each in batch:
+            message = f"submitted for owner {each.owner!r}" if each.owner else "in the ledger"
+            verdict = Acceptance(True, "Accepted", intern(message), each.version)
+            pair = self._judge(each.kind, each.key, verdict)
+            if not each.held:
+                self.unheld.add(pair)
+
+    def _manifest(self, kind: str, key: Key, name: str, document: Document) -> "_Manifest":
         meta, spec = document["metadata"], dict(document["spec"])
         labels = {UID: meta["uid"]}
         author, owner = ADMIN, None
@@ -304,23 +330,22 @@ class FrontEnd:
             spec["run"] = engine_name(key.namespace, wanted := spec["run"])
             if self._plane.objects.get("Run", spec["run"]) is None:
                 raise Denied(NO_RUN, f"there is no Run {wanted!r} in its namespace yet")
-        if FINALIZER not in meta.get("finalizers", ()):
-            self.unheld.add((kind, key))
         manifest = {
             "apiVersion": API_VERSION,
             "kind": kind,
             "metadata": {"name": name, "labels": labels},
             "spec": {field: value for field, value in spec.items() if value is not None},
         }
-        self._plane.objects.apply(manifest, author=author)
-        return owner
+        version = (intern(meta["uid"]), meta["generation"])
+        held = FINALIZER in meta.get("finalizers", ())
+        return _Manifest(kind, key, version, manifest, author, owner, held)
 
     def _refuse_many(self, namespace: str, name: str) -> None:
         """One namespace must not fill the ledger and the queue of all."""
         live = self._plane.committer.projection.live
         if self._counted is None:
             self._counted = Counter(run.partition(".")[0] for run in live)
-        if name in live or self._plane.objects.get("Run", name) is not None:
+        if name in self._plane.committer.projection.runs:
             return
         if self._counted[namespace] >= self._runs_max:
             text = f"namespace {namespace!r} has {self._runs_max} runs that have not ended, as many"
@@ -406,13 +431,18 @@ class FrontEnd:
         return True
 
 
+def _in_turns(keys: Iterable[Key]) -> list[Key]:
+    """By name, but a few of each namespace: one that makes thousands does not come first."""
+    seen: Counter[str] = Counter()
+    order: list[tuple[int, Key]] = []
+    for key in sorted(keys):
+        order.append((seen[key.namespace] // SHARE, key))
+        seen[key.namespace] += 1
+    return [key for _, key in sorted(order)]
+
+
 def _ledger_name(kind: str, key: Key) -> str:
     return key.name if kind == "Budget" else engine_name(*key)
-
-
-def _told(key: Key, message: str) -> str:
-    """What is said of an object, with the names of its namespace."""
-    return str(as_named_in(key.namespace, message) if key.namespace else message)[:TEXT_MAX]
 
 
 def _oldest_first(item: tuple[Key, Document]) -> tuple[str, Key]:
@@ -439,44 +469,3 @@ def refuse_grace(grace: str | None) -> None:
     where, most_ms = "spec.checkpointGrace", GRACE_MAX_S * 1000
     if grace is not None and parse_duration(grace, where) > most_ms:
         raise BadInput(where, f"must be at most {format_duration(most_ms)}, got {grace!r}")
-
-
-def is_out(document: Document) -> bool:
-    """Whether a node is declared out of service, or is being deleted."""
-    taints = {taint["key"] for taint in document.get("spec", {}).get("taints") or ()}
-    return OUT_OF_SERVICE in taints or "deletionTimestamp" in document["metadata"]
-
-
-def is_another(before: Document, document: Document | None) -> bool:
-    """Whether a node of the ledger was deleted, and one made under its name, perhaps while no
-    controller ran: what ran on the one does not run on the other."""
-    known = before["metadata"]["labels"].get(UID)
-    return document is not None and known not in (None, document["metadata"]["uid"])
-
-
-def _says(before: Document, manifest: Document) -> bool:
-    """Whether the ledger's node is what the manifest says."""
-    same = before["metadata"]["labels"] == manifest["metadata"]["labels"]
-    return bool(same and before["spec"] == {**before["spec"], **manifest["spec"]})
-
-
-def node_manifest(document: Document) -> Document | None:
-    """A node of the cluster as the engine's; None without GPUs."""
-    meta, spec = document["metadata"], document.get("spec", {})
-    devices = whole(document.get("status", {}).get("allocatable", {}).get(GPU, "0"))
-    if not devices:
-        return None
-    labels = meta.get("labels", {})
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Node",
-        "metadata": {"name": meta["name"], "labels": {UID: meta["uid"]}},
-        "spec": {
-            "flavor": labels.get(FLAVOR) or labels.get(PRODUCT) or "gpu",
-            "devices": devices,
-            "location": {
-                name: labels[label] for label, name in LOCATION.items() if labels.get(label)
-            },
-            "cordoned": bool(spec.get("unschedulable", False)),
-        },
-    }

@@ -21,7 +21,7 @@ from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.announce import announcements, event_of
 from fairlead.kube.gpu.audit import Auditor
-from fairlead.kube.gpu.front import Acceptance, FrontEnd
+from fairlead.kube.gpu.front import FrontEnd
 from fairlead.kube.kinds import GROUP, KINDS, as_named_in, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.ports.faults import Fault, TemporaryFault
@@ -35,6 +35,8 @@ TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost", 
 """Changes of a run that are Events: what its status shows for good needs none."""
 SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
+PAGE = 100
+"""Entries in memory at once: each comes with all that it was decided on."""
 RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
 """Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
 AS_LEASED = "AsLeased"
@@ -48,6 +50,7 @@ EVENTS = {
 
 
 GPUS_MAX = 10**9
+ENDED = frozenset(phase.value for phase in Phase if phase.ended)
 AHEAD_S = 1.3
 """Writes for so long are handed over at once, or for half as long again as the last turn took."""
 OLDEST = 32
@@ -105,17 +108,15 @@ class Mirror:
         self._under_way: dict[Item, Future[bool]] = {}
         self._events: dict[Item, tuple[str, Document]] = {}
         self._turned_s = time.monotonic()
-        self._verdicts: dict[tuple[str, Key], Acceptance] = {}
         self._phases: dict[Key, str] = {}
-        """Those that are shown."""
+        """Those that are shown of runs that have not ended."""
 
     def turn(self) -> None:
         """Raises a fault of what could not be written; it is tried again."""
         faults = self._take_done()
         self._look()
         for pair in self._front.take_judged():
-            if self._verdicts.get(pair) != self._front.verdicts.get(pair):
-                self._news.add(Item(ItemPart.OBJECT, *pair))
+            self._news.add(Item(ItemPart.OBJECT, *pair))
             if pair in self._front.unheld:
                 self._news.add(Item(ItemPart.FINALIZER, *pair))
         self._take_audited()
@@ -123,6 +124,8 @@ class Mirror:
         for item in sorted(news):
             if self._is_over(item):
                 self._due.pop(item, None)
+                if item.part is ItemPart.FINALIZER:
+                    self._front.unheld.discard((item.kind, item.key))
             else:
                 self._due[item] = self._rank(item)
         self._hand_over()
@@ -197,9 +200,7 @@ class Mirror:
         left."""
         if item.part is ItemPart.OBJECT and item.kind == "Run":
             return self._rank_of_run(item.key)
-        if item.kind == "Budget":
-            return (6, 0, 0)
-        return (_RANKS.get(item.part, 1), 0, 0)
+        return _BUDGET if item.kind == "Budget" else _RANKS.get(item.part, _OTHER)
 
     def _rank_of_run(self, key: Key) -> Rank:
         state = self._runs.get(engine_name(*key))
@@ -278,7 +279,7 @@ class Mirror:
         for key in self._leases.take_keys():
             if not self._is_open(key.name):
                 self._note_lease(key.name)
-        while self._seq < last and (page := plane.events.read(self._seq, 1000)):
+        while self._seq < last and (page := plane.events.read(self._seq, PAGE)):
             for event in page:
                 self._note(event)
                 self._seq = event["seq"]
@@ -336,7 +337,6 @@ class Mirror:
         """How to make an object show its state; None: what became of it is not known yet."""
         document = self._sources.of(kind).get(key)
         if document is None:
-            self._verdicts.pop((kind, key), None)
             self._phases.pop(key, None)
             return _nothing
         name = key.name if kind == "Budget" else engine_name(*key)
@@ -368,14 +368,18 @@ class Mirror:
             status = {field: "Pending" if verdict.waits else "Refused"}
             status |= {"reason": verdict.reason, "message": verdict.message}
         status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
-        self._verdicts[kind, key] = verdict
         if kind == "Run":
-            self._phases[key] = status.get("phase", "")
+            self._note_shown(key, status.get("phase", ""))
             if stored is not None:
                 expected = self._runs[name].phase
         if all(document.get("status", {}).get(field) == value for field, value in status.items()):
             return _nothing
         return partial(self._patch, kind, key, status, expected)
+
+    def _note_shown(self, key: Key, phase: str) -> None:
+        self._phases.pop(key, None)
+        if phase not in ENDED:
+            self._phases[key] = phase
 
     def _patch(self, kind: str, key: Key, status: Document, expected: Phase | None) -> bool:
         if expected is not None:
@@ -485,7 +489,13 @@ def _is_open(lease: Document | None) -> bool:
     return lease is not None and bool(lease["status"]["open"])
 
 
-_RANKS = {ItemPart.OUTCOME: 1, ItemPart.EVENT: 2, ItemPart.FINALIZER: 3, ItemPart.LEASE: 4}
+_OTHER, _BUDGET = (1, 0, 0), (6, 0, 0)
+_RANKS = {
+    ItemPart.OUTCOME: (1, 0, 0),
+    ItemPart.EVENT: (2, 0, 0),
+    ItemPart.FINALIZER: (3, 0, 0),
+    ItemPart.LEASE: (4, 0, 0),
+}
 
 
 def _nothing() -> bool:

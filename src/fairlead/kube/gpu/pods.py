@@ -94,6 +94,9 @@ class PodExecutor:
             job, until_ms = replace(target.job, devices=devices), self._now_ms() + grace_ms
             self._submit(Target(job, decision, until_ms, resized=True))
 
+    def ended(self, job: str, run: str) -> Exit | None:
+        return None  # a pod that is gone is reported as an exit
+
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         """As long as any pod is there that the run gives up: which devices it has is written on
         it, where its owner may write, too."""
@@ -146,6 +149,8 @@ class PodExecutor:
 
     def _bring(self, target: Target) -> None:
         job = target.job
+        if job.cpu_millicores is not None or job.memory_bytes is not None:
+            raise PermanentFault("cpus and memory: give them in the template's resources")
         run = self._find(job.run)
         if run is None:
             raise TemporaryFault(f"run {job.run} is not in the cluster")

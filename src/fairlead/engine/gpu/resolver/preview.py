@@ -1,11 +1,13 @@
 """Preemption previews: which runs would lose what, and the odds of the others."""
 
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct, field
 
 from fairlead.core import gpu
+from fairlead.core.units import counted
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection, reservation_spec, starts_ms
@@ -72,8 +74,8 @@ class Forecast(Struct, kw_only=True, forbid_unknown_fields=True):
         if self.shortfall_gpus:
             raise Refused(
                 "NotEnough",
-                f"{self.shortfall_gpus} GPUs would be missing even if every candidate in scope "
-                "were preempted",
+                f"{counted(self.shortfall_gpus, 'GPU')} would be missing even if every candidate "
+                "in scope were preempted",
             )
 
 
@@ -129,7 +131,8 @@ class Previews:
         waiting = format_time(at_ms) if found.starts else None
         if found.gang is not None and not found.starts:
             demand = gpu.GangDemand(run, found.gang)
-            shortage = shortage_of(projection, demand)
+            protection = replace(self._committer.protection(), now_ms=at_ms)
+            shortage = shortage_of(projection, demand, protection)
             if shortage.deficit.scope is not None:
                 shown = self.of_case(Case("run", demand, run=run), projection, shortage)
                 possible = self._config.resolver == "enforce" and not shown.shortfall_gpus
@@ -148,7 +151,7 @@ class Previews:
     ) -> Forecast:
         """Which runs would lose leases by rule, and which might, with which odds."""
         projection, chance = projection or self._committer.projection, needed(self._chance)
-        shortage = shortage or shortage_of(projection, case.demand)
+        shortage = shortage or shortage_of(projection, case.demand, self._committer.protection())
         scope = shortage.deficit.scope
         if scope is None:
             return NOTHING

@@ -1,0 +1,54 @@
+"""What reaches a terminal: names and messages come from users, from containers and from servers,
+and a control character in one must not move the cursor or set a title.
+
+`guard` stands before stdout and stderr of every command, so that no command has to think of it.
+Colours and progress of our own are written to the stream behind it (`raw`). Bytes (`logs`, exports)
+pass as they are.
+"""
+
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO, cast
+
+REPLACED = "\N{REPLACEMENT CHARACTER}"
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""In a pipe: what no text has. JSON escapes these, and its other characters stay as they are."""
+
+
+def printable(text: str, *, kept: str = "\n\t") -> str:
+    """A text without characters that a terminal would act on."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in kept else REPLACED for char in text)
+
+
+class _Guarded:
+    """A text stream that writes what is printable."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.raw_stream = stream
+
+    def write(self, text: str) -> int:
+        clean = printable(text) if self.raw_stream.isatty() else _CONTROL.sub(REPLACED, text)
+        return self.raw_stream.write(clean)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw_stream, name)
+
+
+def guard() -> None:
+    """From now on stdout and stderr are clean."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, _Guarded):
+            setattr(sys, name, _Guarded(stream))
+
+
+def raw(stream: TextIO) -> TextIO:
+    """The stream itself, for what we make ourselves: colours, progress."""
+    return cast("TextIO", getattr(stream, "raw_stream", stream))

@@ -1,0 +1,219 @@
+"""Every text for people with one and with two of everything, and with everything that may be
+missing: singular and plural, rounded hours, and no `None`."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fairlead.cli.gpu import plans, render
+from fairlead.cli.gpu.objects import _print_effects
+from fairlead.cli.table import Output
+from fairlead.schema.gpu import no_room
+
+NOUNS = "GPU|envelope|lease|run|device|node|minute|slot"
+TIME = "2026-01-01T00:00:00Z"
+Document = dict[str, Any]
+TENANT, OPERATOR = ["nonce", "reserve"], ["nonce", "replay", "reserve", "resolve", "uncordon"]
+
+
+def refusal(n: int, *, remedy: bool = True) -> Document:
+    change = {"change": "envelope-hours", "budget": "a", "name": "main", "from": 1 / 3, "to": 2 / 3}
+    short = f"{n} GPUs short: too many GPUs at once"
+    return {
+        "code": "IntegralCapExceeded",
+        "message": f"{short}; raise it" if remedy else short,
+        "binding": [{"budget": "a", "name": None, "kind": "hours", "used": 1 / 3, "limit": None}],
+        "remedy": change if remedy else None,
+    }
+
+
+def forecast(n: int, *, short: int = 0, node: bool = False, starts: bool = False) -> Document:
+    cut = {"run": "r", "owner": "a", "kind": "Shrink", "gpus": n, "tier": "funded"}
+    risk = {"run": "s", "owner": "b", "oneIn": 2, "certain": False, "tier": "funded"}
+    return {
+        "scope": {"flavor": "H100", "location": {"node": "x"} if node else {}},
+        "deficitGPUs": n,
+        "shortfallGPUs": short,
+        "cuts": [cut],
+        "atRisk": [risk],
+        "refusal": None,
+        "starts": starts,
+        "withoutCuts": None,
+        "earliestStart": None,
+    }
+
+
+def cut(n: int, label: str | None) -> Document:
+    return {
+        "outcome": 7,
+        "oneIn": None,
+        "kinds": ["Shrink"],
+        "drawn": False,
+        "deficitGPUs": n,
+        "label": label,
+    }
+
+
+def run(n: int, phase: str, reason: str | None) -> Document:
+    status = {
+        "phase": phase,
+        "reason": reason,
+        "since": None,
+        "refusal": None,
+        "message": None,
+        "nominated": False,
+        "preempting": None,
+        "graceEnds": None,
+        "reservation": "r",
+        "width": n,
+    }
+    spec = {"owner": "a", "totalGPUs": n}
+    return {"metadata": {"name": "train"}, "spec": spec, "status": status}
+
+
+def lease(n: int) -> Document:
+    return {
+        "lease": "l",
+        "run": "r",
+        "slots": [f"n#{i}" for i in range(n)],
+        "borrowed": False,
+        "funded": False,
+        "budget": "a",
+        "envelope": "main",
+    }
+
+
+def explained(n: int, phase: str, may: list[str], reason: str | None = None) -> Document:
+    return {
+        "object": run(n, phase, reason),
+        "may": may,
+        "cut": cut(n, None),
+        "forecast": forecast(n),
+        "leases": [lease(n)],
+        "cordoned": [{"node": "n", "free": n}],
+    }
+
+
+def reservation(n: int) -> Document:
+    status = {"state": "Pending", "reason": None, "since": None, "message": None, "outcome": 3}
+    return {
+        "object": {
+            "spec": {"run": "r", "earliestStart": TIME},
+            "status": {**status, "shortfallGPUs": n},
+        },
+        "forecast": {**forecast(n), "refusal": refusal(n)},
+    }
+
+
+def budget(n: int) -> Document:
+    row = {"name": "main", "concurrency": n, "gpuHours": 1 / 3, "open": False}
+    return {
+        "object": {
+            "spec": {"owner": "a", "envelopes": [{}] * n},
+            "status": {"conditions": [], "headroom": [row, {**row, "gpuHours": None}]},
+        },
+        "leases": [],
+    }
+
+
+def node(n: int) -> Document:
+    status = {"leased": 0, "devices": n}
+    return {"object": {"spec": {"cordoned": True}, "status": status}, "runs": []}
+
+
+def outcome(n: int) -> Document:
+    return {
+        "outcome": 7,
+        "stage": "void",
+        "label": None,
+        "run": None,
+        "reservation": None,
+        "deficitGPUs": n,
+        "scope": {"flavor": "H100", "location": {}, "cap": None},
+        "cause": None,
+        "committed": TIME,
+        "k": 1,
+        "chain": "ab",
+        "ownerWeighting": "owners",
+        "beacon": None,
+        "finalSeq": 9,
+        "answered": None,
+        "seed": None,
+        "reason": None,
+        "names": {},
+        "tokens": [],
+        "result": {"actions": [], "draws": [], "withdrawn": [{"gpus": n}]},
+    }
+
+
+def plan(n: int, *, starts: bool) -> Document:
+    line = {"budget": "a", "envelope": "m", "owner": "a", "gpus": n, "tier": 0, "borrowed": False}
+    groups = [{"active": [f"n#{i}" for i in range(n)]}]
+    place = {"groups": groups, "shortfall_gpus": n}
+    return {"funded": True, "plan": [line], "starts": starts, "placement": place, "gpus": n}
+
+
+def effects(n: int) -> Document:
+    row = {"hours": False, "cap": "envelope", "name": "m", "run": "r", "owner": "a"}
+    return {
+        "object": {"kind": "Budget", "metadata": {"name": "a"}},
+        "change": "configured",
+        "preview": {"unfunded": [{**row, "gpus": n, "lease": "l"}]},
+    }
+
+
+TEXTS: dict[str, Callable[[int], None]] = {
+    "plan": lambda n: render.print_plan(plan(n, starts=True)),
+    "plan that waits": lambda n: render.print_plan(plan(n, starts=False)),
+    "refusal": lambda n: render.print_refusal(refusal(n)),
+    "refusal without a remedy": lambda n: render.print_refusal(refusal(n, remedy=False)),
+    "forecast": lambda n: render.print_forecast(forecast(n)),
+    "forecast that is short": lambda n: render.print_forecast(forecast(n, short=n)),
+    "forecast of a drain": lambda n: render.print_forecast(forecast(n, node=True)),
+    "forecast of a cap": lambda n: render.print_forecast(forecast(n), lack="are above a/main"),
+    "preview": lambda n: render.print_preview(forecast(n), reserved=True),
+    "preview that starts": lambda n: render.print_preview(forecast(n, starts=True), reserved=True),
+    "cut": lambda n: render.print_cut(run(n, "Shrunk", "x"), cut(n, "operator-trusted"), may=[]),
+    "outcome": lambda n: render.print_outcome(outcome(n)),
+    "run": lambda n: plans._explain_run("r", explained(n, "Pending", OPERATOR)),
+    "reserved run": lambda n: plans._explain_run("r", explained(n, "Reserved", TENANT)),
+    "reservation": lambda n: plans._explain_reservation("r", reservation(n)),
+    "budget": lambda n: plans._explain_budget("b", budget(n)),
+    "node": lambda n: plans._explain_node("n", node(n)),
+    "effects": lambda n: _print_effects(Output(), effects(n)),
+    "no room": lambda n: print(no_room(n, 2)),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("n", [1, 2])
+def test_texts_count_and_round(text: str, n: int, capsys: pytest.CaptureFixture[str]) -> None:
+    TEXTS[text](n)
+    shown = capsys.readouterr().out
+    assert shown.strip()
+    assert "None" not in shown
+    assert not re.search(rf"\b1 ({NOUNS})s\b", shown), shown
+    assert not re.search(rf"\b1 (free )?({NOUNS})( of \w+)* (are|were|have)\b", shown), shown
+    assert not re.search(rf"(?<![.\d])([02-9]|\d\d+) (free )?({NOUNS})\b", shown), shown
+    assert not re.search(r"\d\.\d{3,}", shown), shown
+
+
+@pytest.mark.parametrize("may", [TENANT, OPERATOR, []])
+def test_explain_offers_only_what_the_reader_may_do(
+    may: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reply = {**explained(2, "Pending", may), "cut": cut(2, "operator-trusted")}
+    plans._explain_run("r", reply)
+    shown = capsys.readouterr().out
+    for verb in OPERATOR:
+        offered = f"fairlead audit {verb}" if verb == "nonce" else f"fairlead {verb}"
+        assert (offered in shown) == (verb in may and verb != "replay"), shown
+
+
+def test_hours_that_would_do_are_rounded_up() -> None:
+    assert render._value(2 / 3, up=True) == "0.67"
+    assert render._value(1 / 3) == "0.33"
+    assert render._value(1 / 3, up=True) == "0.34"
+    assert render._value(120.0, up=True) == "120"
