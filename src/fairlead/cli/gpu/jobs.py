@@ -50,6 +50,8 @@ class JobRequest:
     """Runs, each with afterOK or afterAny."""
     array: str | None = None
     retry: int = 0
+    cpus: float | None = None
+    memory: str | None = None
     borrow: tuple[str, ...] = ()
     """Owners that may lend, in order."""
     output: str | None = None
@@ -182,6 +184,9 @@ def _manifest(job: JobRequest, name: str, words: Mapping[str, str]) -> dict[str,
         spec["duration"] = job.time
         if job.ends_at_time:
             spec["maxRuntime"] = job.time
+    for field, value in (("cpus", job.cpus), ("memory", job.memory)):
+        if value is not None:
+            spec[field] = value
     if job.secrets:
         spec["secretEnv"] = {key: {"file": path} for key, path in job.secrets}
     if job.borrow:

@@ -45,6 +45,8 @@ _OPTIONS = (
         "Start after this run succeeded, or ended (repeatable).",
         multiple=True,
     ),
+    option("-c --cpus", click.FloatRange(0.001, 4096), "CPUs that it may use."),
+    option("--mem=SIZE memory", str, "Memory that it may use, like 16Gi."),
     option("--retry", click.IntRange(0, 1000), "Start again after a failure, this often."),
     option("--borrow=OWNER", OWNER, "Let this owner lend (repeatable, in order).", multiple=True),
 )
