@@ -214,6 +214,10 @@ def _own_object(asker: Asker, made: Any) -> Any:
         status = document["status"]
         status = {**status, "message": without_names(status["message"] or "")}
         shown["object"] = {**document, "status": status}
+    queue = document["status"].get("queue")
+    if queue and queue.get("after") and queue["afterOwner"] != asker.owner:
+        queue = {**queue, "after": HIDDEN, "afterOwner": HIDDEN}
+        shown["object"] = {**document, "status": {**document["status"], "queue": queue}}
     for step in ("cover", "placement"):
         if shown.get(step) is not None:
             kept = ("seq", "kind", "time", "input_digest")

@@ -49,8 +49,9 @@ class _Peer(H11Protocol):
         super().connection_made(transport)
 
 
-class _Server(uvicorn.Server):
-    """Without uvicorn's signal handlers, which raise the signal again at the end."""
+class QuietServer(uvicorn.Server):
+    """Without uvicorn's signal handlers: they raise the signal again at the end, and are for the
+    main thread alone."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -85,7 +86,7 @@ class ControlServer:
             proxy_headers=False,
             limit_concurrency=1000,
         )
-        self._server = _Server(config)
+        self._server = QuietServer(config)
         self._background = Background(service, self._on_bug)
 
     def run(self, *, signals: bool = True) -> None:

@@ -324,8 +324,10 @@ def _check_run(spec: RunSpec) -> None:
     both = sorted(set(spec.env) & set(spec.secret_env))
     if both:
         raise BadInput("spec.secretEnv", f"repeats a name of env: {both[0]!r}")
-    if spares and spec.malleable is not None and per_group is None:
-        raise BadInput("spec.groupGPUs", "is required for spares of a malleable run")
+    if spec.malleable is not None and per_group is None:
+        step = spec.malleable.step_gpus
+        message = "is required for a malleable run, which shrinks and grows by whole groups"
+        raise BadInput("spec.groupGPUs", f"{message}: for example {step}, its step")
     if spares and per_group is not None:
         widths = {"totalGPUs": spec.gpus}
         if spec.malleable is not None:

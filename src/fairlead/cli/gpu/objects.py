@@ -18,7 +18,13 @@ from fairlead.cli.completion import (
     name_of,
     owner_option,
 )
-from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, print_preview
+from fairlead.cli.gpu.render import (
+    forecast_of,
+    print_forecast,
+    print_plan,
+    print_preview,
+    queue_text,
+)
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
 from fairlead.cli.table import Column, Output, cell, columns, print_table, show, to_yaml
@@ -26,6 +32,17 @@ from fairlead.core.units import counted
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
+
+
+def _why(run: dict[str, Any]) -> str:
+    """The reason of a run's phase; of one that is promised a start, when and why then."""
+    status = run["status"]
+    queue = status.get("queue") or {}
+    if "earliestStart" in queue:
+        return queue_text(queue, run["spec"]["flavor"])
+    return "Paused" if status["paused"] else str(status["reason"])
+
+
 COLUMNS: dict[str, list[Column]] = {
     "Budget": columns(
         "NAME=metadata.name OWNER=spec.owner PARENTS=spec.parents",
@@ -40,7 +57,8 @@ COLUMNS: dict[str, list[Column]] = {
         "NAME=metadata.name OWNER=spec.owner FLAVOR=spec.flavor",
         ("GPUS", lambda o: f"{o['status']['width']}/{o['spec']['totalGPUs']}"),
         "PHASE=status.phase",
-        ("REASON", lambda o: "Paused" if o["status"]["paused"] else o["status"]["reason"]),
+        ("REASON", _why),
+        ("QUEUE", lambda o: (o["status"].get("queue") or {}).get("position")),
         "SINCE@status.since",
         wide=["NOMINATED=status.nominated MESSAGE=status.message"],
     ),

@@ -9,10 +9,10 @@ from fairlead.core.gpu.backfill import Backfill as Backfill
 from fairlead.core.gpu.backfill import Backfiller as Backfiller
 from fairlead.core.gpu.backfill import BackfillPolicy as BackfillPolicy
 from fairlead.core.gpu.backfill import BackfillRequest as BackfillRequest
-from fairlead.core.gpu.backfill import Head as Head
 from fairlead.core.gpu.backfill import Outlook as Outlook
 from fairlead.core.gpu.backfill import Pool as Pool
 from fairlead.core.gpu.backfill import Promise as Promise
+from fairlead.core.gpu.backfill import QueueHead as QueueHead
 from fairlead.core.gpu.backfill import Release as Release
 from fairlead.core.gpu.backfill import backfill as backfill
 from fairlead.core.gpu.conflict import Action as Action
@@ -67,6 +67,8 @@ from fairlead.core.gpu.model import Recurrence as Recurrence
 from fairlead.core.gpu.model import Request as Request
 from fairlead.core.gpu.model import Sharing as Sharing
 from fairlead.core.gpu.model import Window as Window
+from fairlead.core.gpu.odds import TotalOdds as TotalOdds
+from fairlead.core.gpu.odds import total_odds as total_odds
 from fairlead.core.gpu.order import ActivateRequest as ActivateRequest
 from fairlead.core.gpu.order import Activation as Activation
 from fairlead.core.gpu.order import Activations as Activations

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fairlead.core import gpu
 from fairlead.core.gpu.backfill import check
-from fairlead.core.gpu.place import Node
+from fairlead.core.gpu.place import Gang, Node
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, NewEntry
@@ -39,7 +39,7 @@ class _View(NamedTuple):
     promises: dict[str, gpu.Promise]
 
 
-class Answer(NamedTuple):
+class BackfillAnswer(NamedTuple):
     """What was asked of `core.gpu.backfill`, and what it decided."""
 
     asked: gpu.BackfillRequest
@@ -66,12 +66,20 @@ class Answer(NamedTuple):
         return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 
 
-class Heads:
+class Promised(NamedTuple):
+    """The earliest start of a head, and a run whose end makes it possible."""
+
+    gang: Gang
+    start_ms: int
+    after: str | None
+
+
+class QueueHeads:
     """Runs of one turn that lack devices and are first in their scope."""
 
     def __init__(self, projection: Projection, policy: gpu.BackfillPolicy) -> None:
         self._projection, self._policy = projection, policy
-        self._by_flavor: dict[str, dict[str, gpu.Head]] = {}
+        self._by_flavor: dict[str, dict[str, gpu.QueueHead]] = {}
         self._views: dict[str, _View] = {}
         self._seen = (0, 0)
         self._leased: dict[str, list[tuple[str, gpu.Release]]] = {}
@@ -93,12 +101,12 @@ class Heads:
             return
         shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
         least = replace(gang, gpus=shape.without_spares(found.request.enough_gpus))
-        heads[run] = gpu.Head(run, least)
+        heads[run] = gpu.QueueHead(run, least)
         view = self._view(gang.flavor, now_ms)
         if view.promises[run].start_ms is None:
             del heads[run], view.promises[run]
 
-    def ask(self, run: str, found: gpu.Start, now_ms: int) -> Answer | None:
+    def ask(self, run: str, found: gpu.Start, now_ms: int) -> BackfillAnswer | None:
         """Whether a run may take the devices that were found for it; None: no head waits."""
         flavor = found.request.flavor
         heads = self._by_flavor.get(flavor)
@@ -120,7 +128,20 @@ class Heads:
         pools = tuple(view.pools.values())
         asked = gpu.BackfillRequest(now_ms, taker, waiting, pools, self._policy)
         promises = tuple(view.promises[head.run] for head in waiting)
-        return Answer(asked, check(taker, waiting, promises, view.outlook))
+        return BackfillAnswer(asked, check(taker, waiting, promises, view.outlook))
+
+    def promised(self, run: str, flavor: str) -> Promised | None:
+        """What a head was promised in the last turn; None: it is no head."""
+        head = self._by_flavor.get(flavor, {}).get(run)
+        if head is None:
+            return None
+        now_ms = self._seen[1]
+        view = self._view(flavor, now_ms)
+        start_ms = view.promises[run].start_ms
+        if start_ms is None:
+            return None
+        ending = (of for of, part in view.ends if self._policy.end_ms(part, now_ms) == start_ms)
+        return Promised(head.gang, start_ms, min(ending, default=None))
 
     def _view(self, flavor: str, now_ms: int) -> _View:
         seen = (self._projection.seq, now_ms)

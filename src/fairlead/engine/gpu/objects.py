@@ -13,7 +13,7 @@ from typing import Literal
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
 from fairlead.core.gpu.funding import Demotion, demotions
-from fairlead.engine.gpu.admission import ask
+from fairlead.engine.gpu.admission import RunAdmission, ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.dependencies import check_dependencies
@@ -83,9 +83,14 @@ class Objects:
     """Budgets, runs, nodes and reservations; leases can be read."""
 
     def __init__(
-        self, committer: Committer, settlement: Settlement, hashes: SecretHashes, previews: Previews
+        self,
+        committer: Committer,
+        settlement: Settlement,
+        hashes: SecretHashes,
+        previews: Previews,
+        admission: RunAdmission,
     ) -> None:
-        self._committer, self._settlement = committer, settlement
+        self._committer, self._settlement, self._admission = committer, settlement, admission
         self._hashes, self._previews = hashes, previews
         self._projection = committer.projection
 
@@ -178,6 +183,8 @@ class Objects:
         host = self._committer.config.host
         if stored.kind == "Node" and host is not None:
             found["status"]["isolation"] = host.isolation
+        if stored.kind == "Run":
+            found["status"]["queue"] = self._admission.place(stored.name)
         return found
 
     def _lease(self, lease: LeaseFact) -> Document:

@@ -58,7 +58,7 @@ class ControlPlane:
         self.limits = LimitEnforcement(committer)
         self.dependencies = RunDependencies(committer)
         self.admission = RunAdmission(committer)
-        self.objects = Objects(committer, self.settlement, hashes, previews)
+        self.objects = Objects(committer, self.settlement, hashes, previews, self.admission)
         self.outcomes = Outcomes(committer, self.effects, hashes, chance)
         self.resolver = Resolver(committer, self.settlement, self.effects, self.outcomes, previews)
         self.reservations = Reservations(committer, self.outcomes, previews)

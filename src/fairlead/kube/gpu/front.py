@@ -74,6 +74,8 @@ class FrontEnd:
         finalizer yet may have been deleted while no controller ran."""
         self._nodes = {Key("", row["metadata"]["name"]) for row in plane.objects.list("Node")}
         """Nodes to look at in the next turn; first those of the ledger, which may be gone."""
+        self._same_nodes: dict[Key, tuple[int, Document]] = {}
+        """Nodes that are in the ledger as the cluster says: most changes are heartbeats."""
         self._bindings_changed = True
         self._failing: dict[str, str] = {}
         """Objects that cannot be followed, and why, as was said."""
@@ -166,15 +168,20 @@ class FrontEnd:
         One that is not ready may run its pods, and a cordoned one does.
         """
         document = self._sources.nodes.get(key)
-        before = self._plane.objects.get("Node", key.name)
         out = document is None or is_out(document)
         manifest = None if document is None or out else node_manifest(document)
+        known = self._plane.committer.projection.get("Node", key.name)
+        if known and manifest and self._same_nodes.get(key) == (known.version, manifest):
+            return True
+        before = self._plane.objects.get("Node", key.name)
         if before is not None and (out or is_another(before, document)):
             self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
             before = self._plane.objects.get("Node", key.name)
         if manifest is not None:
             if before is None or not is_as(before, manifest):
                 self._try_apply(manifest)
+            elif known is not None:
+                self._same_nodes[key] = (known.version, manifest)
         elif before is not None and not out:
             # Its devices are not reported, as after a restart of the kubelet: what runs there may
             # run on, and nothing is added.
@@ -183,6 +190,7 @@ class FrontEnd:
             if before["status"]["leases"]:
                 return False
             self._plane.objects.delete("Node", key.name, author=ADMIN)
+            self._same_nodes.pop(key, None)
         return True
 
     def _try_apply(self, manifest: Document) -> None:

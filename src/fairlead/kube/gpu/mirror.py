@@ -360,6 +360,7 @@ class Mirror:
                 status["message"] = without_names(status["message"] or "")
             rows += status.get("conditions", ())
             if kind == "Run":
+                del status["queue"]  # it moves with every start: `kubectl fairlead explain` has it
                 rows += [*made.of_run(status), *self._as_leased(made, name)]
             elif kind == "Reservation":
                 rows.append(made.of_reservation(status))

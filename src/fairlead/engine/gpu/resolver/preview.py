@@ -38,12 +38,15 @@ class CutRow(Struct, forbid_unknown_fields=True):
 
 
 class RiskRow(Struct, forbid_unknown_fields=True):
-    """A run at risk: its odds are one in `oneIn` at the first draw; `certain`: no lottery."""
+    """A run at risk: its odds are one in `oneIn` at the first draw, and `chance` in all draws
+    together, off by `chanceError` at most 19 times in 20 (0: exact); `certain`: no lottery."""
 
     run: str
     owner: str
     tier: Tier
     one_in: int = field(name="oneIn")
+    chance: float
+    chance_error: float = field(name="chanceError")
     certain: bool
 
 
@@ -161,6 +164,10 @@ class Previews:
         names = pseudonyms(projection, chance, chain, 0 if last is None else last.k)
         conflict = gpu.freeze(case.demand, shortage.deficit, shortage.holdings, names).conflict
         outlook = gpu.forecast(conflict, owner_weighting=self._config.owner_weighting)
+        chances = {
+            row.run: row
+            for row in gpu.total_odds(conflict, owner_weighting=self._config.owner_weighting)
+        }
         clear = {**names.runs, **names.leases, **names.owners}
         owner_of = {run.id: clear[run.owner] for run in conflict.runs}
         kept = {action.lease for action in outlook.withdrawn}
@@ -182,6 +189,8 @@ class Previews:
                 "owner": clear[odds.owner],
                 "tier": risk.tier.value,
                 "oneIn": odds.chance.denominator,
+                "chance": chances[odds.token].chance,
+                "chanceError": chances[odds.token].error,
                 "certain": risk.all_lost,
             }
             for risk in outlook.risks
