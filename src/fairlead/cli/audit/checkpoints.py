@@ -345,9 +345,9 @@ def list_heads(*, output: str) -> None:
 )
 @dry_run_option
 def forget_head(*, server: str, dry_run: bool) -> None:
-    """Forget the checkpoint of a server's ledger, at all its addresses.
+    """Forget the checkpoint of a server's ledger.
 
-    The next reply of the server is trusted.
+    At all its addresses; the next reply of the server is trusted.
 
     Use it when the ledger changed for a known reason: a new installation, a restored backup.
 
