@@ -2,6 +2,7 @@
 
 `make test` runs samples of the same functions. A soak is a name and a function that returns what it
 counted; it raises when a promise breaks. `python -m tests.soak NAME ...` runs some of them.
+FAIRLEAD_SOAK_S: after so many seconds no further schedule of a cluster's faults begins.
 """
 
 import json
@@ -167,7 +168,8 @@ def executor_kills() -> dict[str, object]:
 
 def kube_faults() -> dict[str, object]:
     """200 schedules of faults in a cluster: each ends as it would have without them."""
-    return kube_schedules.soak(KUBE_SCHEDULES)
+    within_s = float(os.environ.get("FAIRLEAD_SOAK_S", "inf"))
+    return kube_schedules.soak(KUBE_SCHEDULES, within_s)
 
 
 def kube_crashes() -> dict[str, object]:

@@ -24,13 +24,24 @@ from fairlead.kube.kinds import KINDS, crds
 
 GPUS, OWNERS, CREATORS = 8, 10, 8
 ONE = WorkloadClass("one", 1, 0, 0, 0)
+_PARALLEL = """\
+kind: KwokConfiguration
+apiVersion: config.kwok.x-k8s.io/v1alpha1
+options:
+  podPlayStageParallelism: 32
+  nodePlayStageParallelism: 16
+  nodeLeaseParallelism: 16
+"""
 
 
 def measure(nodes: int, runs: int, limit_s: float) -> Line:
     """`runs` of one GPU each, created as fast as the server takes them; they do not end. It is over
     when all that fit run, or after a while."""
-    options = ClusterOptions(nodes=nodes, gpus=GPUS)
-    with started(options) as server, tempfile.TemporaryDirectory(prefix=PREFIX, dir=RAM) as data:
+    with (
+        tempfile.TemporaryDirectory(prefix=PREFIX) as folder,
+        started(_fleet(nodes, Path(folder))) as server,
+        tempfile.TemporaryDirectory(prefix=PREFIX, dir=RAM) as data,
+    ):
         server.cluster.apply(crds())
         server.cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
         load = Load(1, OWNERS, 1)
@@ -75,6 +86,14 @@ def measure(nodes: int, runs: int, limit_s: float) -> Line:
         "api_server_cpu_s": used["api_server"]["cpu_s"] - before["api_server"]["cpu_s"],
         "api_calls_per_run": sum(calls.values()) / runs,
     }
+
+
+def _fleet(nodes: int, folder: Path) -> ClusterOptions:
+    """So many nodes. By default KWOK starts four pods at a time, which would be the limit here."""
+    base = ClusterOptions(nodes=nodes, gpus=GPUS)
+    stages = folder / "stages.yaml"
+    stages.write_text(f"{Path(base.stages).read_text()}\n---\n{_PARALLEL}")
+    return ClusterOptions(nodes=nodes, gpus=GPUS, stages=stages)
 
 
 def _create(server: Server, load: Load, runs: int) -> None:

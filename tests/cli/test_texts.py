@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.cli.gpu import plans, render
-from fairlead.cli.gpu.objects import _print_effects
+from fairlead.cli.gpu.objects import print_effects
 from fairlead.cli.table import Output
 from fairlead.schema.gpu import no_room
 
@@ -120,7 +120,7 @@ def budget(n: int) -> Document:
 
 
 def node(n: int) -> Document:
-    status = {"leased": 0, "devices": n}
+    status = {"leased": 0, "devices": n, "virtual": False}
     return {"object": {"spec": {"cordoned": True}, "status": status}, "runs": []}
 
 
@@ -183,7 +183,7 @@ TEXTS: dict[str, Callable[[int], None]] = {
     "reservation": lambda n: plans._explain_reservation("r", reservation(n)),
     "budget": lambda n: plans._explain_budget("b", budget(n)),
     "node": lambda n: plans._explain_node("n", node(n)),
-    "effects": lambda n: _print_effects(Output(), effects(n)),
+    "effects": lambda n: print_effects(Output(), effects(n)),
     "no room": lambda n: print(no_room(n, 2)),
 }
 

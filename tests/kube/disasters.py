@@ -37,8 +37,8 @@ class Disasters:
             "a node is away": self._node,
         }
         self._at_once: dict[str, Callable[[], Any]] = {
-            "the API server is killed": lambda: world.cluster.restart("kube-apiserver"),
-            "etcd is killed": lambda: world.cluster.restart("etcd"),
+            "the API server is killed": lambda: self._restart("kube-apiserver"),
+            "etcd is killed": lambda: self._restart("etcd"),
             "the leader is killed": self._kill,
             "a node is replaced": self._replace_node,
         }
@@ -65,6 +65,11 @@ class Disasters:
         self.note(f"-- {name}: over")
         if others:
             self.strike(*others)
+
+    def _restart(self, name: str) -> None:
+        """KWOK gives up a pod whose deletion failed meanwhile; a kubelet does not."""
+        self._world.cluster.restart(name)
+        self._world.cluster.restart("kwok")
 
     def _kill(self) -> None:
         self._replicas.leader.kill()

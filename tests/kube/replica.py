@@ -26,7 +26,7 @@ from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Draft, Entry
 from tests.engine.gpu.worlds import LENIENT
 
-TERMS, QUICK = Terms(duration_s=3, renew_s=1.0), Terms(duration_s=2, renew_s=0.5)
+TERMS, QUICK = Terms(duration_s=6, renew_s=1.0), Terms(duration_s=2, renew_s=0.5)
 LEADS_NO_MORE = 3
 
 

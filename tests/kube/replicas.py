@@ -76,7 +76,8 @@ class Replicas:
         log = self._folder / f"log-{number}"
         command = [sys.executable, "-m", "tests.kube.replica", json.dumps(given)]
         with open(log, "ab") as output:
-            process = spawn(command, output=output, ends_with_us=signal.SIGKILL)
+            env = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+            process = spawn(command, output=output, env=env, ends_with_us=signal.SIGKILL)
         replica = Replica(process, log, writes)
         self.all.append(replica)
         return replica

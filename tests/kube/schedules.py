@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -424,13 +425,16 @@ def check_ledger(place: str, witness: Witness, replicas: Replicas) -> None:
 # -- many of them ---------------------------------------------------------------------------------
 
 
-def play_all(seeds: Iterable[int], reports: Path = REPORTS) -> list[tuple[int, Played | str]]:
-    """One after the other in one cluster; a failure is told, and the next one begins."""
+def play_all(seeds: Iterable[int], end_s: float = inf) -> list[tuple[int, Played | str]]:
+    """One after the other in one cluster; a failure is told, and the next one begins. `end_s`: from
+    when on none does."""
     programs, results = find(frozenset()), []
     assert programs is not None, "make kube-assets"
-    with tempfile.TemporaryDirectory() as folder, arena(programs, Path(folder), reports) as made:
+    with tempfile.TemporaryDirectory() as folder, arena(programs, Path(folder)) as made:
         for seed in seeds:
             began = time.monotonic()
+            if began > end_s:
+                break
             try:
                 found: Played | str = made.play(seed)
             except Failed as failure:
@@ -441,12 +445,13 @@ def play_all(seeds: Iterable[int], reports: Path = REPORTS) -> list[tuple[int, P
     return results
 
 
-def soak(count: int, lanes: int = 2) -> dict[str, object]:
+def soak(count: int, within_s: float = inf, lanes: int = 2) -> dict[str, object]:
     """In clusters beside each other: a schedule waits more than it works."""
     parts = [[seed for seed in range(count) if seed // 2 % lanes == lane] for lane in range(lanes)]
+    play = partial(play_all, end_s=time.monotonic() + within_s)
     # Servers end with the thread that started them: each lane is a process.
     with ProcessPoolExecutor(lanes, mp_context=get_context("spawn")) as pool:
-        results = dict(row for rows in pool.map(partial(play_all), parts) for row in rows)
+        results = dict(row for rows in pool.map(play, parts) for row in rows)
     passed = [each for each in results.values() if isinstance(each, Played)]
     failed = {seed: said for seed, said in sorted(results.items()) if isinstance(said, str)}
     struck = Counter(name for each in passed for name in each.struck)

@@ -86,6 +86,7 @@ class Small:
         return self.front.find_run(name)
 
     def turn(self) -> None:
+        self.front.foreign = self.auditor.foreign
         self.front.turn()
         self.plane.reconcile()
         self.auditor.turn()

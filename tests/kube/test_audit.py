@@ -90,7 +90,7 @@ def test_a_pod_on_another_node_is_recorded_and_then_evicted(small: Small) -> Non
     assert [small.plane.committer.ledger.entry(int(seq)).kind for seq in cited] == ["pod.mismatch"]
 
 
-def test_more_devices_than_are_leased_are_told_and_nothing_is_ended(small: Small) -> None:
+def test_a_pod_with_more_devices_than_are_leased_is_evicted_citing_the_entry(small: Small) -> None:
     started(small)
     (pod,) = small.sources.pods.all().values()
     spec = {**pod["spec"], "nodeName": "n1", "containers": [container("8")]}
@@ -98,7 +98,29 @@ def test_more_devices_than_are_leased_are_told_and_nothing_is_ended(small: Small
     small.client.sent.clear()
     assert findings(small) == ["MoreGPUsThanLeased"]
     assert len(recorded(small)) == 1
-    assert not [path for _, path, _ in small.client.sent if path.endswith("/eviction")]
+    evictions = [body for _, path, body in small.client.sent if path.endswith("/eviction")]
+    cited = {body["metadata"]["annotations"][DECISION] for body in evictions}
+    assert [small.plane.committer.ledger.entry(int(seq)).kind for seq in cited] == ["pod.mismatch"]
+
+
+def test_devices_that_pods_of_others_hold_are_not_given_out(small: Small) -> None:
+    """As a fact of the node in the ledger; when they are free again, they are."""
+    put(small.sources.nodes, node("n1"))
+    small.auditor.foreign = {"n1": 6, "n9": 1}
+    small.add("team-a", run("wide", 4), run("small", 2))
+    small.turn()
+    assert small.node("n1")["spec"]["foreign"] == 6
+    assert small.status("team-a.wide")["reason"] == "NoDevices"
+    assert small.status("team-a.small")["phase"] == "Running"
+    assert small.node("n1")["status"]["free"] == 0
+    entries = small.plane.committer.ledger.entries(0, 1000)
+    assert any(entry.body.get("spec", {}).get("foreign") == 6 for entry in entries)
+    small.auditor.foreign = {}
+    small.turn()
+    assert small.status("team-a.wide")["phase"] == "Running"
+    before = len(small.plane.committer.ledger.entries(0, 1000))
+    small.turn()
+    assert len(small.plane.committer.ledger.entries(0, 1000)) == before, "it is said once"
 
 
 def test_a_lease_without_a_pod_is_told_after_a_while_and_nothing_else(small: Small) -> None:

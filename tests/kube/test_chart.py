@@ -15,7 +15,7 @@ from fairlead.kube.dev.assets import Programs
 from fairlead.kube.kinds import KINDS
 from tests.kube import charts
 from tests.kube.charts import BASE, CHART, NAMESPACE, ROOT
-from tests.kube.world import made
+from tests.kube.world import made, until
 
 pytestmark = pytest.mark.component("helm")
 
@@ -157,9 +157,94 @@ def test_prometheus_finds_the_controller_on_request(programs: Programs) -> None:
     assert endpoint["tlsConfig"]["ca"]["configMap"]["name"] == "fairlead-controller-ca"
 
 
+def object_of(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required or []}
+
+
+TEXT = {"type": "string"}
+KEY = object_of(["key"], key=TEXT, name=TEXT, optional={"type": "boolean"})
+LABELS = {"type": "object", "additionalProperties": TEXT}
+ENDPOINT = object_of(
+    port=TEXT,
+    scheme={"type": "string", "enum": ["http", "https"]},
+    interval={"type": "string", "pattern": r"^(0|([0-9]+(ms|[smhdwy]))+)$"},
+    bearerTokenFile=TEXT,
+    tlsConfig=object_of(serverName=TEXT, ca=object_of(configMap=KEY, secret=KEY)),
+)
+MONITOR = object_of(
+    ["endpoints", "selector"],
+    endpoints={"type": "array", "items": ENDPOINT},
+    selector=object_of(matchLabels=LABELS),
+)
+NAMES = {"kind": "ServiceMonitor", "plural": "servicemonitors", "singular": "servicemonitor"}
+SERVICE_MONITORS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "scope": "Namespaced",
+        "names": {**NAMES, "listKind": "ServiceMonitorList"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": object_of(["spec"], spec=MONITOR)},
+            }
+        ],
+    },
+}
+"""The operator's kind, as far as its documentation describes what we write of it; what it does not
+know is pruned."""
+
+
+def test_network_policy_and_service_monitor_are_taken_and_are_about_the_controller(
+    programs: Programs, deployed: charts.Deployed
+) -> None:
+    """The API server stores all that the chart says; their selectors find the controller's pods and
+    Service, and nothing of the agents."""
+    cluster = deployed.cluster
+    cluster.apply([SERVICE_MONITORS])
+    crd = f"crd/{SERVICE_MONITORS['metadata']['name']}"  # type: ignore[index]
+    cluster.kubectl("wait", "--for=condition=Established", crd, "--timeout=30s")
+    values = {"serviceMonitor_enabled": True, "networkPolicy_egressPorts": [6443]}
+    values |= {"cpu_enabled": True, "traffic_enabled": True}
+    charts.install(cluster, **values)
+    rows, name = charts.rendered(programs, **values), "fairlead-controller"
+    stored: dict[str, Any] = {}
+    for kind, root in (
+        ("ServiceMonitor", "monitoring.coreos.com/v1"),
+        ("NetworkPolicy", "networking.k8s.io/v1"),
+    ):
+        plural = "networkpolicies" if kind == "NetworkPolicy" else "servicemonitors"
+        path = f"/apis/{root}/namespaces/{NAMESPACE}/{plural}/{name}"
+        stored[kind] = cluster.get(path)["spec"]
+        assert stored[kind] == find(rows, kind, name)["spec"]
+
+    def found(plural: str, labels: dict[str, str]) -> list[dict[str, Any]]:
+        listed = cluster.get(f"/api/v1/namespaces/{NAMESPACE}/{plural}")["items"]
+        chosen = [row for row in listed if labels.items() <= row["metadata"]["labels"].items()]
+        return [row for row in chosen if "deletionTimestamp" not in row["metadata"]]
+
+    agents = ("fairlead-node", "fairlead-traffic", name)
+    until(
+        lambda: all(found("pods", {"app.kubernetes.io/name": agent}) for agent in agents),
+        "the controller and the agents have pods",
+    )
+    (pod,) = found("pods", stored["NetworkPolicy"]["podSelector"]["matchLabels"])
+    (container,) = pod["spec"]["containers"]
+    (rule,) = stored["NetworkPolicy"]["ingress"]
+    assert [row["port"] for row in rule["ports"]] == [container["ports"][0]["containerPort"]]
+    (service,) = found("services", stored["ServiceMonitor"]["selector"]["matchLabels"])
+    assert service["spec"]["ports"][0]["name"] == stored["ServiceMonitor"]["endpoints"][0]["port"]
+    charts.install(cluster, controller_replicas=0)
+
+
 def test_the_policy_is_off_until_it_is_asked_for(programs: Programs) -> None:
     kind = "ValidatingAdmissionPolicy"
     assert not [row for row in charts.rendered(programs) if row["kind"].startswith(kind)]
+    assert kind not in charts.run(programs, "kustomize", "build", str(BASE))
     rows = charts.rendered(programs, admissionPolicy_enabled=True)
     names = [row["metadata"]["name"] for row in rows if row["kind"] == kind]
     bound = [row["spec"]["policyName"] for row in rows if row["kind"] == f"{kind}Binding"]

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.kube.gpu.front import FrontEnd
 from fairlead.ports.executor import Exit
-from tests.kube.small import Server, Small, put
+from tests.kube.small import Server, Small, put, refusing
 from tests.kube.world import node, run
 
 Write = Callable[[], bool]
@@ -133,3 +133,32 @@ def test_a_run_that_was_deleted_while_no_controller_ran_is_ended(small: Small) -
     successor = FrontEnd(small.client, small.plane, small.sources, say=small.said.append)
     successor.turn()
     assert small.status("team-a.train")["stopping"]
+
+
+@pytest.mark.parametrize("told", ["late", "refused"])
+def test_a_device_waits_for_a_lease_whose_making_is_under_way(
+    small: Small, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    """Of a lease that is closed before the server has answered, or that the server made although
+    it said otherwise: its devices are shown under the next one when it is removed."""
+    later = Later(small.client, monkeypatch, room=100)
+    small.add("team-a", run("first", 8), run("second", 8))
+    put(small.sources.nodes, node("n1"))
+    step(small)
+    if told == "refused":
+        small.client.answer = refusing(500, "/gpuleases")
+        assert False in later.write()
+        small.client.answer = lambda method, path, body: None
+    end(small, "team-a.first")
+    step(small)
+    writes = lambda: [  # noqa: E731 - read twice, below
+        (method, path.rpartition(".")[0])
+        for method, path, _ in small.client.sent
+        if "/gpuleases" in path and method in ("DELETE", "POST")
+    ]
+    made = len(writes())
+    later.write()
+    for _ in range(3):
+        step(small)
+        later.write()
+    assert [method for method, _ in writes()[made:]] == ["DELETE", "POST"]

@@ -1,10 +1,11 @@
 """Runs as pods, where something is in the way of starting, ending or reading them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fairlead.kube.client import Document
+from fairlead.kube.client import ApiError, Document
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.pods import PodExecutor
 from fairlead.kube.gpu.ranks import JOB, RANK, RANKS, RUN, grace_s, read_pod
@@ -142,3 +143,71 @@ def test_a_gang_that_lost_a_node_holds_the_others_until_its_pods_are_gone(small:
     small.turn()
     assert small.status("team-a.gang")["phase"] == "Pending"
     assert small.status("team-a.next")["phase"] == "Running"
+
+
+class Pods:
+    """The pods of a server, whose answers may be lost."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, Document] = {}
+        self.version, self.lost = 100, False
+
+    def answer(self, method: str, path: str, body: Any) -> Document | None:
+        self.version += 1
+        if method == "GET" and path.startswith("/?"):  # as `Small` lists all of its kinds
+            return {
+                "items": list(self.there.values()),
+                "metadata": {"resourceVersion": str(self.version)},
+            }
+        if not path.endswith("/pods"):
+            return None
+        made = shown(body, version=self.version, uid=f"u{self.version}")
+        self.there[made["metadata"]["name"]] = made
+        if self.lost:
+            raise ApiError(500, "InternalError", "it is made, and nobody knows")
+        return made
+
+
+def test_devices_of_a_pod_whose_making_was_not_answered_are_not_given_away(small: Small) -> None:
+    """Its run is deleted before the watch tells of the pod, which holds them until it goes."""
+    pods = Pods()
+    small.client.answer, pods.lost = pods.answer, True
+    small.add("team-a", run("train", 8))
+    put(small.sources.nodes, node("n1"))
+    small.turn()
+    until(lambda: small.executor._late, "its pod is not answered")
+    leaving = {**run("train", 8)}
+    leaving["metadata"] = {**leaving["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    put(small.sources.runs, leaving, version=2)
+
+    def turned(holds: Callable[[], Any]) -> Any:
+        small.turn()
+        return holds()
+
+    until(lambda: turned(small.sources.pods.known), "the server is asked")
+    small.turn()
+    assert [lease["status"]["open"] for lease in small.plane.objects.list("Lease")] == [True]
+    assert any("train-0/eviction" in path for _, path, _ in small.client.sent)
+    pods.there.clear()
+    small.sources.pods.refresh()
+    until(lambda: turned(lambda: not small.plane.committer.projection.leases), "it is free", 5)
+
+
+def test_a_new_leader_makes_no_pod_again_that_it_saw_going(small: Small) -> None:
+    """While it waited: the rank has begun, and is lost. No pod is under way when that is told."""
+    pods = Pods()
+    small.client.answer = pods.answer
+    small.add("team-a", run("train", 8))
+    put(small.sources.nodes, node("n1"))
+    small.turn()
+    until(lambda: pods.there, "it has its pod")
+    job = small.status("team-a.train")["job"]
+    successor = PodExecutor(small.client, small.sources, small.find_run, lambda: small.now_ms)
+    pods.there.clear()
+    small.sources.pods.refresh()
+    sent = len(small.client.sent)
+    successor.start(Job(job, "team-a.train", "team-a", ("true",), ("n1#0",)))
+    until(lambda: not successor._making, "it is looked at")
+    assert [path for method, path, _ in small.client.sent[sent:] if method == "POST"] == []
+    (exit,) = successor.poll()
+    assert (exit.job, exit.lost) == (job, True)

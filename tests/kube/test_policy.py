@@ -21,6 +21,8 @@ from tests.kube.world import Document, World, made, node, run, team, until
 
 pytestmark = [pytest.mark.component("helm")]
 GPU = {"nvidia.com/gpu": "1"}
+DEVICES = ["nvidia.com/", "deviceclass.resource.kubernetes.io/", "example.com/accelerator"]
+"""As `admissionPolicy.deviceResources` has them, with one of an operator's own."""
 TENANT = "team-a"
 
 
@@ -56,7 +58,8 @@ def guarded(deployed: charts.Deployed, tmp_path_factory: pytest.TempPathFactory)
     """With the policy in force, and a tenant who may do anything in its namespace."""
     folder, cluster = tmp_path_factory.mktemp("guarded"), deployed.cluster
     values = {"controller_replicas": 0, "cpu_enabled": True, "traffic_enabled": True}
-    charts.install(cluster, admissionPolicy_enabled=True, **values)
+    policy = {"admissionPolicy_enabled": True, "admissionPolicy_deviceResources": DEVICES}
+    charts.install(cluster, **policy, **values)
     world = World(cluster, folder)
     world.apply(*team(TENANT), node("n1"), node("n2"))
     cluster.kubectl("-n", TENANT, "create", "serviceaccount", "tenant")
@@ -144,6 +147,10 @@ CREATED: dict[str, tuple[Document, str]] = {
     "a device class as extended resource": (
         pod("a", container(limits={"deviceclass.resource.kubernetes.io/gpu": "1"})),
         "asks for devices",
+    ),
+    "a device that the operator named": (
+        pod("a", initContainers=[container("i", limits={"example.com/accelerator": "1"})]),
+        "by another name than nvidia.com/gpu|asks for devices",
     ),
     "devices behind our gate": (
         pod("a", container(limits=GPU), schedulingGates=[{"name": "fairlead.dev/lease"}]),
@@ -281,6 +288,9 @@ def test_pods_of_kubernetes_controllers_are_held_to_it(guarded: World, tmp_path:
         meta = {"name": name}
         document = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
         assert tenant.create(document) is None
+    spec = {"selector": {"matchLabels": {"app": "d"}}, "template": template, "replicas": 1}
+    sets = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "set"}}
+    assert tenant.create({**sets, "spec": spec}) is None
     job = {"template": {"spec": {**template["spec"], "restartPolicy": "Never"}}}
     meta = {"name": "job"}
     assert (
@@ -291,10 +301,18 @@ def test_pods_of_kubernetes_controllers_are_held_to_it(guarded: World, tmp_path:
     def said() -> str:
         return " ".join(row["message"] for row in guarded.get("events", namespace=TENANT)["items"])
 
-    until(lambda: said().count("asks for devices") >= 2, "the Job and the Deployment are refused")
+    def refused() -> set[str]:
+        events = guarded.get("events", namespace=TENANT)["items"]
+        said = [row for row in events if "asks for devices" in row["message"]]
+        return {row["involvedObject"]["kind"] + row["involvedObject"]["name"][:3] for row in said}
+
+    wanted = {"Jobjob", "ReplicaSetset"}  # and that of the Deployment, by its own name
+    until(lambda: wanted < refused(), "the Job and both ReplicaSets are refused")
     until(lambda: "labels of fairlead.dev/" in said(), "the laundered label is refused")
     until(lambda: owned(guarded, "p"), "the plain pod is made")
-    names = [name for name in guarded.names("pods") if name.startswith(("d-", "l-", "job-"))]
+    names = [
+        name for name in guarded.names("pods") if name.startswith(("d-", "l-", "job-", "set-"))
+    ]
     assert names == []
     tenant("delete", "deployment", "p", "--wait=false")
     until(lambda: not owned(guarded, "p"), "the garbage collector has done its work")

@@ -53,13 +53,15 @@ class InKubernetes:
         until(seen, "the controller has seen it")
 
     def end(self, name: str, code: int) -> None:
-        self._world.exit(f"{name}-0", code)
+        pods, pod = self._controller.sources.pods, f"{name}-0"
+        until(lambda: any(key.name == pod for key in pods.known()), f"{pod} is made")
+        self._world.exit(pod, code)
         ended = "Succeeded" if code == 0 else "Failed"
 
         def seen() -> bool:
-            pods = self._controller.sources.pods.all().items()
             return any(
-                key.name == f"{name}-0" and row["status"]["phase"] == ended for key, row in pods
+                key.name == pod and row["status"]["phase"] == ended
+                for key, row in pods.all().items()
             )
 
         until(seen, f"{name} has ended")

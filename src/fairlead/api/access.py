@@ -31,6 +31,7 @@ from fairlead.api.shapes import TokenRow, UserRow
 from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Draft, Entry, Ledger
+from fairlead.schema.convert import decode_json
 from fairlead.schema.times import format_time
 
 USER, TOKEN = "access.user", "access.token"
@@ -70,7 +71,7 @@ class Access:
         self._state, self._seq = _State(), 0
         snapshot = ledger.snapshot_get(SNAPSHOT)
         if snapshot is not None:
-            self._state = msgspec.json.decode(snapshot.state, type=_State)
+            self._state = decode_json(snapshot.state, _State)
             self._seq = snapshot.seq
         kinds = (ledger.entries(self._seq, 100_000, kind=kind) for kind in (USER, TOKEN))
         for entry in sorted(chain.from_iterable(kinds), key=lambda entry: entry.seq):

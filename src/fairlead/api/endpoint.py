@@ -26,6 +26,7 @@ from fairlead.engine.gpu import Author, Denied, EditConflict, Forbidden, NotFoun
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.ledger import Archived
 from fairlead.schema.border import BadInput, check_shape, parse_json
+from fairlead.schema.convert import convert
 
 BODY_BYTES_MAX = 4 * 2**20
 DEPTH_MAX = 32
@@ -134,7 +135,7 @@ def read_query(pairs: Sequence[tuple[str, str]], shape: type[T] | None) -> T | N
     if len(values) != len(pairs):
         raise BadInput("query", "names a parameter twice")
     try:
-        return msgspec.convert(values, shape, strict=False)
+        return convert(values, shape, strict=False)
     except msgspec.ValidationError as error:
         text = str(error)
     if match := _FIELD.fullmatch(text):

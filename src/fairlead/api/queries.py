@@ -214,10 +214,7 @@ def _own_object(asker: Asker, made: Any) -> Any:
         status = document["status"]
         status = {**status, "message": without_names(status["message"] or "")}
         shown["object"] = {**document, "status": status}
-    queue = document["status"].get("queue")
-    if queue and queue.get("after") and queue["afterOwner"] != asker.owner:
-        queue = {**queue, "after": HIDDEN, "afterOwner": HIDDEN}
-        shown["object"] = {**document, "status": {**document["status"], "queue": queue}}
+    shown["object"] = own_queue(asker, shown["object"])
     for step in ("cover", "placement"):
         if shown.get(step) is not None:
             kept = ("seq", "kind", "time", "input_digest")
@@ -229,6 +226,15 @@ def _own_object(asker: Asker, made: Any) -> Any:
     if "leases" in shown and document["kind"] == "Budget":
         shown["leases"] = [_own_lease(asker, row) for row in shown["leases"]]
     return shown
+
+
+def own_queue(asker: Asker, document: Any) -> Any:
+    """An object; of a run in the queue without the name of another owner's run."""
+    queue = document["status"].get("queue")
+    if not queue or queue.get("afterOwner") in (None, asker.owner):
+        return document
+    hidden = {**queue, "after": HIDDEN, "afterOwner": HIDDEN}
+    return {**document, "status": {**document["status"], "queue": hidden}}
 
 
 def _own_lease(asker: Asker, row: Values) -> Values:
@@ -253,6 +259,8 @@ def own_forecast(asker: Asker, forecast: Any) -> Any:
 
 def _own_change(asker: Asker, made: Any) -> Any:
     shown = dict(made)
+    if shown.get("object") is not None:
+        shown["object"] = own_queue(asker, shown["object"])
     preview = shown.get("preview")
     if preview and preview.get("forecast") is not None:
         shown["preview"] = {**preview, "forecast": own_forecast(asker, preview["forecast"])}

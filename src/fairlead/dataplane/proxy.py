@@ -26,6 +26,7 @@ from fairlead.host.clock import monotonic_ms
 from fairlead.host.files import replace
 from fairlead.ports.dataplane import Backend, GroupRefused, Proto, RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
+from fairlead.schema.convert import decode_json
 
 Address = tuple[str, int]  # a virtual address and its port
 SIDES, HASHED = ("a", "b"), "f"
@@ -102,7 +103,7 @@ def save(path: Path, value: object) -> None:
 def load(path: Path, kind: type[_T]) -> _T | None:
     """What was saved; None when it is lost or damaged, as a power cut may leave it."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return decode_json(path.read_bytes(), kind)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 

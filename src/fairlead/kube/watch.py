@@ -207,6 +207,8 @@ class Mirrored:
     def _went(self, key: Key, last: "_Kept") -> None:
         if self._keeps_gone:
             self._last[key] = last
+            if len(self._last) > GONE_MAX:  # a replica that does not lead takes none
+                del self._last[next(iter(self._last))]
 
     def _keep(self, item: Document) -> "_Kept":
         meta = item["metadata"]

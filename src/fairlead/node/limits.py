@@ -17,6 +17,7 @@ from fairlead.node.sensor import container_path, identity_of
 from fairlead.node.state import ORIGINALS, StateDirectory
 from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
+from fairlead.schema.convert import convert
 
 _PASSING = {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENOMEM}
 
@@ -60,7 +61,7 @@ class Originals:
         self._directory = directory
         stored = (directory.read(ORIGINALS) or {}).get("containers", [])
         try:
-            kept = msgspec.convert(stored, list[Original])
+            kept = convert(stored, list[Original])
         except msgspec.ValidationError as error:
             raise PermanentFault(f"the original limits are damaged: {error}") from error
         self._kept = {(original.pod, original.container): original for original in kept}

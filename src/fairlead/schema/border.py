@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from fairlead.core.units import FLOAT_MAX
+from fairlead.schema.convert import convert
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ def check_shape(value: Any, shape: type[T]) -> T:
     if not isinstance(value, dict):
         raise BadInput("$", f"must be an object, got {_shown(value)}")
     try:
-        return msgspec.convert(value, shape)
+        return convert(value, shape)
     except msgspec.ValidationError as error:
         raise _explain(str(error), value, shape) from None
 
@@ -243,7 +244,7 @@ def _culprit(members: Any, kind: inspect.Type | None) -> str | None:
         wanted = kind.cls
     for key, member in members.items() if wanted is not None else ():
         try:
-            msgspec.convert(member, wanted)
+            convert(member, wanted)
         except msgspec.ValidationError:
             return str(key)
     return None

@@ -46,6 +46,7 @@ from fairlead.core.invariant import of_kind
 from fairlead.core.units import INTEGER_MAX, SIZE_MAX, NonEmpty, OutOfRange, Range, Written
 from fairlead.schema import times
 from fairlead.schema.border import BadInput
+from fairlead.schema.convert import convert
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -163,7 +164,7 @@ class Style:
         Every type was checked before, so what is refused here a constructor refused.
         """
         try:
-            return msgspec.convert(value, hint, from_attributes=True)
+            return convert(value, hint, from_attributes=True)
         except msgspec.ValidationError as error:
             fault = of_kind(error.__cause__, OutOfRange, f"documents fit core's types: {error}")
             at = str(error).rpartition(" - at `$")[2].removesuffix("`") if "`" in str(error) else ""
@@ -178,7 +179,7 @@ class Style:
             if name not in given:
                 value = getattr(document, name)
                 if codec.inner is not None:
-                    value = msgspec.convert(value, codec.type, from_attributes=True)
+                    value = convert(value, codec.type, from_attributes=True)
                 given[name] = value
         return shape.struct(**given)
 
@@ -281,7 +282,7 @@ class Style:
         plain = default if codec.write is None else codec.write(default)
         if isinstance(plain, list | dict) and not plain:
             return {"default_factory": type(plain)}
-        made = msgspec.convert(plain, codec.type)
+        made = convert(plain, codec.type)
         return {"default_factory": made.copy} if isinstance(plain, list) else {"default": made}
 
     def _name(self, name: str, hint: Any) -> str:

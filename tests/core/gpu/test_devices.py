@@ -40,7 +40,7 @@ gangs = st.builds(
 )
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(fleets(), gangs)
 def test_candidates_decide_a_placement_as_all_nodes_do(nodes: list[Node], gang: Gang) -> None:
     """The same devices, or the same number of GPUs without a place."""
@@ -51,7 +51,7 @@ def test_candidates_decide_a_placement_as_all_nodes_do(nodes: list[Node], gang: 
     assert {node.name for node in few} <= {node.name for node in nodes if node.free}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(fleets(), fleets(), gangs)
 def test_nodes_that_change_are_as_if_they_had_always_been_so(
     before: list[Node], after: list[Node], gang: Gang

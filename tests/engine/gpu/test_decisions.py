@@ -46,7 +46,7 @@ def test_a_reservation_with_a_lottery_replays_from_its_ledger() -> None:
     assert (output["deficit_gpus"], output["scope"]) == (4, committed["scope"])
     assert {row["run"] for row in output["candidates"]} == {"r0", "r1", "r2", "r3"}
     for event in world.plane.events.read(0, 1_000):
-        if event["kind"] in ("gpu.deficit", "gpu.queue"):
+        if event["kind"] in ("gpu.deficit", "gpu.queue", "gpu.backfill"):
             assert (event["owner"], event["body"].keys() & {"input", "output"}) == (None, set())
 
 

@@ -187,3 +187,17 @@ def test_a_waiting_run_is_told_its_position_and_its_earliest_start() -> None:
         "afterOwner": "a",
     }
     assert world.status("Run", "next")["queue"] == {"position": 2, "waiting": 2}
+
+
+def test_an_event_of_a_backfill_names_no_run_of_another_owner() -> None:
+    """What it looked at, and whom it did not delay, is in the ledger alone."""
+    world = world_of(devices=4, gpus=64)
+    world.apply(run("busy", owner="a", gpus=2, duration="1h"))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=4), run("short", owner="c", duration="30m"))
+    world.turn(0.1)
+    (event,) = [
+        event for event in world.plane.events.read(0, 1_000) if event["kind"] == "gpu.backfill"
+    ]
+    assert event["body"].keys() & {"input", "output"} == set()
+    assert "wide" not in str(event)

@@ -41,6 +41,7 @@ from fairlead.ledger.statements import LedgerIdentity
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 from fairlead.schema.audit import read_head
+from fairlead.schema.convert import convert
 
 FILE = "heads.json"
 HEADERS = ("Fairlead-Head", "Fairlead-Ledger", "Fairlead-Signature")
@@ -155,7 +156,7 @@ def check_reply(server: str, signed: SignedHead | None, prover: Prover) -> None:
     if kept is not None and head.size < kept.size:
         return  # another command has already kept a newer one
     document = {**signed.as_document(), "keys": keys}
-    ledgers = {**heads.ledgers, head.ledger: msgspec.convert(document, Seen)}
+    ledgers = {**heads.ledgers, head.ledger: convert(document, Seen)}
     _write(KnownLedgers({**heads.servers, server: head.ledger}, ledgers))
 
 

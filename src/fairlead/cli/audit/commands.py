@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -365,4 +366,8 @@ def rotate_key(*, dry_run: bool, ledger: str) -> None:
 
 
 def _author() -> str:
-    return f"cli:{getpass.getuser()}"
+    """In a container the user may have no name."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except KeyError:
+        return f"cli:{os.getuid()}"

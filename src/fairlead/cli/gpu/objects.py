@@ -35,12 +35,14 @@ _NAME = ("NAME", "metadata.name")
 
 
 def _why(run: dict[str, Any]) -> str:
-    """The reason of a run's phase; of one that is promised a start, when and why then."""
+    """The reason of a run's phase; of one in the queue also its position, and when it starts."""
     status = run["status"]
-    queue = status.get("queue") or {}
+    queue, why = status.get("queue"), "Paused" if status["paused"] else str(status["reason"])
+    if not queue:
+        return why
     if "earliestStart" in queue:
-        return queue_text(queue, run["spec"]["flavor"])
-    return "Paused" if status["paused"] else str(status["reason"])
+        why = queue_text(queue, run["spec"]["flavor"])
+    return f"{why} ({queue['position']}/{queue['waiting']})"
 
 
 COLUMNS: dict[str, list[Column]] = {
@@ -58,7 +60,6 @@ COLUMNS: dict[str, list[Column]] = {
         ("GPUS", lambda o: f"{o['status']['width']}/{o['spec']['totalGPUs']}"),
         "PHASE=status.phase",
         ("REASON", _why),
-        ("QUEUE", lambda o: (o["status"].get("queue") or {}).get("position")),
         "SINCE@status.since",
         wide=["NOMINATED=status.nominated MESSAGE=status.message"],
     ),

@@ -185,9 +185,7 @@ def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool 
 
 
 def queue_text(queue: dict[str, Any], flavor: str) -> str:
-    """What a run in the queue waits for, and until when, as far as it is known."""
-    if "earliestStart" not in queue:
-        return f"{queue['position']} of {queue['waiting']} in the queue"
+    """What the head of a queue waits for, and until when."""
     where = f"on {cell(queue['on'])}" if queue["on"] else f"of {cell(flavor)}"
     ends = f" when {cell(queue['after'])} ends" if queue["after"] else ""
     return (

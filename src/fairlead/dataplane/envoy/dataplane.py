@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
 from fairlead.core.traffic.limits import Concurrency, liveness
 from fairlead.core.traffic.sighting import Liveness
@@ -24,6 +22,7 @@ from fairlead.host.clock import wait_until
 from fairlead.host.process import run_detached
 from fairlead.ports.dataplane import SCHEMA_VERSION, Backend, RouteGroup, Stale, Table
 from fairlead.ports.faults import TemporaryFault
+from fairlead.schema.convert import convert
 
 _GUARD_STOP_S = 20.0
 
@@ -171,7 +170,7 @@ class EnvoyDataplane(proxy.ProxyDataplane):
         if not resources:
             return None
         route = resources[0]["virtual_hosts"][0]["routes"][-1]
-        return msgspec.convert(route["metadata"]["filter_metadata"]["fairlead"], Active)
+        return convert(route["metadata"]["filter_metadata"]["fairlead"], Active)
 
     def _addresses(self) -> set[proxy.Address]:
         listeners = documents.resources(self._files.listeners)

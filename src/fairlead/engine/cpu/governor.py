@@ -18,6 +18,7 @@ import msgspec
 from fairlead.core import cpu
 from fairlead.engine.life import LifeRecord
 from fairlead.ports.recorder import Recorder
+from fairlead.schema.convert import convert
 from fairlead.schema.cpu_govern import (
     KIND,
     VERSION,
@@ -142,7 +143,7 @@ class CpuGovernor:
         if stored.get("version") != STATE_VERSION:
             raise BadState(f"the state's version must be {STATE_VERSION}")
         try:
-            state = msgspec.convert(stored, GovernorState)
+            state = convert(stored, GovernorState)
         except msgspec.ValidationError as error:
             raise BadState(f"the state cannot be read: {error}") from error
         pods = {pod.uid: pod.not_after(now_ms) for pod in state.pods}

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import msgspec
-
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known, require
@@ -22,6 +20,7 @@ from fairlead.engine.gpu.leases import open_lease
 from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
+from fairlead.schema.convert import convert
 from fairlead.schema.funding import from_plan, fund_document
 from fairlead.schema.gpu import STYLE, PlaceInput, from_start, no_room, start_document
 from fairlead.schema.objects import RunSpec
@@ -84,7 +83,7 @@ class RunAdmission:
             # Another replica may have started or removed it since the list was made.
             if not projection.is_pending(run) or self._is_held(run, now_ms):
                 return []
-            if self._still_refused(run, now_ms):
+            if self._still_refused(run, now_ms) or self._still_lacks(run):
                 return []
             made = attempt(projection, run, now_ms, heads)
             if opens_leases(made) and not recorded.says(run, projection):
@@ -186,6 +185,15 @@ class RunAdmission:
             self._covers[row.alike] = gpu.cover(book, row.request, now_ms).refusal
         refusal = self._covers[row.alike]
         return refusal is not None and _is_same(refusal, recorded)
+
+    def _still_lacks(self, run: str) -> bool:
+        """Whether a run waits for more devices than are free, behind a head: asking again would
+        say what is recorded, and thousands may wait."""
+        if self._projection.runs[run].reason not in ("NoDevices", HELD):
+            return False
+        request = self._rows[run].request
+        free = self._projection.devices.gpus(request.flavor)
+        return request.enough_gpus > free and self._heads.leads(request.flavor, request.location)
 
     def _is_held(self, run: str, now_ms: int) -> bool:
         return self._projection.is_held(run, now_ms, hold_ms=self._hold_ms)
@@ -304,7 +312,7 @@ def ask(projection: Projection, spec: RunSpec, now_ms: int, **more: Any) -> Star
 
 
 def funding(found: gpu.Start) -> Funding:
-    return msgspec.convert(from_plan(found.plan, found.remedy), Funding)
+    return convert(from_plan(found.plan, found.remedy), Funding)
 
 
 def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:

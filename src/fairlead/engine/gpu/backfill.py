@@ -95,9 +95,7 @@ class QueueHeads:
         """A run that is funded and lacks devices: a head, if it is the first of its scope."""
         gang = known(found.gang, "what is funded is a gang")
         heads = self._by_flavor.setdefault(gang.flavor, {})
-        if run in heads or len(heads) >= HEADS_MAX:
-            return
-        if any(head.gang.location == gang.location for head in heads.values()):
+        if run in heads or len(heads) >= HEADS_MAX or self.leads(gang.flavor, gang.location):
             return
         shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
         least = replace(gang, gpus=shape.without_spares(found.request.enough_gpus))
@@ -105,6 +103,11 @@ class QueueHeads:
         view = self._view(gang.flavor, now_ms)
         if view.promises[run].start_ms is None:
             del heads[run], view.promises[run]
+
+    def leads(self, flavor: str, location: Mapping[str, str]) -> bool:
+        """Whether a head of this scope was found in this turn."""
+        heads = self._by_flavor.get(flavor, {}).values()
+        return any(head.gang.location == location for head in heads)
 
     def ask(self, run: str, found: gpu.Start, now_ms: int) -> BackfillAnswer | None:
         """Whether a run may take the devices that were found for it; None: no head waits."""

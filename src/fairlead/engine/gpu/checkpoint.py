@@ -23,6 +23,7 @@ from fairlead.engine.gpu.state import (
     shared_document,
 )
 from fairlead.ports.ledger import Ledger
+from fairlead.schema.convert import decode_json
 from fairlead.schema.objects import BudgetSpec, ReservationSpec, to_budget
 
 NAME = "gpu.control"
@@ -104,7 +105,7 @@ def restore(data: bytes) -> Projection:
             data = zlib.decompress(data)
         except zlib.error as error:
             raise msgspec.ValidationError(f"not a checkpoint: {error}") from error
-    state = msgspec.json.decode(data, type=_State)
+    state = decode_json(data, _State)
     if state.version != VERSION:
         raise msgspec.ValidationError(f"a checkpoint of version {state.version}")
     projection = Projection()

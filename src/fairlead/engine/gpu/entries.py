@@ -17,6 +17,7 @@ from fairlead.core.gpu import Lease
 from fairlead.core.gpu.usage import ChargePart
 from fairlead.core.lottery import Commitment, Reveal
 from fairlead.ports.ledger import Draft, Entry
+from fairlead.schema.convert import convert
 
 SYSTEM = "fairlead"
 """The author of what the control plane does by itself: admissions, exits, demotions, conditions."""
@@ -37,7 +38,7 @@ class Body(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, document: Document) -> Self:
-        return msgspec.convert(document, cls)
+        return convert(document, cls)
 
 
 class Stamp(NamedTuple):
@@ -165,6 +166,18 @@ class JobUnknown(Body, frozen=True):
     run: str
     job: str
     grace_ms: int
+    message: str
+
+
+class RunWarned(Body, frozen=True):
+    """A run may lose leases at a time that is announced; `slot` stands for that start."""
+
+    ENTRY = "run.warned"
+    run: str
+    slot: str
+    start_ms: int
+    chance: float
+    chance_error: float
     message: str
 
 

@@ -17,7 +17,11 @@ _ABOUT = (("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), 
 _LEFT_OUT = frozenset({"input", "blobs", "spec", "parts", "nonce", "nonce_owners"})
 # Who waits and who is a candidate: rows of all tenants, as many as there are runs or leases.
 _WITHOUT_OUTPUT = tuple(
-    kind.ENTRY for kind in (entries.DeficitDecision, entries.QueueDecision, entries.RefundDecision)
+    kind.ENTRY
+    for kind in (
+        *(entries.DeficitDecision, entries.QueueDecision, entries.BackfillDecision),
+        entries.RefundDecision,
+    )
 )
 _RESOLVER = frozenset(
     kind.ENTRY

@@ -26,6 +26,7 @@ from fairlead.schema.objects import (
     RunSpec,
     after_of,
     budget_document,
+    foreign_of,
     to_node,
 )
 from fairlead.schema.times import parse_time
@@ -117,6 +118,7 @@ class Projection:
                 continue
             spec, taken = node_spec(stored), self.taken.get(name, {})
             free = tuple(i for i in range(spec.devices) if i not in taken)
+            free = free[: max(0, len(free) - foreign_of(spec))]
             self._devices.put(to_node(name, spec, free))
         self._moved.clear()
         return self._devices

@@ -21,7 +21,7 @@ from fairlead.engine.gpu.state import (
     RunState,
     Stored,
 )
-from fairlead.schema.objects import API_VERSION
+from fairlead.schema.objects import API_VERSION, foreign_of
 from fairlead.schema.times import format_time, hours
 
 
@@ -204,7 +204,7 @@ def node_status(projection: Projection, stored: Stored) -> Document:
     return {
         "devices": spec.devices,
         "leased": len(taken),
-        "free": 0 if spec.cordoned else spec.devices - len(taken),
+        "free": 0 if spec.cordoned else max(0, spec.devices - len(taken) - foreign_of(spec)),
         "leases": sorted(set(taken.values())),
         "virtual": spec.virtual is True,
     }

@@ -1,8 +1,8 @@
 """The auditor: compares leases, pods and nodes, on positive evidence only.
 
 What it sees is recorded in the ledger and shown as an Event and in the condition `AsLeased`. It
-never acts on something that is not there. A pod that runs where its run has no device is evicted,
-and the eviction names the ledger's entry.
+never acts on something that is not there. A pod that runs where its run has no device, or with more
+devices than it has there, is evicted, and the eviction names the ledger's entry.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ class Auditor:
             runs |= projection.live.keys()
             self._forget()
         pods: dict[str, list[RankPod]] = {}
-        for pod in filter(None, map(read_pod, self._sources.pods.all().values() if runs else ())):
+        for pod in self._gangs.pods() if runs else ():
             pods.setdefault(pod.run, []).append(pod)
         for run in sorted(runs):
             self._look(run, projection.live.get(run), pods.get(run, []), now_ms)
@@ -116,7 +116,8 @@ class Auditor:
         leases = [lease for lease in state.leases.values() if lease.is_active]
         leased = Counter(slot.partition("#")[0] for lease in leases for slot in lease.slots)
         used: Counter[str] = Counter()
-        for pod in pods:
+        # The youngest are one too many: who adds a pod does not have another one evicted.
+        for pod in sorted(pods, key=_age):
             node, meta = pod.document["spec"].get("nodeName"), pod.document["metadata"]
             if node is None or pod.ended or pod.leaving:
                 continue
@@ -143,7 +144,8 @@ class Auditor:
             yield Mismatch(NOT_MADE, f"it has no pod, for {waited}")
 
     def _act(self, run: str, finding: Mismatch, pods: list[RankPod]) -> None:
-        """Once for each pod: record it, and then evict what runs elsewhere, citing the entry."""
+        """Once for each pod: record it, and then evict what runs elsewhere or holds more than is
+        leased, citing the entry."""
         key = (finding.uid, finding.reason)
         seq = self._recorded.get(key)
         if seq is None:
@@ -151,7 +153,7 @@ class Auditor:
             (entry,) = self._plane.committer.commit(lambda: [self._plane.committer.new(body)])
             seq = self._recorded[key] = entry.seq
             self.mismatches += 1
-        if finding.reason == ELSEWHERE:
+        if finding.reason in (ELSEWHERE, MORE_GPUS):
             for pod in pods:
                 if pod.document["metadata"]["uid"] == finding.uid and not pod.leaving:
                     with contextlib.suppress(Fault):  # the next turn asks again
@@ -210,6 +212,11 @@ class Auditor:
                 said = f"pods that are not Fairlead's hold {gpus} of its GPUs"
                 self._say(f"node {node}: {said}")
                 self._client.create("/api/v1/namespaces/default/events", _event(node, said))
+
+
+def _age(pod: RankPod) -> tuple[str, str]:
+    meta = pod.document["metadata"]
+    return str(meta.get("creationTimestamp", "")), str(meta["name"])
 
 
 def _holds_devices(pod: Document) -> bool:

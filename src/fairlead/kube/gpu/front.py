@@ -6,7 +6,7 @@ condition `Accepted`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from sys import intern
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.nodes import UID, is_another, is_as, is_out, node_manifest
 from fairlead.kube.gpu.ranks import pod_name
-from fairlead.kube.gpu.template import GRACE_MAX_S, PodTemplate, read_template
+from fairlead.kube.gpu.template import PodTemplate, read_template
 from fairlead.kube.gpu.verdicts import NO_OWNER, NO_RUN, REFUSALS, TOO_MANY, Acceptance, refused
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
@@ -86,12 +86,17 @@ class FrontEnd:
         """There are more objects than one turn takes: runs are admitted before the next ones."""
         self.bound: dict[str, Document] = {}
         """The bindings that hold, by namespace."""
+        self._foreign: Mapping[str, int] = {}
+        """Devices that pods of others hold, by node, as they are in the ledger."""
+        self.foreign: Mapping[str, int] = {}
+        """The same as was counted last, in another thread."""
         self.lingering: dict[tuple[str, Key], Denied] = {}
         """Objects that are deleted, and why they stay for now."""
 
     def turn(self) -> None:
         """A fault on the way loses nothing: what is not done is done in the next turn."""
         sources, self._counted = self._sources, None
+        self._nodes |= self._counted_anew()
         self._nodes |= sources.nodes.take_changed().keys() | sources.nodes.take_gone().keys()
         for key in sorted(self._nodes):
             if self._attempt(f"node {key.name}", partial(self._follow_node, key)):
@@ -136,6 +141,12 @@ class FrontEnd:
         self._failing.pop(what, None)
         return done
 
+    def _counted_anew(self) -> set[Key]:
+        """Nodes of which pods of others hold another number of devices than before."""
+        before, self._foreign = self._foreign, self.foreign
+        names = before.keys() | self._foreign.keys()
+        return {Key("", name) for name in names if before.get(name) != self._foreign.get(name)}
+
     def take_judged(self) -> set[tuple[str, Key]]:
         """Objects that have a new verdict since the last call."""
         judged, self._judged = self._judged, set()
@@ -169,7 +180,8 @@ class FrontEnd:
         """
         document = self._sources.nodes.get(key)
         out = document is None or is_out(document)
-        manifest = None if document is None or out else node_manifest(document)
+        held = self._foreign.get(key.name, 0)
+        manifest = None if document is None or out else node_manifest(document, held)
         known = self._plane.committer.projection.get("Node", key.name)
         if known and manifest and self._same_nodes.get(key) == (known.version, manifest):
             return True
@@ -309,10 +321,18 @@ class FrontEnd:
             return
         for each in batch:
             message = f"submitted for owner {each.owner!r}" if each.owner else "in the ledger"
+            message += self._cut(each.document["spec"].get("checkpointGrace"))
             verdict = Acceptance(True, "Accepted", intern(message), each.version)
             pair = self._judge(each.kind, each.key, verdict)
             if not each.held:
                 self.unheld.add(pair)
+
+    def _cut(self, asked: str | None) -> str:
+        """That a run keeps its devices for less time than it asked for."""
+        grace = self._plane.config.grace
+        if asked is None or not grace.cuts(parse_duration(asked, "spec.checkpointGrace")):
+            return ""
+        return f"; spec.checkpointGrace is cut to {format_duration(grace.most_ms)}"
 
     def _manifest(self, kind: str, key: Key, name: str, document: Document) -> "_Manifest":
         meta, spec = document["metadata"], dict(document["spec"])
@@ -328,7 +348,6 @@ class FrontEnd:
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
             refuse_name(key.name, spec["totalGPUs"])
-            refuse_grace(spec.get("checkpointGrace"))
             template = self._template(document)
             spec.pop("template", None)
             if not spec.get("command"):
@@ -470,10 +489,3 @@ def refuse_name(name: str, ranks: int) -> None:
         raise BadInput("metadata.name", "must begin with a letter: it is its ranks' Service's")
     if len(pod_name(name, ranks - 1)) > NAME_MAX:
         raise BadInput("metadata.name", f"with a rank's number is over {NAME_MAX} long")
-
-
-def refuse_grace(grace: str | None) -> None:
-    """Devices of a run that was preempted are free when its pods are gone."""
-    where, most_ms = "spec.checkpointGrace", GRACE_MAX_S * 1000
-    if grace is not None and parse_duration(grace, where) > most_ms:
-        raise BadInput(where, f"must be at most {format_duration(most_ms)}, got {grace!r}")

@@ -22,7 +22,8 @@ from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.announce import announcements, event_of
 from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.front import FrontEnd
-from fairlead.kube.kinds import GROUP, KINDS, as_named_in, engine_name, kube_name
+from fairlead.kube.gpu.lease_mirror import LeaseMirror, Write, as_leased
+from fairlead.kube.kinds import KINDS, as_named_in, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.ports.faults import Fault, TemporaryFault
 from fairlead.ports.ledger import Archived
@@ -39,7 +40,6 @@ PAGE = 100
 """Entries in memory at once: each comes with all that it was decided on."""
 RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
 """Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
-AS_LEASED = "AsLeased"
 EVENTS = {
     "run.cut": ("Preempted", "Warning"),
     "pod.mismatch": ("PodMismatch", "Warning"),
@@ -77,8 +77,6 @@ class Item(NamedTuple):
 
 Rank = tuple[int, int, int]
 """The smallest is shown first."""
-Write = Callable[[], bool]
-"""One object brought up to date; whether it is."""
 
 
 class Mirror:
@@ -97,7 +95,8 @@ class Mirror:
     ) -> None:
         self._say = say
         self._client, self._plane, self._sources = client, plane, sources
-        self._front, self._auditor, self._leases = front, auditor, sources.leases
+        self._front, self._auditor = front, auditor
+        self._leases = LeaseMirror(client, plane, sources.leases, auditor)
         self._runs = plane.committer.projection.runs
         self._seq: int | None = None
         """The last entry that was looked at; None: nothing was compared yet."""
@@ -140,13 +139,6 @@ class Mirror:
             for name in () if state is None else state.leases:
                 self._note_lease(name)
 
-    def _as_leased(self, made: Conditions, run: str) -> list[Document]:
-        """Told from the first finding on, and then that it is over."""
-        finding = self._auditor.findings.get(run)
-        if finding is not None:
-            return [made.row(AS_LEASED, finding.reason, finding.message, holds=False)]
-        return [made.row(AS_LEASED, AS_LEASED, "", holds=True)] if made.has(AS_LEASED) else []
-
     def wait(self) -> None:
         """Until what was handed over is written, or has failed."""
         futures.wait(list(self._under_way.values()))
@@ -182,7 +174,7 @@ class Mirror:
             return
         oldest = free[: room // OLDEST] if len(free) > room else []
         chosen = oldest + heapq.nsmallest(room - len(oldest), free, key=self._due.__getitem__)
-        ending = self._slots_that_end()
+        ending = self._leases.ending()
         for item in dict.fromkeys(chosen):
             if (item.kind, item.key) in busy:
                 continue
@@ -225,16 +217,7 @@ class Mirror:
             return self._show_outcome(int(item.key.name))
         if item.part is ItemPart.EVENT:
             return partial(self._create_event, *self._events[item])
-        lease = self._plane.objects.get("Lease", item.key.name)
-        if lease is not None and _is_open(lease) and not ending.isdisjoint(lease["spec"]["slots"]):
-            return None  # no device is ever shown under two leases
-        return partial(self._show_lease, item.key.name, lease)
-
-    def _slots_that_end(self) -> set[str]:
-        """Devices that are shown under leases that are closed."""
-        closed = (key for key in self._leases.known() if not self._is_open(key.name))
-        shown = (self._leases.get(key) for key in closed)
-        return {slot for lease in shown if lease is not None for slot in lease["spec"]["slots"]}
+        return self._leases.write_of(item.key, ending)
 
     def _is_over(self, item: Item) -> bool:
         """Whether there is nothing to show any more: a lease that was never shown is closed, a run
@@ -242,14 +225,11 @@ class Mirror:
         if item in self._under_way:
             return False
         if item.part is ItemPart.LEASE:
-            return not self._is_open(item.key.name) and self._leases.get(item.key) is None
+            return self._leases.is_over(item.key)
         if item.part is ItemPart.FINALIZER and item.kind == "Run":
             state = self._runs.get(engine_name(*item.key))
             return state is None or state.phase.ended
         return False
-
-    def _is_open(self, name: str) -> bool:
-        return name in self._plane.committer.projection.leases
 
     def _hold(self, kind: str, key: Key) -> Write:
         """An object stays until its accounts are settled; of a run that has ended they are."""
@@ -270,14 +250,14 @@ class Mirror:
                     self._news.add(Item(ItemPart.OBJECT, kind, key))
             for name in sorted(plane.committer.projection.leases):
                 self._note_lease(name)
-            for key in self._leases.known():
+            for key in self._sources.leases.known():
                 self._note_lease(key.name)
             for seq in sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:]:
                 self._note_outcome(seq)
             self._seq = self._told_to(last)
         # One that was made although we were told otherwise is seen after its lease was closed.
-        for key in self._leases.take_keys():
-            if not self._is_open(key.name):
+        for key in self._sources.leases.take_keys():
+            if not self._leases.is_open(key.name):
                 self._note_lease(key.name)
         while self._seq < last and (page := plane.events.read(self._seq, PAGE)):
             for event in page:
@@ -361,7 +341,7 @@ class Mirror:
             rows += status.get("conditions", ())
             if kind == "Run":
                 del status["queue"]  # it moves with every start: `kubectl fairlead explain` has it
-                rows += [*made.of_run(status), *self._as_leased(made, name)]
+                rows += [*made.of_run(status), *as_leased(self._auditor, made, name)]
             elif kind == "Reservation":
                 rows.append(made.of_reservation(status))
         elif not verdict.accepted:
@@ -393,47 +373,6 @@ class Mirror:
         except ApiError as error:
             return error.status == 404
         return True
-
-    def _show_lease(self, name: str, lease: Document | None) -> bool:
-        """Whether it is shown as it is. One that is refused, by a quota or because its namespace
-        ends, keeps no other one waiting."""
-        try:
-            self._write_lease(name, lease)
-        except ApiError as error:
-            return error.status == 404  # its namespace is gone
-        return True
-
-    def _write_lease(self, name: str, lease: Document | None) -> None:
-        namespace = kube_name(name)[0]
-        kind, key = KINDS["GPULease"], Key(namespace, name)
-        shown = self._leases.get(key)
-        if lease is None or not _is_open(lease):
-            if shown is not None:
-                self._client.delete(kind.path(namespace, name))
-            return
-        if shown is None:
-            spec = {**lease["spec"], "run": kube_name(lease["spec"]["run"])[1]}
-            document = {
-                "apiVersion": API_VERSION,
-                "kind": "GPULease",
-                "metadata": {
-                    "name": name,
-                    "namespace": namespace,
-                    "labels": {f"{GROUP}/run": spec["run"]},
-                },
-                "spec": {field: value for field, value in spec.items() if value is not None},
-            }
-            shown = self._client.create(kind.path(namespace), document)
-            self._leases.put(shown)
-        made, devices = Conditions(shown), self._auditor.devices.get(name, ())
-        rows = [made.row("Open", lease["spec"]["reason"], "", holds=True)]
-        rows += self._as_leased(made, lease["spec"]["run"])
-        status, before = {**lease["status"], "conditions": rows}, shown.get("status", {})
-        if devices or "devices" in before:
-            status["devices"] = list(devices)
-        if any(before.get(field) != value for field, value in status.items()):
-            path = kind.path(namespace, name, "status")
-            self._leases.put(self._client.patch(path, {"status": status}))
 
     def _show_outcome(self, seq: int) -> Write:
         try:
@@ -484,10 +423,6 @@ class Mirror:
             if error.passes:
                 raise
         return True
-
-
-def _is_open(lease: Document | None) -> bool:
-    return lease is not None and bool(lease["status"]["open"])
 
 
 _OTHER, _BUDGET = (1, 0, 0), (6, 0, 0)

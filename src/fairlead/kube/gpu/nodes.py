@@ -34,11 +34,13 @@ def is_another(before: Document, document: Document | None) -> bool:
 def is_as(before: Document, manifest: Document) -> bool:
     """Whether the ledger's node is what the manifest says."""
     same = before["metadata"]["labels"] == manifest["metadata"]["labels"]
-    return bool(same and before["spec"] == {**before["spec"], **manifest["spec"]})
+    spec = {"foreign": 0, **before["spec"]}
+    return bool(same and spec == {**spec, "foreign": 0, **manifest["spec"]})
 
 
-def node_manifest(document: Document) -> Document | None:
-    """A node of the cluster as the engine's; None without GPUs."""
+def node_manifest(document: Document, foreign: int = 0) -> Document | None:
+    """A node of the cluster as the engine's; None without GPUs. `foreign`: those that pods of
+    others hold."""
     meta, spec = document["metadata"], document.get("spec", {})
     devices = whole(document.get("status", {}).get("allocatable", {}).get(GPU, "0"))
     if not devices:
@@ -55,5 +57,6 @@ def node_manifest(document: Document) -> Document | None:
                 name: labels[label] for label, name in LOCATION.items() if labels.get(label)
             },
             "cordoned": bool(spec.get("unschedulable", False)),
+            **({"foreign": min(foreign, devices)} if foreign else {}),
         },
     }

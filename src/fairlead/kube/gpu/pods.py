@@ -8,7 +8,7 @@ never runs twice. Its devices are free when it has ended or is gone, and not whi
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +54,8 @@ class PodExecutor:
         """Those that are being brought to their target, beside the turn."""
         self._late: dict[str, str] = {}
         """Those that could not be, and why: tried again."""
+        self._doubtful: set[str] = set()
+        """Jobs of which a pod may be there that no answer and no watch has told us of."""
         self._troubles: dict[str, str] = {}
         self._refused: dict[str, Exit] = {}
         """Jobs whose pods the API server refuses for good."""
@@ -79,6 +81,11 @@ class PodExecutor:
 
     def _target_of(self, run: str) -> Target | None:
         return self._targets.get(self._current.get(run, ""))
+
+    def warn(
+        self, run: str, notice: Mapping[str, object], *, signal: str | None, decision: str
+    ) -> None:
+        """Pods get no file and no signal: an Event on the Run says the same."""
 
     def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         """Bring the pods to these devices, beside the turn: new ranks are made, those that are
@@ -121,6 +128,7 @@ class PodExecutor:
     def _make(self, target: Target) -> None:
         """Never raises: what may succeed later is tried again by `poll`."""
         why: str | None = None
+        doubtful = False
         try:
             self._bring(target)
         except ApiError as error:
@@ -128,15 +136,18 @@ class PodExecutor:
             why = error.message
             if error.status in (400, 413, 422):
                 self._refuse(target, f"the pod is refused: {why}")
+            doubtful = error.status >= 500
         except PermanentFault as fault:
             self._refuse(target, str(fault))
         except Fault as fault:
-            why = str(fault)
+            why, doubtful = str(fault), True
         except MISREAD as error:
             self._refuse(target, f"the template makes no pod: {error!r}")
         with self._lock:
             id = target.job.id
             del self._making[id]
+            if doubtful:
+                self._doubtful.add(id)
             self._troubles.pop(id, None)
             if why is not None and id in self._targets:
                 self._troubles[id] = why
@@ -151,18 +162,26 @@ class PodExecutor:
         job = target.job
         if job.cpu_millicores is not None or job.memory_bytes is not None:
             raise PermanentFault("cpus and memory: give them in the template's resources")
+        with self._lock:
+            self._take_gone()
+            if self._has_lost(job):
+                return  # it is not begun again, and `poll` ends it
         run = self._find(job.run)
         if run is None:
             raise TemporaryFault(f"run {job.run} is not in the cluster")
         # A rank that was made again would wait for ever for the others, which are past their
         # beginning: it has failed, and `poll` ends the others. The first is enough: how many there
         # are is what their annotations say, which their user can write.
-        for rank in sorted(self._gangs.bring(target, run, self._now_ms()))[:1]:
+        lost = sorted(self._gangs.bring(target, run, self._now_ms()))
+        if not lost:
+            with self._lock:
+                self._doubtful.discard(job.id)
+        for rank in lost[:1]:
             namespace, name = kube_name(job.run)
             meta = {"name": pod_name(name, rank), "namespace": namespace}
-            lost = RankPod(job.id, job.run, rank, 0, {"metadata": meta, "spec": {}})
+            gone = RankPod(job.id, job.run, rank, 0, {"metadata": meta, "spec": {}})
             with self._lock:
-                self._last.setdefault(job.id, {}).setdefault(rank, lost)
+                self._last.setdefault(job.id, {}).setdefault(rank, gone)
 
     def _refuse(self, target: Target, why: str) -> None:
         """A job that has not begun ends with the reason; one that has goes on as it is."""
@@ -211,23 +230,34 @@ class PodExecutor:
             return dict(self._troubles)
 
     def running(self) -> set[str]:
-        living = {pod.job for pod in self._ours() if not pod.ended}
+        living = {pod.job for pod in self._gangs.pods() if not pod.ended}
         with self._lock:
-            return living | self._making.keys() | self._late.keys()
+            return living | self._making.keys() | self._late.keys() | self._doubtful
 
     def poll(self) -> list[Exit]:
         self._try_again()
+        self._settle()
         with self._lock:
             jobs = self._jobs()
-            exits: list[Exit | None] = [*self._refused.values()]
-            exits += [
+            found = [
                 self._exit(job, pods)
                 for job, pods in jobs.items()
                 if job not in self._known and not self._is_beginning(job, pods)
             ]
-        return sorted(
-            (exit for exit in exits if exit is not None), key=lambda exit: (exit.time_ms, exit.run)
-        )
+            exits = [*self._refused.values(), *(exit for exit in found if exit is not None)]
+            exits = [exit for exit in exits if exit.job not in self._doubtful]
+        return sorted(exits, key=lambda exit: (exit.time_ms, exit.run))
+
+    def _settle(self) -> None:
+        """A request that failed may have made a pod, whose devices must not be another's while it
+        lives: before anything is told of its job, the server is asked for all pods."""
+        with self._lock:
+            jobs = self._doubtful - self._making.keys()
+        if jobs:
+            with contextlib.suppress(Fault):  # the next turn asks again
+                self._pods.refresh()
+                with self._lock:
+                    self._doubtful -= jobs - self._making.keys()
 
     def acknowledge(self, exits: Iterable[Exit]) -> None:
         with self._lock:
@@ -235,6 +265,7 @@ class PodExecutor:
                 self._known.add(exit.job)
                 self._last.pop(exit.job, None)
                 self._refused.pop(exit.job, None)
+                self._doubtful.discard(exit.job)
                 if self._current.get(exit.run) == exit.job:
                     self._drop(exit.run)
                 self._stopping.discard(exit.run)
@@ -245,24 +276,33 @@ class PodExecutor:
 
     # -- one job ----------------------------------------------------------------------------------
 
-    def _ours(self) -> Iterator[RankPod]:
-        return filter(None, map(read_pod, self._pods.all().values()))
-
     def _jobs(self) -> dict[str, dict[int, RankPod]]:
         """The pods of every job by rank, those that are gone included."""
-        for gone_pod in filter(None, map(read_pod, self._pods.take_gone().values())):
-            if gone_pod.job not in self._known:
-                self._last.setdefault(gone_pod.job, {})[gone_pod.rank] = gone_pod
+        self._take_gone()
         jobs = {job: dict(pods) for job, pods in self._last.items()}
-        for living in self._ours():
+        for living in self._gangs.pods():
             jobs.setdefault(living.job, {})[living.rank] = living
         self._known &= jobs.keys()
         return jobs
 
+    def _take_gone(self) -> None:
+        for pod in filter(None, map(read_pod, self._pods.take_gone().values())):
+            if pod.job not in self._known:
+                self._last.setdefault(pod.job, {})[pod.rank] = pod
+
+    def _has_lost(self, job: Job) -> bool:
+        """Whether a rank of it has begun, is gone, and was not made again."""
+        gone = [pod for pod in self._last.get(job.id, {}).values() if pod.begun]
+        there = (
+            {pod.rank for pod in self._gangs.of_run(job.run) if pod.job == job.id} if gone else ()
+        )
+        return any(pod.rank not in there and not self._is_given_up(pod) for pod in gone)
+
     def _is_beginning(self, job: str, pods: Mapping[int, RankPod]) -> bool:
-        """Whether some of its ranks are still to be made, and none can have begun."""
-        under_way = job in self._making or job in self._late
-        return under_way and not any(pod.begun for pod in pods.values())
+        """Whether some of its ranks are being made, or still to be made and none can have begun."""
+        if job in self._making:
+            return True  # one that is there when this is done holds its devices
+        return job in self._late and not any(pod.begun for pod in pods.values())
 
     def _exit(self, job: str, pods: Mapping[int, RankPod]) -> Exit | None:
         """How a job ended, when all of its pods have ended or are gone."""

@@ -26,6 +26,7 @@ from fairlead.kube.traffic.groups import (
 )
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.faults import Fault, PermanentFault
+from fairlead.schema.convert import decode_json
 from fairlead.schema.traffic_agent import GroupDocument, TrafficDocument
 
 SYNC_S, SYNC_KEPT_S = 30.0, 5.0
@@ -139,7 +140,7 @@ class GroupFollower:
 
     def _load(self) -> KeptGroups | None:
         try:
-            return msgspec.json.decode(self._kept.read_bytes(), type=KeptGroups)
+            return decode_json(self._kept.read_bytes(), KeptGroups)
         except (OSError, msgspec.MsgspecError):  # none, or of another release
             return None
 

@@ -17,6 +17,7 @@ from fairlead.engine.gpu.resolver.outcome import Case
 from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Refused
 from fairlead.ports.entropy import EntropySource
+from fairlead.schema.convert import convert
 from fairlead.schema.times import format_time
 
 NAMED_MAX = 20  # in a sentence; a preview names all
@@ -149,6 +150,12 @@ class Previews:
             "earliestStart": format_time(at_ms) if possible else waiting,
         }
 
+    def at(self, case: Case, at_ms: int) -> Forecast:
+        """The same at a time: which runs are candidates by then."""
+        projection = self._committer.projection
+        protection = replace(self._committer.protection(), now_ms=at_ms)
+        return self.of_case(case, projection, shortage_of(projection, case.demand, protection))
+
     def of_case(
         self, case: Case, projection: Projection | None = None, shortage: Shortage | None = None
     ) -> Forecast:
@@ -200,8 +207,8 @@ class Previews:
             scope=PlaceDocument(scope.flavor, dict(scope.location)),
             deficit_gpus=conflict.deficit_gpus,
             shortfall_gpus=outlook.shortfall_gpus,
-            cuts=msgspec.convert(cuts, list[CutRow]),
-            at_risk=msgspec.convert(risks, list[RiskRow]),
+            cuts=convert(cuts, list[CutRow]),
+            at_risk=convert(risks, list[RiskRow]),
         )
 
     def sentence(self, case: Case) -> str:
