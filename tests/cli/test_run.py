@@ -61,12 +61,11 @@ def test_who_and_what_is_asked_only_where_several_fit(shell: Shell) -> None:
         done = shell("submit", "--dry-run", "--", "true")
         assert done.returncode == 2
         assert "say which with --owner team-a|team-b|team-c" in done.stderr
-        fits = shell.inside("submit", "--owner", "team-b", "--dry-run", "--", "true")
-        assert fits[0] == 0, fits
+        shell.ok("submit", "--owner", "team-b", "--dry-run", "--", "true")
         many = shell("submit", "--owner", "team-b", "--gpus", "3", "--dry-run", "--", "true")
         assert "no flavor here has 3 GPUs for you; there are: A100 (1), H100" in many.stderr
     finally:
-        assert shell.inside("delete", "budget/team-b", "budget/team-c", "node/cold")[0] == 0
+        shell.ok("delete", "budget/team-b", "budget/team-c", "node/cold")
 
 
 def test_ctrl_c_reaches_the_command_and_twice_cancels(shell: Shell) -> None:
@@ -179,14 +178,16 @@ def test_directives_become_a_run_and_the_others_are_named(script: Path) -> None:
     """As sbatch reads them: before the first command, `--a=b`, `--a b` and short ones."""
     script.write_text(
         "#!/bin/bash\n#SBATCH --gres=gpu:h100:2 -t 1-2:30\n#SBATCH --job-name=My.Job # x\n"
-        "#SBATCH -d afterok:a:b,afterany:c --output=%x-%a.log\n#SBATCH --mem 4G\n#SBATCH -N1\n"
+        "#SBATCH -d afterok:a:b,afterany:c --output=%x-%a.log\n#SBATCH --mem 4G --exclusive\n"
+        "#SBATCH -N1 -c 8\n"
         "#SBATCH -a 0-6:2%2\n\necho hello\n#SBATCH --gpus=9\n"
     )
     said: list[str] = []
     job = read_script([str(script), "--epochs", "3"], said.append)
     assert (job.gpus, job.flavor, job.time, job.title) == (2, "H100", "95400s", "my.job")
     assert job.after == (("a", "afterOK"), ("b", "afterOK"), ("c", "afterAny"))
-    assert said == [f"warning: {script}, line 5: --mem=4G is not carried over"]
+    assert said == [f"warning: {script}, line 5: --exclusive is not carried over"]
+    assert (job.cpus, job.memory) == (8, "4Gi")
     assert job.command[0] == "/bin/bash"
     assert job.command[-3:] == (str(script), "--epochs", "3")
     made = manifests(JobRequest(**{**_fields(job), "name": "m"}))

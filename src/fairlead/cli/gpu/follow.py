@@ -156,10 +156,10 @@ def wait(
     exit_code: bool,
     server: str | None,
 ) -> int:
-    """Wait until runs have started or ended; also while the control plane restarts.
+    """Wait until runs have started or ended.
 
-    Exits with 0 when all of them are as asked, with 1 when one never will be (a failed run is
-    never completed) or at the timeout.
+    Goes on while the control plane restarts. Exits with 0 when all of them are as asked, with 1
+    when one never will be (a failed run is never completed) or at the timeout.
 
     \b
       fairlead wait run/train-7 --timeout 2h && ./publish.sh

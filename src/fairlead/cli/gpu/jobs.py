@@ -50,7 +50,10 @@ class JobRequest:
     """Runs, each with afterOK or afterAny."""
     array: str | None = None
     retry: int = 0
-    borrow: bool = False
+    cpus: float | None = None
+    memory: str | None = None
+    borrow: tuple[str, ...] = ()
+    """Owners that may lend, in order."""
     output: str | None = None
     """A file for its output, and for its errors too unless `error` is one."""
     error: str | None = None
@@ -181,10 +184,13 @@ def _manifest(job: JobRequest, name: str, words: Mapping[str, str]) -> dict[str,
         spec["duration"] = job.time
         if job.ends_at_time:
             spec["maxRuntime"] = job.time
+    for field, value in (("cpus", job.cpus), ("memory", job.memory)):
+        if value is not None:
+            spec[field] = value
     if job.secrets:
         spec["secretEnv"] = {key: {"file": path} for key, path in job.secrets}
     if job.borrow:
-        spec["funding"] = {"allowBorrow": True}
+        spec["funding"] = {"allowBorrow": True, "sponsors": list(job.borrow)}
     if job.retry:
         spec |= {"restartPolicy": "OnFailure", "backoffLimit": job.retry}
     if job.after:

@@ -97,6 +97,8 @@ def _apply(job: JobRequest, name: str, value: str, place: str) -> JobRequest | N
         "error": ("error", lambda: value),
         "array": ("array", lambda: value),
         "account": ("owner", lambda: value),
+        "cpus-per-task": ("cpus", lambda: _number(value, place)),
+        "mem": ("memory", lambda: _memory(value, place)),
         "requeue": ("retry", lambda: 1),
         "no-requeue": ("retry", lambda: 0),
     }
@@ -135,6 +137,20 @@ def _time(value: str, place: str) -> str:
     if not total:
         raise BadFile(f"{place}: must be more than nothing, got {value!r}")
     return f"{total}s"
+
+
+def _number(value: str, place: str) -> int:
+    if not (value.isascii() and value.isdigit() and int(value)):
+        raise BadFile(f"{place}: must be a number, got {value!r}")
+    return int(value)
+
+
+def _memory(value: str, place: str) -> str | None:
+    """Megabytes without a unit; 0 is all there is."""
+    match = re.fullmatch(r"(\d+)([KMGT]?)B?", value.upper(), re.ASCII)
+    if match is None:
+        raise BadFile(f"{place}: must be like 512M or 16G, got {value!r}")
+    return f"{match[1]}{match[2] or 'M'}i" if int(match[1]) else None
 
 
 def _dependency(value: str, place: str) -> tuple[tuple[str, str], ...]:

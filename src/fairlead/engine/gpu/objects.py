@@ -16,9 +16,10 @@ from fairlead.core.gpu.funding import Demotion, demotions
 from fairlead.engine.gpu.admission import RunAdmission, ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.dependencies import check_dependencies, later_run
+from fairlead.engine.gpu.dependencies import check_dependencies
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.hosts import refuse_foreign
+from fairlead.engine.gpu.in_use import refuse_in_use, refuse_used_payers
 from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
@@ -35,7 +36,6 @@ from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import (
     RUN_MUTABLE,
     BudgetManifest,
-    BudgetSpec,
     Manifest,
     NodeManifest,
     ReservationManifest,
@@ -380,24 +380,6 @@ def may_touch(projection: Projection, author: Author, stored: Stored) -> None:
         raise Forbidden(f"{author.user} may not change {stored.kind} {stored.name!r}: {allowed}")
 
 
-def refuse_in_use(projection: Projection, stored: Stored) -> None:
-    """What pays for, is, or carries something that runs stays."""
-    if stored.kind == "Budget":
-        _refuse_used_payers(projection, stored.name, keeping=set())
-        _refuse_needed(projection, stored.name)
-    elif stored.kind == "Run" and projection.runs[stored.name].leases:
-        raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
-    elif stored.kind == "Run" and (later := later_run(projection, stored.name)):
-        raise Refused("RunNeeded", f"run {later!r} starts after it; cancel that one first")
-    elif stored.kind == "Run" and projection.waits_for_time(stored.name):
-        by = projection.reserved[stored.name]
-        raise Refused(
-            "RunReserved", f"run {stored.name!r} is reserved; delete reservation {by!r} first"
-        )
-    elif stored.kind == "Node" and projection.taken.get(stored.name):
-        raise Refused("DeviceInUse", f"node {stored.name!r} has leased devices; drain it first")
-
-
 def preview(projection: Projection, manifest: Manifest, now_ms: int) -> Document:
     """What a manifest would lead to if it were applied now."""
     name = manifest.metadata.name
@@ -443,7 +425,7 @@ def _check(
             raise BadInput("spec.parents", f"form a circle: {' > '.join(circle)}")
         if before is not None:
             kept = {envelope.name for envelope in manifest.spec.envelopes}
-            _refuse_used_payers(projection, name, keeping=kept)
+            refuse_used_payers(projection, name, keeping=kept)
     elif isinstance(manifest, RunManifest) and before is None:
         _check_variables(manifest)
     elif isinstance(manifest, RunManifest) and before is not None:
@@ -486,30 +468,6 @@ def _check_reservation(
     state = projection.runs.get(run)
     if state is not None and state.phase is not Phase.PENDING:
         raise Refused("NotPending", f"run {run!r} is {state.phase.value}")
-
-
-def _refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str]) -> None:
-    spec = projection.objects["Budget", budget].spec
-    for envelope in spec.envelopes if isinstance(spec, BudgetSpec) else ():
-        account = projection.accounts.get(budget, envelope.name)
-        if envelope.name not in keeping and account is not None and account.leases:
-            raise Refused(
-                "EnvelopeInUse", f"envelope {budget}/{envelope.name} pays for open leases"
-            )
-
-
-def _refuse_needed(projection: Projection, budget: str) -> None:
-    """The only budget of an owner whose runs wait: without it they would wait for ever."""
-    owner = projection.budgets[budget].owner
-    others = (one.owner for name, one in projection.budgets.items() if name != budget)
-    if owner in others:
-        return
-    for run in sorted(projection.live):
-        if projection.is_pending(run) and projection.run_spec(run).owner == owner:
-            raise Refused(
-                "BudgetNeeded",
-                f"run {run!r} waits for it, and owner {owner!r} has no other; cancel the run first",
-            )
 
 
 def _body(
