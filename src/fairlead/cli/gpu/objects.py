@@ -32,7 +32,12 @@ COLUMNS: dict[str, list[Column]] = {
         "PHASE=status.phase",
         ("REASON", lambda o: "Paused" if o["status"]["paused"] else o["status"]["reason"]),
         "SINCE@status.since",
-        wide=["NOMINATED=status.nominated MESSAGE=status.message"],
+        wide=[
+            ("GPU%", lambda o: (o["status"].get("use") or {}).get("utilisationPercent")),
+            ("GPU-MEMORY", lambda o: _gibibytes((o["status"].get("use") or {}).get("memoryBytes"))),
+            ("IDLE", lambda o: (o["status"].get("use") or {}).get("idleSince")),
+            "NOMINATED=status.nominated MESSAGE=status.message",
+        ],
     ),
     "Node": columns(
         "NAME=metadata.name FLAVOR=spec.flavor LOCATION=spec.location DEVICES=spec.devices",
@@ -54,6 +59,12 @@ COLUMNS: dict[str, list[Column]] = {
         wide=["BORROWED=spec.borrowed START@spec.start"],
     ),
 }
+
+
+def _gibibytes(amount: int | None) -> str | None:
+    return None if amount is None else f"{amount / 2**30:.1f}Gi"
+
+
 _EVENTS = columns("seq TIME@time kind reason message")
 
 

@@ -82,6 +82,10 @@ from fairlead.core.gpu.place import Gang as Gang
 from fairlead.core.gpu.place import Node as Node
 from fairlead.core.gpu.place import Placement as Placement
 from fairlead.core.gpu.place import place as place
+from fairlead.core.gpu.quarantine import DeviceMemory as DeviceMemory
+from fairlead.core.gpu.quarantine import Quarantine as Quarantine
+from fairlead.core.gpu.quarantine import QuarantineRequest as QuarantineRequest
+from fairlead.core.gpu.quarantine import quarantine as quarantine
 from fairlead.core.gpu.queue import FlavorHold as FlavorHold
 from fairlead.core.gpu.queue import OwnerUse as OwnerUse
 from fairlead.core.gpu.queue import Queue as Queue

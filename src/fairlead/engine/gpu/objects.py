@@ -24,6 +24,7 @@ from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact, Phase, Stored
 from fairlead.engine.gpu.status import as_document, lease_document, object_document
+from fairlead.engine.gpu.utilisation import Utilisation, use_document
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
 from fairlead.engine.gpu.warnings import warnings_of
 from fairlead.ports.executor import RESERVED_ENV
@@ -79,10 +80,15 @@ class Objects:
     """Budgets, runs, nodes and reservations; leases can be read."""
 
     def __init__(
-        self, committer: Committer, settlement: Settlement, hashes: SecretHashes, previews: Previews
+        self,
+        committer: Committer,
+        settlement: Settlement,
+        hashes: SecretHashes,
+        previews: Previews,
+        utilisation: Utilisation,
     ) -> None:
         self._committer, self._settlement = committer, settlement
-        self._hashes, self._previews = hashes, previews
+        self._hashes, self._previews, self._utilisation = hashes, previews, utilisation
         self._projection = committer.projection
 
     def apply(
@@ -174,6 +180,10 @@ class Objects:
         host = self._committer.config.host
         if stored.kind == "Node" and host is not None:
             found["status"]["isolation"] = host.isolation
+        elif stored.kind == "Run":
+            found["status"]["use"] = use_document(
+                self._utilisation.of(self._projection.runs[stored.name])
+            )
         return found
 
     def _lease(self, lease: LeaseFact) -> Document:

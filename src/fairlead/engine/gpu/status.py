@@ -201,12 +201,15 @@ def reservation_status(state: Reservation) -> Document:
 
 def node_status(projection: Projection, stored: Stored) -> Document:
     spec, taken = node_spec(stored), projection.taken.get(stored.name, {})
+    own = f"{stored.name}#"
+    quarantined = sorted(slot for slot in projection.quarantined if slot.startswith(own))
     return {
         "devices": spec.devices,
         "leased": len(taken),
-        "free": 0 if spec.cordoned else spec.devices - len(taken),
+        "free": 0 if spec.cordoned else spec.devices - len(taken) - len(quarantined),
         "leases": sorted(set(taken.values())),
         "virtual": spec.virtual is True,
+        "quarantined": quarantined,
     }
 
 
