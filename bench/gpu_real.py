@@ -69,7 +69,9 @@ model = torch.nn.Linear(2048, 2048, device="cuda")
 optimizer, step, stop = torch.optim.SGD(model.parameters(), lr=1e-3), 0, []
 if os.path.exists(path):
     kept = torch.load(path)
-    model.load_state_dict(kept["model"]); optimizer.load_state_dict(kept["optimizer"]); step = kept["step"]
+    model.load_state_dict(kept["model"])
+    optimizer.load_state_dict(kept["optimizer"])
+    step = kept["step"]
 print("begins at step", step, flush=True)
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
 while step < most:
@@ -77,7 +79,8 @@ while step < most:
     optimizer.zero_grad(); loss.backward(); optimizer.step(); step += 1
     time.sleep(0.02)
     if stop:
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path + ".new")
+        kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(kept, path + ".new")
         os.replace(path + ".new", path)
         print("saved step", step, flush=True)
         sys.exit(0)
@@ -107,7 +110,7 @@ class Box:
         options = ["--allow-root", "--grace", "20", "--resolver", "enforce", "--may-resolve", "b"]
         log = (self.folder / "up.log").open("ab")
         self.process = subprocess.Popen([*command, *options], env=self._env, stderr=log)
-        self.until("the server answers", lambda: (self.folder / "fairlead.sock").exists())
+        self.until("the server answers", (self.folder / "fairlead.sock").exists)
 
     def down(self) -> None:
         if self.process is not None:
@@ -156,8 +159,8 @@ class Box:
     def logs(self, name: str) -> str:
         return self.run("logs", name, check=False)
 
-    def row(self, name: str, holds: bool, **facts: Any) -> None:
-        self.rows.append({"name": name, "holds": holds, **facts})
+    def row(self, name: str, holds: object, **facts: Any) -> None:
+        self.rows.append({"name": name, "holds": bool(holds), **facts})
         print(f"{'ok  ' if holds else 'FAIL'} {name}: {facts}", flush=True)
 
 

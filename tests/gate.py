@@ -23,13 +23,13 @@ STATIC = {
     "imports": ["lint-imports", "--no-cache"],
 }
 CORE = ["tests/core", "tests/golden", "tests/schema", "tests/engine"]
-# There is one real node per machine, and starting clusters costs more than the tests on them.
+# There is one real node per machine. A worker that tests clusters keeps its own from file to file.
 REAL_NODES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/kube/test_real_*.py"))
 CLUSTERS = ["tests/kube", *(f"--ignore={path}" for path in REAL_NODES)]
 REST = ["tests", *(f"--ignore={path}" for path in [*CORE, "tests/kube"])]
 LANES = {
     "real-nodes": {"tests on real nodes": [*PYTEST, *REAL_NODES]},
-    "clusters": {"tests on clusters": [*PYTEST, *CLUSTERS]},
+    "clusters": {"tests on clusters": [*PYTEST, "-n", "2", "--dist", "loadfile", *CLUSTERS]},
     "rest": {"other tests": [*PYTEST, "-n", "2", "--dist", "worksteal", *REST]},
     "static": STATIC,
     "core": {"tests of the core": [*PYTEST, *COVERAGE, *CORE]},

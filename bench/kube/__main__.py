@@ -85,8 +85,9 @@ def _measure(options: argparse.Namespace) -> None:
 
 
 def _measured(arm: str, load: Load) -> arms.Line:
-    began = time.monotonic()
+    began, busy = time.monotonic(), os.getloadavg()[0]
     line = ARMS[arm](load)
+    line["load_average"] = [busy, os.getloadavg()[0]]
     print(f"  {line['per_s']:.1f} workloads/s; took {time.monotonic() - began:.0f} s", flush=True)
     return line
 

@@ -47,6 +47,7 @@ def _text(figures: Figures, document: Line) -> str:
         lines += arm_table(figures, scenario, who="arm", columns=_COLUMNS, labels=LABELS)
         lines += ["", *_latencies(figures, scenario), "", *_processes(figures, scenario)]
         lines += ["", *_calls(figures, scenario), "", *_own(figures, scenario)]
+        lines += _busy(figures, scenario)
     for part in ("pods", "scale"):
         if part in document:
             lines += ["", *_extra(part, document[part])]
@@ -108,6 +109,20 @@ def _own(figures: Figures, scenario: str) -> list[str]:
                 f"quota use {own['quota_use']:.0%}, {own['evictions']} evictions"
             )
     return lines
+
+
+def _busy(figures: Figures, scenario: str) -> list[str]:
+    """How much else the machine had to do; not known of every run."""
+    told = []
+    for arm in _arms(figures, scenario):
+        loads = [
+            run["load_average"] for run in figures.runs(scenario, arm) if "load_average" in run
+        ]
+        spans = ", ".join(f"{before:.0f} to {after:.0f}" for before, after in loads)
+        told += [f"{LABELS[arm]} {spans}"] if loads else []
+    return (
+        [f"- Load average at the beginning and end of each run: {'; '.join(told)}"] if told else []
+    )
 
 
 def _extra(part: str, found: dict[str, Any]) -> list[str]:

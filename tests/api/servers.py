@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from fairlead.compose import up
 from fairlead.schema.objects import API_VERSION
+from tests.engine.gpu.worlds import LENIENT
 
 
 class Reply(NamedTuple):
@@ -140,7 +141,14 @@ def short_folder() -> Iterator[Path]:
 @contextmanager
 def serving(folder: Path, **more: Any) -> Iterator[Running]:
     """A control plane on a folder, with its loop, its executor and both sockets."""
-    given = {"data": folder, "port": 0, "allow_root": True, "grace_ms": 500, **more}
+    given = {
+        "data": folder,
+        "port": 0,
+        "allow_root": True,
+        "grace_ms": 500,
+        "preemption": LENIENT,
+        **more,
+    }
     config = up.UpConfig(**given)
     with up.control_server(config) as server:
         thread = threading.Thread(target=server.run, kwargs={"signals": False})

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from fairlead.api.app import ENDPOINTS
+from fairlead.host.clock import now_ms
+from fairlead.schema.times import format_time
 from tests.api.servers import Running, budget, manifest, run, serving, short_folder
 from verify import fairlead_verify
 
 PLACE = {"region": "west", "domain": "rack-1"}
-LONG_AGO, NEVER = "2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+NEVER = "2999-01-01T00:00:00Z"
 SHAPES = {(each.method, each.path): each.answer for each in ENDPOINTS}
 HELD = {"duration": "9h"}
 
@@ -72,7 +74,7 @@ def crowd(lab: Running) -> Running:
 @pytest.fixture(scope="module")
 def resolved(crowd: Running) -> int:
     """The outcome of the reservation, once everybody gave way."""
-    crowd.apply(reservation("monday", "big", LONG_AGO))
+    crowd.apply(reservation("monday", "big", format_time(now_ms())))
     crowd.until("it is active", lambda: crowd.status("Reservation", "monday")["state"] == "Active")
     return int(crowd.status("Reservation", "monday")["outcome"])
 

@@ -183,7 +183,8 @@ def test_the_loser_is_told_and_checks_the_draw(crowded: Shell, tmp_path: Path) -
     owner = {"gang": "team-c", "backed": "team-b"}[loser]
     why = crowded.ok("explain", f"run/{loser}")
     assert (
-        f"preempted by outcome {number}, selected by the lottery, 1 in 2 at the first draw" in why
+        f"preempted by outcome {number}, selected by the lottery, with odds of 50 % (first draw: 1 in 2)"
+        in why
     )
     assert "it is pending and starts once enough devices are free" in why
     file = tmp_path / "outcome.json"
@@ -350,3 +351,11 @@ def test_without_a_resolver_nobody_is_asked(shell: Shell) -> None:
     assert shell.server.status("Run", "steady")["width"] == 4
     empty = shell("audit", "outcome")
     assert (empty.returncode, empty.stderr) == (0, "no run was ever preempted\n")
+
+
+def test_the_policy_is_shown(crowded: Shell) -> None:
+    """The rules as this server was given them."""
+    shown = json.loads(crowded.ok("describe", "policy", "-o", "json"))
+    assert (shown["resolver"], shown["minNotice"], shown["minRuntime"]) == ("enforce", "0s", "0s")
+    assert (shown["maxReservations"], shown["cooldown"], shown["mayResolve"]) == (1000, "0s", [])
+    assert "minNotice: 0s" in crowded.ok("describe", "policy")

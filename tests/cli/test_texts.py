@@ -32,6 +32,7 @@ def refusal(n: int, *, remedy: bool = True) -> Document:
 def forecast(n: int, *, short: int = 0, node: bool = False, starts: bool = False) -> Document:
     cut = {"run": "r", "owner": "a", "kind": "Shrink", "gpus": n, "tier": "funded"}
     risk = {"run": "s", "owner": "b", "oneIn": 2, "certain": False, "tier": "funded"}
+    risk |= {"chance": 0.75, "chanceError": 0.02}
     return {
         "scope": {"flavor": "H100", "location": {"node": "x"} if node else {}},
         "deficitGPUs": n,

@@ -15,7 +15,7 @@ from fairlead.executor.local import LocalExecutor
 from fairlead.ledger.keys import KeyDirectory, open_master
 from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.schema.times import format_time
-from tests.engine.gpu.worlds import ADMIN, budget, envelope, manifest, node, run
+from tests.engine.gpu.worlds import ADMIN, LENIENT, budget, envelope, manifest, node, run
 from tests.executor.worlds import open_folder
 
 VERIFIER = Path(__file__).parents[2] / "verify" / "fairlead_verify.py"
@@ -38,7 +38,7 @@ class Lab:
             self.folder / "ledger.db", KeyDirectory(self.folder / "keys")
         )
         self.executor = LocalExecutor(self.folder / "runs", allow_root=True)
-        config = Config(resolver="enforce", grace_ms=PATIENCE_S * 1000)
+        config = Config(resolver="enforce", grace_ms=PATIENCE_S * 1000, preemption=LENIENT)
         self.plane = ControlPlane(
             self.ledger, self.executor, now_ms, config, open_master(self.folder / "keys")
         )

@@ -24,6 +24,7 @@ from fairlead.kube.client import KubeClient
 from fairlead.kube.election import Terms
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Draft, Entry
+from tests.engine.gpu.worlds import LENIENT
 
 TERMS, QUICK = Terms(duration_s=3, renew_s=1.0), Terms(duration_s=2, renew_s=0.5)
 LEADS_NO_MORE = 3
@@ -87,7 +88,7 @@ def main(given: dict[str, Any]) -> int:
         ledger=given.get("ledger"),
         image="busybox",
         qps=None,
-        engine=Config(resolver="enforce", grace_ms=1000),
+        engine=Config(resolver="enforce", grace_ms=1000, preemption=LENIENT),
         terms=TERMS if given.get("kill_at") is None else QUICK,
     )
     with kube.controller(config, say=say) as running:

@@ -40,13 +40,12 @@ from tests.kube.disasters import Disasters
 from tests.kube.faulty import Faults
 from tests.kube.replicas import Replicas
 from tests.kube.witness import Witness
-from tests.kube.world import Document, World, made, node, run, team, until
+from tests.kube.world import Document, World, due_now, made, node, run, team, until
 from tests.ledger.postgres_server import server
 
 RUNS, GPUS, STRIKES, STAYING = 8, 4, 3, 10
 NODES = ("n1", "n2", "n3", "n4")
 PASSES_S, LEFT_S = 180.0, 120.0
-RESERVE = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
 FATES = ("complete", "fail", "delete", "lose", "lose by force", "stay", "stay", "stay")
 SHOWN = {"complete": "Completed", "stay": "Running"}
 """What becomes of a run by its fate; else it has failed."""
@@ -170,7 +169,7 @@ class Schedule:
         """A reservation of another team, for which what stays may have to go, until it is over."""
         self.fates["big"] = "complete"
         big, other = run("big", 8, self._teams[1]), self._teams[1]
-        self._hand.create(big, made("Reservation", "now", RESERVE, other))
+        self._hand.create(big, made("Reservation", "now", due_now("big"), other))
 
     def play(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

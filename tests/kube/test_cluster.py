@@ -315,7 +315,10 @@ def test_the_command_runs_a_cluster_until_it_is_stopped(
         line = process.stdout.readline()
         assert line.startswith("export KUBECONFIG=")
         config = Path(line.strip().removeprefix("export KUBECONFIG="))
+        path = process.stdout.readline().strip().removeprefix("export PATH=")
+        assert str(Path(sys.executable).parent) in path.split(":"), "kubectl finds its plugins"
         assert len(kubectl(programs, config, "get", "nodes", "-o", "name").split()) == 2
+        assert kubectl(programs, config, "get", "clusterrole", "fairlead-tenant", "-o", "name")
         process.send_signal(number)
         notes = process.stderr.read()
     assert process.returncode == 0, notes

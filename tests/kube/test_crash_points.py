@@ -15,14 +15,13 @@ from fairlead.ports.ledger import Entry
 from tests.kube.faulty import Faults
 from tests.kube.replicas import Replicas
 from tests.kube.witness import Witness
-from tests.kube.world import World, made, node, run, team, until
+from tests.kube.world import World, due_now, made, node, run, team, until
 
 SMALL, BIG, DEATHS_MAX = 8, 4, 60
 COUNT = int(os.environ.get("FAIRLEAD_KUBE_CRASHES", "0"))
 """Appends at which one leader dies; 0: a sample. `make soak` runs them all."""
 CHAINS = [(1, "after"), (2, "before")] if COUNT else [(1, "after")]
 POINTS = [(n, when) for n in range(1, COUNT + 1) for when in ("before", "after")] or [(2, "before")]
-RESERVE = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
 
 
 class Resolve:
@@ -42,7 +41,7 @@ class Resolve:
             world.reach(f"small-{i}", "Running")
         until(lambda: len(world.names("pods")) == SMALL, "each has its pod")
         assert first.end() == 0
-        world.apply(run("big", BIG, "team-b"), made("Reservation", "now", RESERVE, "team-b"))
+        world.apply(run("big", BIG, "team-b"), made("Reservation", "now", due_now("big"), "team-b"))
 
     def is_over(self) -> bool:
         world = self._world

@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from tests.kube.world import World, made, node, plane_of, run, team, until
+from tests.kube.world import World, due_now, made, node, plane_of, run, team, until
 
 ELASTIC = {"groupGPUs": 2, "malleable": {"minTotalGPUs": 2, "stepGPUs": 2}}
-RESERVE = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
 
 
 def width(pod: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def test_an_elastic_run_shrinks_and_grows_and_its_ranks_are_told(world: World) -
         first = ranks(world)
         keep = '{"metadata":{"finalizers":["test.fairlead.dev/keep"]}}'
         world.kubectl("-n", "team-a", "patch", "pod", "train-3", "--type=merge", "-p", keep)
-        world.apply(run("big", 4, "team-b"), made("Reservation", "soon", RESERVE, "team-b"))
+        world.apply(run("big", 4, "team-b"), made("Reservation", "soon", due_now("big"), "team-b"))
         until(lambda: "train-2" not in ranks(world) and leaves(world), "two ranks are evicted")
         pod = ranks(world)["train-3"]
         outcome = pod["metadata"]["annotations"]["fairlead.dev/released"]
@@ -87,7 +86,7 @@ def test_a_controller_that_died_in_the_middle_goes_on(world: World) -> None:
         until(lambda: all_know(world, 8), "one rank for each group")
         keep = '{"metadata":{"finalizers":["test.fairlead.dev/keep"]}}'
         world.kubectl("-n", "team-a", "patch", "pod", "train-3", "--type=merge", "-p", keep)
-        world.apply(run("big", 4, "team-b"), made("Reservation", "soon", RESERVE, "team-b"))
+        world.apply(run("big", 4, "team-b"), made("Reservation", "soon", due_now("big"), "team-b"))
         until(lambda: leaves(world), "it is asked to end")
     drop = '{"metadata":{"finalizers":null}}'
     world.kubectl("-n", "team-a", "patch", "pod", "train-3", "--type=merge", "-p", drop)

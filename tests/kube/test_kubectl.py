@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.kube.plugins import Person, tenant
-from tests.kube.world import World, made, node, plane_of, run, team, until
+from tests.kube.world import World, due_now, made, node, plane_of, run, team, until
 
 # Many commands, each a process of its own: on a busy machine they take minutes.
 pytestmark = pytest.mark.timeout(900)
@@ -197,7 +197,7 @@ def test_a_preview_names_no_run_of_another_owner(world: World, tmp_path: Path) -
     ben = tenant(world, tmp_path, "team-b")
     with world.controlled(resolver="dry-run") as controller:
         world.reach("secret-a", "Running")
-        reserve = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
+        reserve = due_now("big")
         world.apply(run("big", 8, "team-b"), made("Reservation", "soon", reserve, "team-b"))
 
         def blocked() -> bool:

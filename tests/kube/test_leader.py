@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 from fairlead.host.process import spawn
-from tests.kube.world import World, made, node, run, team, until
+from tests.kube.world import World, due_now, made, node, run, team, until
 
 
 def start(world: World, data: Path, log: Path) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "fairlead", "kube", "controller", "--qps", "0"]
     command += ["--resolver", "enforce", "--kubeconfig", str(world.kubeconfig)]
+    command += ["--min-notice", "0s", "--min-runtime", "0s", "--cooldown", "0s"]
     with open(log, "ab") as output:
         return spawn([*command, "--data", str(data)], output=output)
 
@@ -29,7 +30,7 @@ def test_a_killed_leader_is_replaced_and_runs_go_on(world: World, tmp_path: Path
             world.reach(f"small-{i}", "Running")
         for pod in world.names("pods"):
             world.kubectl("-n", "team-a", "annotate", "pod", pod, "sim.fairlead.dev/stop-after=5s")
-        reserve = {"run": "big", "earliestStart": "2026-01-01T00:00:00Z"}
+        reserve = due_now("big")
         world.apply(run("big", 4, "team-b"), made("Reservation", "now", reserve, "team-b"))
         until(lambda: len(leaving(world)) == 4, "four pods have their grace")
         os.kill(first.pid, signal.SIGKILL)

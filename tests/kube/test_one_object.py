@@ -9,9 +9,10 @@ from fairlead.engine.gpu.values import NotFound
 from fairlead.kube.client import Document, decode
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
-from fairlead.kube.gpu.front import ADMIN, TEXT_MAX, FrontEnd
+from fairlead.kube.gpu.front import ADMIN, FrontEnd
 from fairlead.kube.gpu.mirror import Mirror
 from fairlead.kube.gpu.ranks import whole
+from fairlead.kube.gpu.verdicts import TEXT_MAX
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.faults import Fault

@@ -1,13 +1,15 @@
 """Queries are answered once, and removed; a change is not repeated by another controller."""
 
+import time
 from typing import Any
 
 import pytest
 
-from fairlead.kube.client import ApiError, Document
+from fairlead.kube.client import ApiError, Document, RateLimit
 from fairlead.kube.kinds import as_named_in
 from fairlead.kube.queries import KEEP_S, NAMESPACE_MAX, TURN_MAX, Queries, QueryAnswer, Question
 from fairlead.kube.specs import QUERY_BYTES_MAX
+from fairlead.kube.watch import Key
 from tests.kube.small import Server, put
 from tests.kube.world import made
 
@@ -37,6 +39,10 @@ class Desk:
         )
         (self.source,) = self.queries.sources()
 
+    def turn(self) -> None:
+        self.queries.turn()
+        self.queries.wait()
+
     def answer(self, asked: Question) -> QueryAnswer:
         self.asked.append(asked)
         return QueryAnswer(200, self.body)
@@ -63,7 +69,7 @@ def desk():
 def test_the_namespace_says_for_whom_it_is(desk: Desk) -> None:
     put(desk.source, query("own"), query("admin", namespace="fairlead"))
     put(desk.source, query("unbound", namespace="team-x"))
-    desk.queries.turn()
+    desk.turn()
     assert {(asked.namespace, asked.owner) for asked in desk.asked} == {
         ("team-a", "a"),
         ("fairlead", None),
@@ -74,15 +80,15 @@ def test_the_namespace_says_for_whom_it_is(desk: Desk) -> None:
 def test_what_was_done_is_not_done_again(desk: Desk) -> None:
     """An answer that could not be written is kept; one that was lost with a process is refused."""
     put(desk.source, query("before", "POST"), query("read"))
-    desk.queries.turn()
+    desk.turn()
     assert sorted(desk.told()) == [("before", 503), ("read", 200)]
     assert [asked.method for asked in desk.asked] == ["GET"]
     put(desk.source, query("after", "POST"), version=2)
     desk.refuse = True
     for _ in range(3):
-        desk.queries.turn()
+        desk.turn()
     desk.refuse = False
-    desk.queries.turn()
+    desk.turn()
     assert [asked.method for asked in desk.asked] == ["GET", "POST"]
     assert ("after", 200) in desk.told()
 
@@ -90,12 +96,12 @@ def test_what_was_done_is_not_done_again(desk: Desk) -> None:
 def test_a_query_is_removed_after_a_while_and_an_answer_is_bounded(desk: Desk) -> None:
     desk.body = "x" * (QUERY_BYTES_MAX + 1)
     put(desk.source, query("large"))
-    desk.queries.turn()
+    desk.turn()
     assert desk.told() == [("large", 413)]
-    desk.queries.turn()
+    desk.turn()
     assert "DELETE" not in {method for method, *_ in desk.client.sent}
     desk.now_s = KEEP_S + 1
-    desk.queries.turn()
+    desk.turn()
     assert [path for method, path, _ in desk.client.sent if method == "DELETE"] == [
         "/apis/fairlead.dev/v1alpha1/namespaces/team-a/queries/large"
     ]
@@ -104,10 +110,10 @@ def test_a_query_is_removed_after_a_while_and_an_answer_is_bounded(desk: Desk) -
 def test_one_namespace_does_not_keep_another_waiting(desk: Desk) -> None:
     """A tenant asks by the thousand; another one is answered in the same turn."""
     put(desk.source, *(query(f"many-{n:04}") for n in range(10 * TURN_MAX)))
-    desk.queries.turn()
+    desk.turn()
     desk.now_s = 1.0
     put(desk.source, query("one", namespace="team-b"), version=2)
-    desk.queries.turn()
+    desk.turn()
     assert "b" in {asked.owner for asked in desk.asked}
     assert len(desk.asked) == 2 * NAMESPACE_MAX + 1
 
@@ -115,12 +121,49 @@ def test_one_namespace_does_not_keep_another_waiting(desk: Desk) -> None:
 def test_removing_old_queries_does_not_take_a_turn_for_itself(desk: Desk) -> None:
     """Each is a request of the controller's own rate, while runs wait."""
     put(desk.source, *(query(f"many-{n:04}") for n in range(3 * TURN_MAX)))
-    desk.queries.turn()
+    desk.turn()
     desk.now_s = KEEP_S + 1
-    for turn in (1, 2, 3):
-        desk.queries.turn()
+    before = 0
+    for _ in range(5):
+        desk.turn()
         deleted = {path for method, path, _ in desk.client.sent if method == "DELETE"}
-        assert len(deleted) == turn * TURN_MAX
+        assert len(deleted) <= before + TURN_MAX
+        before = len(deleted)
+    assert before == 3 * TURN_MAX
+
+
+def test_queries_have_a_share_of_the_rate_and_no_more() -> None:
+    """Whatever tenants ask: the rest of the rate is there for pods at once."""
+    whole = RateLimit(1000, 100)
+    share = whole.share(0.2)
+    began = time.monotonic()
+    for _ in range(30):
+        share.wait()
+    slow_s, began = time.monotonic() - began, time.monotonic()
+    for _ in range(60):
+        whole.wait()
+    assert slow_s >= 9 / 200, "20 at once, then 200 a second"
+    assert time.monotonic() - began < slow_s
+    assert Server().apart(0.2).requests == 0
+
+
+def test_a_storm_of_queries_leaves_nothing_and_answers_others(desk: Desk) -> None:
+    """5 000 that come and go: another tenant is answered in the next turn."""
+    for n in range(5000):
+        put(desk.source, query(f"storm-{n:04}"), version=n + 1)
+        if n % 2:
+            desk.source._drop(Key("team-a", f"storm-{n:04}"))
+    put(desk.source, query("one", namespace="team-b"), version=9000)
+    began = time.monotonic()
+    desk.turn()
+    assert "b" in {asked.owner for asked in desk.asked}
+    assert time.monotonic() - began < 5
+    for key in desk.source.known():
+        desk.source._drop(key)
+    desk.turn()
+    desk.turn()
+    kept = (desk.queries._seen_s, desk.queries._waiting, desk.queries._answers)
+    assert [len(part) for part in (*kept, desk.queries._under_way)] == [0, 0, 0, 0]
 
 
 def test_names_are_those_of_the_namespace() -> None:

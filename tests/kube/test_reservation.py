@@ -80,7 +80,7 @@ def test_a_window_that_begins_causes_a_deficit_and_a_lottery(world: World, tmp_p
         for name, told in events(world, "Run", "team-a").items():
             (announced,) = said(told, "PreemptionAnnounced")
             assert f"outcome {seq}: 4 H100 missing" in announced
-            assert "odds of 1 in 8" in announced
+            assert "first draw: 1 in 8" in announced
             assert bool(said(told, "Preempted")) == (name in waiting)
             for message in said(told, "Preempted")[:1]:
                 assert f"outcome {seq}" in message

@@ -12,12 +12,13 @@ from fairlead.kube import queries
 from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.cpu.pods import SWITCH
 from fairlead.kube.kinds import crds
+from fairlead.kube.roles import TENANT, tenant_role
 from fairlead.kube.serving import ServingCertificate
 from tests.kube import charts
 from tests.kube.charts import BASE, CONTROLLER, NAMESPACE
 from tests.kube.cpu_world import SPACE, NodeAgent, Pods
 from tests.kube.test_api_server import get, port_of
-from tests.kube.world import World, made, node, run, team, until
+from tests.kube.world import World, due_now, made, node, run, team, until
 
 pytestmark = pytest.mark.component("helm")
 NODE_AGENT = "fairlead-node"
@@ -51,7 +52,7 @@ def test_the_shipped_roles_are_what_controller_and_node_agent_need(
         token = world.kubectl("-n", "team-a", "create", "token", "default").strip()
         assert get(port_of(world), "/metrics", token)[0] == 403
         world.apply(made("Query", "ask", {"method": "GET", "path": "/v1/budgets"}, "team-b"))
-        reserve = {"run": "first", "earliestStart": "2026-01-01T00:00:00Z"}
+        reserve = due_now("first")
         world.apply(run("first", 8, "team-b"), made("Reservation", "now", reserve, "team-b"))
         world.reach("first", "Running", "team-b")
         for name in ("resolveroutcomes", "gpuleases"):
@@ -109,6 +110,12 @@ def _limit_a_pod(world: World, folder: Path) -> None:
 def test_the_shipped_crds_are_generated() -> None:
     shipped = list(yaml.safe_load_all((BASE / "crds.yaml").read_text()))
     assert shipped == crds(), "run: fairlead kube crds > deploy/kube/base/crds.yaml"
+
+
+def test_the_tenants_role_of_a_development_cluster_is_the_shipped_one() -> None:
+    shipped = yaml.safe_load_all((BASE / "fairlead.yaml").read_text())
+    (role,) = [row for row in shipped if row and row["metadata"]["name"] == TENANT]
+    assert role == tenant_role()
 
 
 def test_no_role_has_a_wildcard(deployed: charts.Deployed) -> None:

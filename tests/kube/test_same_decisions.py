@@ -15,7 +15,7 @@ from tests.kube.conftest import GPUS, NODES
 from tests.kube.world import World, made, node, run, team, until
 from tests.ledger.memory import MemoryLedger
 
-SETTINGS = Config(resolver="enforce", grace_ms=1000)
+SETTINGS = Config(resolver="enforce", grace_ms=1000, preemption=embedded.LENIENT)
 SMALL = [f"small-{i}" for i in range(8)]
 _OWN = ("labels", "commit_head")
 """By the labels the controller knows its objects; a head names its ledger and is signed."""

@@ -16,6 +16,8 @@ from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.kinds import KINDS
+from fairlead.schema.times import format_time
+from tests.engine.gpu.worlds import LENIENT
 
 Document = dict[str, Any]
 WITHIN_S = 30.0
@@ -36,6 +38,11 @@ def until(condition: Callable[[], Any], what: str, within_s: float = WITHIN_S) -
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(0.05)
     return found
+
+
+def due_now(run: str) -> Document:
+    """The spec of a reservation that is due at once."""
+    return {"run": run, "earliestStart": format_time(int(time.time()) * 1000)}
 
 
 class World:
@@ -105,7 +112,9 @@ class World:
         **engine: Any,
     ) -> Iterator[ClusterController]:
         """With a controller in a thread of this process."""
-        settings = Config(**{"resolver": "enforce", "grace_ms": 1000, **engine})
+        settings = Config(
+            **{"resolver": "enforce", "grace_ms": 1000, "preemption": LENIENT, **engine}
+        )
         config = KubeConfig(
             self._folder / name,
             kubeconfig or self.kubeconfig,

@@ -1,10 +1,13 @@
 """A receiver on loopback that answers as it is told and remembers what it was sent."""
 
+import hmac
 import http.server
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+from fairlead.notify.webhook import ID, SIGNATURE, TIMESTAMP, code
 
 
 class Inbox:
@@ -44,3 +47,27 @@ def receiver() -> Iterator[Inbox]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class ReplayGuard:
+    """A receiver's side: whether a message is one of ours, is new, and is of now."""
+
+    def __init__(self, secret: bytes, window_s: int = 300) -> None:
+        self._secret, self._window_s = secret, window_s
+        self._seen: dict[str, float] = {}
+
+    def problem(self, headers: Mapping[str, str], body: bytes, now_s: float) -> str | None:
+        """What is wrong with a message; None: take it. A second time the same is wrong too."""
+        given = {name.lower(): value for name, value in headers.items()}
+        notice_id, stamp = given.get(ID.lower(), ""), given.get(TIMESTAMP.lower(), "")
+        expected = f"v1={code(self._secret, notice_id, stamp, body)}"
+        if not hmac.compare_digest(given.get(SIGNATURE.lower(), "").encode(), expected.encode()):
+            return "the signature does not hold"
+        if not (stamp.isascii() and stamp.isdigit()) or abs(now_s - int(stamp)) > self._window_s:
+            return "it is not of now"
+        self._seen = {name: until for name, until in self._seen.items() if until > now_s}
+        if notice_id in self._seen:
+            return "it was received before"
+        # Its timestamp may lie a window ahead of our clock, and holds for a window after that.
+        self._seen[notice_id] = now_s + 2 * self._window_s
+        return None

@@ -7,13 +7,13 @@ import pytest
 from fairlead.engine.gpu import notifications
 from fairlead.engine.gpu.notifications import Notifications, Subscription
 from fairlead.ledger.keys import signature_holds
-from fairlead.notify.webhook import Receiver, ReplayGuard, WebhookNotifier
+from fairlead.notify.webhook import Receiver, WebhookNotifier
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.notifier import Notification
 from fairlead.schema.audit import read_head
 from tests.engine.gpu.resolving import outcomes, reserve, world_of
 from tests.engine.gpu.worlds import World, budget, node, run
-from tests.notify.receivers import receiver
+from tests.notify.receivers import ReplayGuard, receiver
 
 SECRET = b"sixteen bytes or more"
 

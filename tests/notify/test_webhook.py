@@ -11,7 +11,6 @@ from fairlead.notify.webhook import (
     SIGNATURE,
     TIMESTAMP,
     Receiver,
-    ReplayGuard,
     WebhookNotifier,
     read_secret,
     sign,
@@ -20,7 +19,7 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.notifier import Notification
 from fairlead.schema.border import BadInput
 from fairlead.schema.webhooks import read_webhooks
-from tests.notify.receivers import receiver
+from tests.notify.receivers import ReplayGuard, receiver
 
 SECRET = b"sixteen bytes or more"
 NOW_MS = 1_767_225_600_000

@@ -131,6 +131,7 @@ def test_what_the_server_wrote_is_ignored() -> None:
         (run(malleable={"minTotalGPUs": 9}), "spec.malleable.minTotalGPUs"),
         (run(malleable={"minTotalGPUs": 3, "stepGPUs": 2}), "spec.totalGPUs"),
         (run(malleable={"minTotalGPUs": 4}, sparesPerGroup=1), "spec.groupGPUs"),
+        (run(malleable={"minTotalGPUs": 4, "stepGPUs": 4}), "spec.groupGPUs"),
         (run(groupGPUs=3, sparesPerGroup=1), "spec.totalGPUs"),
         (
             run(groupGPUs=4, sparesPerGroup=1, malleable={"minTotalGPUs": 2, "stepGPUs": 6}),

@@ -79,4 +79,4 @@ def test_chance_comes_out_as_often_as_it_should() -> None:
     assert abs(hits - 3_000) < 4 * (10_000 * 0.3 * 0.7) ** 0.5
     assert not any(stream.chance(0.0) for _ in range(100))
     assert all(stream.chance(1.0) for _ in range(100))
-    assert {stream.between(3, 5) for _ in range(100)} == {3, 4, 5}
+    assert {stream.below(3) for _ in range(100)} == {0, 1, 2}

@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ from fairlead import __version__
 from fairlead.api.access import Unauthenticated, bearer
 from fairlead.api.endpoint import BODY_BYTES_MAX, failure, problem
 from fairlead.api.queries import Ask, Asker, answer
+from fairlead.api.server import QuietServer
 from fairlead.api.service import Service
 from fairlead.api.tables import ControlPlaneCollector
 from fairlead.core.invariant import InvariantBroken
@@ -118,7 +119,7 @@ class ClusterServer:
         config.ssl = self._tls
         self._socket = _bind(listen)
         self.port: int = self._socket.getsockname()[1]
-        self._server = _Server(config)
+        self._server = QuietServer(config)
         self._threads = [threading.Thread(target=self._serve, name="api", daemon=True)]
         if self._tls is not None:
             self._threads.append(threading.Thread(target=self._reload, daemon=True))
@@ -232,14 +233,6 @@ class ControllerCollector:
             family = CounterMetricFamily(name, text)
             family.add_metric([], self.state.counters.get(name, 0))
             yield family
-
-
-class _Server(uvicorn.Server):
-    """In a thread: signals are the main thread's."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -214,6 +214,10 @@ def _own_object(asker: Asker, made: Any) -> Any:
         status = document["status"]
         status = {**status, "message": without_names(status["message"] or "")}
         shown["object"] = {**document, "status": status}
+    queue = document["status"].get("queue")
+    if queue and queue.get("after") and queue["afterOwner"] != asker.owner:
+        queue = {**queue, "after": HIDDEN, "afterOwner": HIDDEN}
+        shown["object"] = {**document, "status": {**document["status"], "queue": queue}}
     for step in ("cover", "placement"):
         if shown.get(step) is not None:
             kept = ("seq", "kind", "time", "input_digest")
@@ -289,9 +293,15 @@ def _own_event(row: Values) -> Values:
     return shown
 
 
+def _own_policy(asker: Asker, made: Any) -> Any:
+    """Which other owners may preempt at once is not a tenant's to know."""
+    return {**made, "mayResolve": [name for name in made["mayResolve"] if name == asker.owner]}
+
+
 RULES: dict[str, Rule] = {
     "GET /v1/whoami": Rule(),
     "GET /v1/head": Rule(),
+    "GET /v1/policy": Rule(show=_own_policy),
     "GET /v1/consistency": Rule(),
     "GET /v1/ledger": Rule(),
     "GET /v1/outcomes": Rule(),

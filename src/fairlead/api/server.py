@@ -23,6 +23,7 @@ from fairlead.ports.faults import PermanentFault
 
 _CREDENTIALS = struct.Struct("3i")
 STOP_S = 5
+_FIRST_FD = 3  # SD_LISTEN_FDS_START
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,9 @@ class _Peer(H11Protocol):
         super().connection_made(transport)
 
 
-class _Server(uvicorn.Server):
-    """Without uvicorn's signal handlers, which raise the signal again at the end."""
+class QuietServer(uvicorn.Server):
+    """Without uvicorn's signal handlers: they raise the signal again at the end, and are for the
+    main thread alone."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -61,7 +63,9 @@ class ControlServer:
 
     def __init__(self, service: Service, listen: Listen) -> None:
         self.service, self._listen = service, listen
-        self._sockets = [_unix(listen)]
+        given = _from_systemd(listen.socket)
+        self._inherited = given is not None
+        self._sockets = [given or _unix(listen)]
         self.port: int | None = None
         if listen.port is not None:
             self._sockets.append(_loopback(listen.port))
@@ -82,7 +86,7 @@ class ControlServer:
             proxy_headers=False,
             limit_concurrency=1000,
         )
-        self._server = _Server(config)
+        self._server = QuietServer(config)
         self._background = Background(service, self._on_bug)
 
     def run(self, *, signals: bool = True) -> None:
@@ -90,8 +94,9 @@ class ControlServer:
         try:
             asyncio.run(self._serve(signals=signals))
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                self._listen.socket.unlink()
+            if not self._inherited:
+                with contextlib.suppress(FileNotFoundError):
+                    self._listen.socket.unlink()
             for listening in self._sockets:
                 listening.close()
         if self._bug is not None:
@@ -117,6 +122,21 @@ class ControlServer:
     def _on_bug(self, error: BaseException) -> None:
         self._bug = self._bug or error
         self.stop()
+
+
+def _from_systemd(path: Path) -> socket.socket | None:
+    """The socket that systemd opened for us, by sd_listen_fds(3); it stays open when we end, so
+    that no command is refused meanwhile. Its mode and group are the socket unit's."""
+    count, pid = (os.environ.pop(name, "") for name in ("LISTEN_FDS", "LISTEN_PID"))
+    if pid != str(os.getpid()) or not count.isdigit():
+        return None
+    for descriptor in range(_FIRST_FD, _FIRST_FD + int(count)):
+        os.set_inheritable(descriptor, False)
+        given = socket.socket(fileno=descriptor)
+        if given.family == socket.AF_UNIX and given.getsockname() == str(path):
+            return given
+        given.detach()
+    raise PermanentFault(f"systemd passed sockets, and none of them is {path}")
 
 
 def _unix(listen: Listen) -> socket.socket:

@@ -172,6 +172,19 @@ class Health(Shape):
     faults: dict[str, str]
 
 
+class PreemptionRules(Shape):
+    """What decides when runs may be preempted; durations like `1h30m`."""
+
+    resolver: ResolverMode
+    min_notice: str = field(name="minNotice")
+    max_reservations: int = field(name="maxReservations")
+    min_runtime: str = field(name="minRuntime")
+    cooldown: str
+    grace: str
+    owner_weighting: str = field(name="ownerWeighting")
+    may_resolve: list[str] = field(name="mayResolve")
+
+
 class UserRow(Shape):
     """A user and the owners it acts for."""
 

@@ -21,7 +21,7 @@ from fairlead.core.gpu.usage import DAY_MS
 from fairlead.engine.gpu import ControlPlane, Forbidden
 from fairlead.engine.gpu.warnings import similar
 from fairlead.schema.border import BadInput
-from fairlead.schema.times import parse_now
+from fairlead.schema.times import format_duration, parse_now
 
 routes = Routes()
 REPORT_DAYS = 30
@@ -207,6 +207,23 @@ def revoke_token(service: Service, call: Call) -> dict[str, Any]:
     if not call.author.admin and service.access.token(token).user != call.author.user:
         raise Forbidden(f"token {token!r} does not belong to {call.author.user}")
     return service.access.revoke(token, **call.by)
+
+
+@routes("GET /v1/policy", shapes.PreemptionRules)
+def policy(service: Service, call: Call) -> dict[str, Any]:
+    """Show when runs may be preempted: notice, quota, minimum runtime, cooldown, grace."""
+    config = service.plane.config
+    rules = config.preemption
+    return {
+        "resolver": config.resolver,
+        "minNotice": format_duration(rules.min_notice_ms),
+        "maxReservations": rules.max_reservations,
+        "minRuntime": format_duration(rules.min_runtime_ms),
+        "cooldown": format_duration(rules.cooldown_ms),
+        "grace": format_duration(config.grace_ms),
+        "ownerWeighting": config.owner_weighting.value,
+        "mayResolve": sorted(config.may_resolve),
+    }
 
 
 @routes("GET /healthz", shapes.Health)

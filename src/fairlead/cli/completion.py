@@ -100,6 +100,11 @@ def _names_of_kind(ctx: click.Context, _: str) -> list[str]:
 RUN, BUDGET, OWNER, FLAVOR = name_of("Run"), name_of("Budget"), _column("owner"), _column("flavor")
 KIND = Completed(lambda ctx, _: (f"{kind.lower()}s" for kind in OBJECT_KINDS))
 NAME, OBJECT = Completed(_names_of_kind), Completed(_object_names, _object_name)
+POLICY = ("Policy", "")
+DESCRIBED = Completed(
+    lambda ctx, text: ["policy", *_object_names(ctx, text)],
+    lambda text: POLICY if text == "policy" else _object_name(text),
+)
 owner_option = option("--owner", OWNER, "Show only this owner's.")
 
 

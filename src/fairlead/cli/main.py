@@ -66,6 +66,7 @@ class Main(LazyGroup):
         "explain": ("gpu.plans:explain", "Explain the state of an object"),
         "get": ("gpu.objects:get", "List objects of a kind, or show one"),
         "heads": ("audit.checkpoints", "List or forget ledger checkpoints that you saw"),
+        "import": ("importing.commands", "Make budgets from Slurm's or Kueue's"),
         "kube": ("kube.commands", "Run Fairlead on Kubernetes, and clusters for development"),
         "leases": ("gpu.budgets:leases", "Show which run holds which devices, and the payer"),
         "logs": ("gpu.follow:logs", "Print the output of a run"),

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlead.ledger.place import default_ledger
+
+if TYPE_CHECKING:
+    from fairlead.core.gpu import PreemptionPolicy
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 FORMATS = ("table", "wide", "json", "yaml", "name")
@@ -29,6 +32,63 @@ def option(names: str, type: Any, text: str, **more: Any) -> Decorator:
 
 def flag(names: str, text: str, **more: Any) -> Decorator:
     return click.option(*names.split(), is_flag=True, help=text, **more)
+
+
+def stretch_ms(text: str) -> int:
+    """`10m` in milliseconds; 0s is none at all."""
+    from fairlead.schema.border import BadInput
+    from fairlead.schema.times import parse_duration
+
+    try:
+        return 0 if text in ("0", "0s") else parse_duration(text, "DURATION")
+    except BadInput as error:
+        raise click.BadParameter(f"{error.message}; or 0s") from error
+
+
+def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What keeps preemption fair; the values are fields of `core.gpu.PreemptionPolicy`."""
+    for add in reversed(
+        (
+            option(
+                "--min-notice=DURATION min_notice_ms",
+                stretch_ms,
+                "Notice that a reservation needs.",
+                default="1h",
+                show_default=True,
+            ),
+            option(
+                "--max-reservations=N",
+                click.IntRange(0),
+                "Open reservations of one owner.",
+                default=4,
+                show_default=True,
+            ),
+            option(
+                "--min-runtime=DURATION min_runtime_ms",
+                stretch_ms,
+                "A funded run is not preempted before it has run this long.",
+                default="10m",
+                show_default=True,
+            ),
+            option(
+                "--cooldown=DURATION cooldown_ms",
+                stretch_ms,
+                "A preempted run is not preempted again for this long.",
+                default="1h",
+                show_default=True,
+            ),
+        )
+    ):
+        command = add(command)
+    return command
+
+
+def preemption_policy(settings: dict[str, Any]) -> "PreemptionPolicy":
+    """The policy of these options, which are taken out of the settings."""
+    from fairlead.core.gpu import PreemptionPolicy
+
+    names = ("min_notice_ms", "max_reservations", "min_runtime_ms", "cooldown_ms")
+    return PreemptionPolicy(**{name: settings.pop(name) for name in names})
 
 
 def output_format(*choices: str, default: str | None = None, text: str = "") -> Decorator:

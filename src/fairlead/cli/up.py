@@ -14,7 +14,7 @@ import click
 
 from fairlead.cli.agents import bad_usage, lasting, structured_logs
 from fairlead.cli.node.commands import node_document
-from fairlead.cli.options import NEW_FOLDER, PORT, flag, option
+from fairlead.cli.options import NEW_FOLDER, PORT, flag, option, policy_options, preemption_policy
 from fairlead.cli.traffic.commands import traffic_document
 from fairlead.host.paths import state_directory
 from fairlead.ledger.place import is_postgres
@@ -35,8 +35,11 @@ SIGTERM ends the process; runs continue, and the next `fairlead up` on the same 
 Every user of the machine may use the socket, and acts for the owners it is bound to. With
 --socket-group only that group can connect.
 
-Preemption is off by default; --resolver enforce turns it on. With --resolver dry-run a reservation
-that lacks devices is Blocked, and `fairlead describe reservation/NAME` previews the candidates.
+Preemption is off by default; --resolver enforce turns it on. Reservations need notice, and a run
+that has just started or was just preempted is no candidate: --min-notice, --max-reservations,
+--min-runtime and --cooldown, which `fairlead describe policy` shows. With --resolver dry-run a
+reservation that lacks devices is Blocked, and `fairlead describe reservation/NAME` previews the
+candidates.
 
 --node and --traffic also run the agents for this machine's CPU and a service's traffic, as separate
 processes that are restarted when they end.
@@ -162,6 +165,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 @option(
     "--may-resolve=OWNER", str, "Let this owner use `resolve --run` (repeatable).", multiple=True
 )
+@policy_options
 @option(
     "--owner-weighting",
     ("owners", "tokens"),
@@ -207,6 +211,7 @@ def command(
             grace_ms=(DEMO_GRACE_S if demo else grace_s) * 1000,
             discover=not (demo or no_discover),
             may_resolve=frozenset(may_resolve),
+            preemption=preemption_policy(settings),
             **settings,
         )
         with control_server(config) as server:

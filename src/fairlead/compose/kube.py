@@ -19,7 +19,7 @@ from fairlead.kube.controller import ClusterController, ControllerPart
 from fairlead.kube.cpu.resizer import Resizer
 from fairlead.kube.election import Election, Terms
 from fairlead.kube.gpu.front import ADMIN, RUNS_MAX
-from fairlead.kube.queries import Queries, QueryAnswer, Question
+from fairlead.kube.queries import SHARE, Queries, QueryAnswer, Question
 from fairlead.kube.reviews import Reviews
 from fairlead.kube.serving import ServingCertificate
 from fairlead.ledger.keys import open_master
@@ -86,7 +86,7 @@ def controller(
 
         def queries(client: KubeClient, wake: Callable[[], None]) -> ControllerPart:
             served.queries = Queries(
-                client,
+                client.apart(SHARE),
                 wake,
                 answer=served.answer,
                 owner_of=lambda namespace: made.owner_of(namespace),  # noqa: PLW0108 - made below

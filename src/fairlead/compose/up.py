@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,7 @@ import structlog
 from fairlead.api.access import Access
 from fairlead.api.server import ControlServer, Listen
 from fairlead.api.service import Service
+from fairlead.core.gpu import PreemptionPolicy
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane, HostNodes
 from fairlead.engine.gpu.hosts import foreign_nodes
@@ -57,6 +58,7 @@ class UpConfig:
     """Whether this machine's NVIDIA devices become a Node, unless one of its name exists."""
     resolver: Literal["off", "dry-run", "enforce"] = "dry-run"
     may_resolve: frozenset[str] = frozenset()
+    preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
     owner_weighting: Literal["owners", "tokens"] = "owners"
     beacon: tuple[str, int, int] | None = None
     """A public randomness beacon: its name, the time of its first round and its period, in ms."""
@@ -91,6 +93,7 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             grace_ms=config.grace_ms,
             resolver=config.resolver,
             may_resolve=config.may_resolve,
+            preemption=config.preemption,
             beacon=None if config.beacon is None else BeaconSource(*config.beacon),
             owner_weighting=OwnerWeighting(config.owner_weighting),
             idle_after_ms=config.idle_after_ms,

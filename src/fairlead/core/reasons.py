@@ -78,6 +78,45 @@ class Exclusion(StrEnum):
     """It belongs to the run that is to be placed."""
     ENDING = "ending"
     """Its run stops, or is losing leases already."""
+    MIN_RUNTIME = "min-runtime"
+    """Its run is funded, and started less than the minimum runtime ago."""
+    COOLDOWN = "cooldown"
+    """Its run is funded, and was preempted less than the cooldown ago."""
+    FUNDED = "funded"
+    """Its run is funded, and only unfunded runs are preempted for this one."""
+
+
+class OverdrawReason(StrEnum):
+    """Whether a run starts without funding, on devices that would be idle."""
+
+    STARTS = "Starts"
+    NO_ENVELOPE = "NoEnvelope"
+    """Its owner has no open envelope of the flavor to count the overdraft in."""
+    NO_DEVICES = "NoDevices"
+    FUNDED_RUN_WAITS = "FundedRunWaits"
+    """A funded run waits that could use the devices."""
+
+
+class RecallReason(StrEnum):
+    """Who loses the funding of a lease to the owner of the envelope that pays for it."""
+
+    BORROWED = "borrowed"
+    """An owner that is no family."""
+    COUSIN = "cousin"
+    CHILD = "child"
+    """An owner that names the envelope's owner as a parent."""
+    SIBLING = "sibling"
+
+
+class ReserveReason(StrEnum):
+    """Whether a reservation may be made, or moved."""
+
+    ALLOWED = "Allowed"
+    IN_THE_PAST = "StartInThePast"
+    NOTICE_TOO_SHORT = "NoticeTooShort"
+    """Its start is nearer than the minimum notice."""
+    QUOTA = "ReservationQuota"
+    """Its owner has as many open reservations as an owner may have."""
 
 
 class DeficitReason(StrEnum):

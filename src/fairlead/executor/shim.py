@@ -35,6 +35,8 @@ KEYS, TYPED = "keys.json", "typed"
 """Ctrl-C and the terminal's size; and a FIFO with what is typed."""
 WAKE = signal.SIGUSR1
 _CHUNK = 64 * 1024
+_WAIT_MAX_S = 86_400.0
+"""Looked at again by then: poll counts milliseconds in 32 bits, which are 24.8 days."""
 _RETRY_S, _WAIT_S_MAX = 0.02, 3600.0
 
 
@@ -166,7 +168,7 @@ class Shim:
 
     def _step(self, wait_s: float) -> None:
         """Wait for one thing to happen, and see to all that did."""
-        for descriptor, events in self._poll.poll(max(0.0, wait_s) * 1000 + 1):
+        for descriptor, events in self._poll.poll(min(max(0.0, wait_s), _WAIT_MAX_S) * 1000 + 1):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, _CHUNK)

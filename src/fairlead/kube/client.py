@@ -69,10 +69,14 @@ def gone(error: ApiError) -> bool:
 
 
 class RateLimit:
-    """So many requests a second, and so many at once after a quiet while."""
+    """So many requests a second, and so many at once after a quiet while.
 
-    def __init__(self, per_s: float, burst: int) -> None:
-        self._per_s, self._burst = per_s, burst
+    `within` another limit it is a share: what it lets through counts there as well, and the rest is
+    left to others, however much is asked for here.
+    """
+
+    def __init__(self, per_s: float, burst: int, within: "RateLimit | None" = None) -> None:
+        self._per_s, self._burst, self._within = per_s, burst, within
         self._lock = threading.Lock()
         self._tokens, self._at = float(burst), time.monotonic()
 
@@ -88,6 +92,12 @@ class RateLimit:
             wait_s = -self._tokens / self._per_s
         if wait_s > 0:
             time.sleep(wait_s)  # the limit itself: its caller has a thread for that
+        if self._within is not None:
+            self._within.wait()
+
+    def share(self, part: float) -> "RateLimit":
+        """A part of it for one purpose."""
+        return RateLimit(self._per_s * part, max(1, int(self._burst * part)), within=self)
 
 
 class KubeClient:
@@ -112,15 +122,30 @@ class KubeClient:
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube")
         self._showing = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube-show")
         self.namespace = to.namespace
-        self.requests = 0
-        """How many were sent: what a controller costs its API server."""
+        self._apart: list[KubeClient] = []
+        self._sent = 0
 
     def close(self) -> None:
         """What is not begun is dropped; what is under way is waited for, so that nothing is
         written after it returns."""
         self._closed = True
+        for client in self._apart:
+            client.close()
         for pool in (self._pool, self._showing):
             pool.shutdown(cancel_futures=True)
+
+    @property
+    def requests(self) -> int:
+        """How many were sent: what a controller costs its API server."""
+        return self._sent + sum(client.requests for client in self._apart)
+
+    def apart(self, part: float) -> "KubeClient":
+        """Another client to the same server, with threads of its own and a part of the rate; it is
+        closed with this one."""
+        limit = None if self._limit is None else self._limit.share(part)
+        made = KubeClient(self._to, limit, self._may_write)
+        self._apart.append(made)
+        return made
 
     def room(self, span_s: float) -> int:
         """How many writes are worth handing over for such a while: what waits longer is outdated
@@ -250,7 +275,7 @@ class KubeClient:
         try:
             with contextlib.closing(self._connect(timeout_s=2 * SILENCE_S)) as made:
                 made.request("GET", f"{path}?{urlencode(query)}", headers=self._headers())
-                self.requests += 1
+                self._sent += 1
                 response = made.getresponse()
                 if response.status != 200:
                     raise _error(response.status, response.read(), response)
@@ -269,7 +294,7 @@ class KubeClient:
         try:
             with contextlib.closing(self._connect(timeout_s=TIMEOUT_S)) as made:
                 made.request("GET", f"{path}?{urlencode(query)}", headers=self._headers())
-                self.requests += 1
+                self._sent += 1
                 connected, response = made.sock, made.getresponse()
                 if response.status != 200:
                     raise _error(response.status, response.read(), response)
@@ -287,7 +312,7 @@ class KubeClient:
         if body is not None:
             headers["Content-Type"] = content
         made.request(method, path, body, headers)
-        self.requests += 1
+        self._sent += 1
         response = made.getresponse()
         data = response.read()
         if response.status >= 300:

@@ -8,19 +8,24 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.specs import QUERY_BYTES_MAX
 from fairlead.kube.watch import Key, Mirrored
-from fairlead.ports.faults import Fault
+from fairlead.ports.faults import Fault, TemporaryFault
 
 KEEP_S = 60.0
 """How long an answer stays where its client does not delete it."""
+SHARE = 0.2
+"""Of the controller's rate that Queries take at most: pods and states have the rest."""
 TURN_MAX = 50
-"""Queries that are answered, and removed, in one turn: runs must not wait for readers."""
+"""Queries that are under way at once, and that are removed at once."""
 NAMESPACE_MAX = 10
 """Of one namespace: others must not wait for its readers."""
 
@@ -65,6 +70,9 @@ class Queries:
         self._source = Mirrored(client, KINDS["Query"].path(), wake, packed=True)
         self._seen_s: dict[Key, float] = {}
         self._waiting: set[Key] = set()
+        self._under_way: dict[Key, Future[bool]] = {}
+        self._removing: set[Key] = set()
+        """Of those under way, those that are removed; the others are answered."""
         self._answers: dict[tuple[Key, str], QueryAnswer] = {}
         """Those that are not written yet, by uid: what was done is not done again."""
         self._earlier: set[Key] | None = None
@@ -75,6 +83,9 @@ class Queries:
         return [self._source]
 
     def turn(self) -> None:
+        """Takes no time of the controller's: what is asked is answered beside its turns. Raises a
+        fault of what could not be written; it is tried again."""
+        faults = self._take_done()
         now_s = self._clock_s()
         for key, document in self._source.take_changed().items():
             if document is None:
@@ -85,30 +96,57 @@ class Queries:
                     self._waiting.add(key)
         if self._earlier is None:
             self._earlier = set(self._waiting)
-        now = self._next()
-        self._waiting -= now
-        old = self._oldest(key for key, seen_s in self._seen_s.items() if now_s - seen_s > KEEP_S)
-        removing = set(old[:TURN_MAX])
-        try:
-            self._client.each(now, self._write)
-            self._client.each(removing, self._remove)
-        finally:
-            self._waiting |= now
-            for key in set(old[:TURN_MAX]) - removing:
-                self._forget(key)
+        for key in self._next():
+            self._waiting.discard(key)
+            self._under_way[key] = self._client.submit(partial(self._write, key))
+        old = self._oldest(
+            key
+            for key, seen_s in self._seen_s.items()
+            if now_s - seen_s > KEEP_S and key not in self._under_way
+        )
+        for key in old[: max(0, TURN_MAX - len(self._under_way))]:
+            self._waiting.discard(key)
+            self._removing.add(key)
+            self._under_way[key] = self._client.submit(partial(self._remove, key))
+        if faults:
+            raise faults[0]
+
+    def wait(self) -> None:
+        """Until what is under way is written, or has failed."""
+        futures.wait(list(self._under_way.values()))
+
+    def _take_done(self) -> list[Fault]:
+        faults: list[Fault] = []
+        for key, future in [row for row in self._under_way.items() if row[1].done()]:
+            del self._under_way[key]
+            done = False
+            try:
+                done = not future.cancelled() and future.result()
+            except Fault as fault:
+                faults.append(fault)
+            except MISREAD as error:  # one of them must not keep the others waiting
+                faults.append(TemporaryFault(f"Query {key}: {error!r}"))
+            removed = key in self._removing
+            self._removing.discard(key)
+            if removed and done:
+                self._forget(key)  # the watch tells that it is gone, or never knew it
+            elif not done and key in self._seen_s:
+                self._waiting.add(key)
+        return faults
 
     def _oldest(self, keys: Iterable[Key]) -> list[Key]:
         return sorted(keys, key=lambda key: (self._seen_s[key], key))
 
-    def _next(self) -> set[Key]:
-        """Those to answer in this turn: the oldest, a few of each namespace."""
-        taken: Counter[str] = Counter()
-        chosen: list[Key] = []
-        for key in self._oldest(self._waiting):
-            taken[key.namespace] += 1
-            if taken[key.namespace] <= NAMESPACE_MAX:
-                chosen.append(key)
-        return set(chosen[:TURN_MAX])
+    def _next(self) -> list[Key]:
+        """Those to answer: the oldest of each namespace, then the next of each, a few at once."""
+        taken = Counter(key.namespace for key in self._under_way)
+        ranked: list[tuple[int, Key]] = []
+        for key in self._oldest(self._waiting - self._under_way.keys()):
+            if taken[key.namespace] < NAMESPACE_MAX:
+                ranked.append((taken[key.namespace], key))
+                taken[key.namespace] += 1
+        ranked.sort(key=lambda row: row[0])  # stable: the oldest first
+        return [key for _, key in ranked[: max(0, TURN_MAX - len(self._under_way))]]
 
     def _forget(self, key: Key) -> None:
         self._seen_s.pop(key, None)

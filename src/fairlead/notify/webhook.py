@@ -12,7 +12,7 @@ ones were allowed, the connection goes to that very address, and redirects are n
 import hmac
 import ipaddress
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.notifier import Notification
 
 ID, TIMESTAMP, SIGNATURE = "Fairlead-Id", "Fairlead-Timestamp", "Fairlead-Signature"
-WINDOW_S = 300
 TIMEOUT_S = 10.0
 SECRET_BYTES_MIN = 16
 
@@ -131,34 +130,10 @@ def sign(secret: bytes, notice_id: str, timestamp_s: int, body: bytes) -> dict[s
     return {
         ID: notice_id,
         TIMESTAMP: str(timestamp_s),
-        SIGNATURE: f"v1={_code(secret, notice_id, str(timestamp_s), body)}",
+        SIGNATURE: f"v1={code(secret, notice_id, str(timestamp_s), body)}",
     }
 
 
-def _code(secret: bytes, notice_id: str, timestamp: str, body: bytes) -> str:
+def code(secret: bytes, notice_id: str, timestamp: str, body: bytes) -> str:
     message = f"{notice_id}.{timestamp}.".encode() + body
     return hmac.new(secret, message, "sha256").hexdigest()
-
-
-class ReplayGuard:
-    """A receiver's side: whether a message is one of ours, is new, and is of now."""
-
-    def __init__(self, secret: bytes, window_s: int = WINDOW_S) -> None:
-        self._secret, self._window_s = secret, window_s
-        self._seen: dict[str, float] = {}
-
-    def problem(self, headers: Mapping[str, str], body: bytes, now_s: float) -> str | None:
-        """What is wrong with a message; None: take it. A second time the same is wrong too."""
-        given = {name.lower(): value for name, value in headers.items()}
-        notice_id, stamp = given.get(ID.lower(), ""), given.get(TIMESTAMP.lower(), "")
-        expected = f"v1={_code(self._secret, notice_id, stamp, body)}"
-        if not hmac.compare_digest(given.get(SIGNATURE.lower(), "").encode(), expected.encode()):
-            return "the signature does not hold"
-        if not (stamp.isascii() and stamp.isdigit()) or abs(now_s - int(stamp)) > self._window_s:
-            return "it is not of now"
-        self._seen = {name: until for name, until in self._seen.items() if until > now_s}
-        if notice_id in self._seen:
-            return "it was received before"
-        # Its timestamp may lie a window ahead of our clock, and holds for a window after that.
-        self._seen[notice_id] = now_s + 2 * self._window_s
-        return None

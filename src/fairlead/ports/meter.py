@@ -13,7 +13,7 @@ class DeviceReading:
     memory_bytes: int
 
 
-class Meter(Protocol):
+class DeviceMeter(Protocol):
     """Reads all devices of this machine."""
 
     def read(self) -> Mapping[str, DeviceReading]:

@@ -72,8 +72,13 @@ class _Shape(NamedTuple):
 
     struct: type[msgspec.Struct]
     codecs: dict[str, _Codec]
+    values: Callable[[Any], tuple[Any, ...]]
+    """Those of the codecs' fields."""
     written: dict[str, str]
-    readers: list[tuple[str, Callable[[Any, str], Any]]]
+    in_order: bool
+    """Whether they are all that the dataclass has, by position."""
+    readers: list[tuple[int, Callable[[Any, str], Any]]]
+    """By the position of the field."""
     writers: list[tuple[str, Callable[[Any], Any]]]
     checked: bool
     """Whether the dataclass names faults that no type can show."""
@@ -133,11 +138,18 @@ class Style:
         shape = self._shape(cls)
         if shape.direct and not given:
             return cast("T", self._converted(document, cls, cls, path))
-        values = {name: getattr(document, name) for name in shape.codecs}
-        for name, read in shape.readers:
-            values[name] = read(values[name], _join(path, shape.written[name]))
+        values, place = list(shape.values(document)), 0
+        try:  # a path is written only where a value is refused
+            for place, read in shape.readers:
+                values[place] = read(values[place], "")
+        except BadInput as error:
+            at = _join(path, shape.written[list(shape.codecs)[place]])
+            raise BadInput(_join(at, error.path), error.message) from None
         try:
-            made = cls(**values, **given)
+            if shape.in_order and not given:
+                made = cls(*values)
+            else:
+                made = cls(**dict(zip(shape.codecs, values, strict=True)), **given)
             if shape.checked:
                 for fault in made.faults():  # type: ignore[attr-defined]  # as `checked` says
                     raise fault
@@ -212,7 +224,7 @@ class Style:
             tag=tag,
             tag_field=None if tag is None else "type",
         )
-        readers = [(name, codec.read) for name, codec in codecs.items() if codec.read is not None]
+        readers = [(place, codec.read) for place, codec in enumerate(codecs.values()) if codec.read]
         writers = [(written[name], codec.write) for name, codec in codecs.items() if codec.write]
         checked = hasattr(cls, "faults")
         left_out = [default for field, default in _fields(cls) if field not in codecs]
@@ -223,7 +235,11 @@ class Style:
             and [field for field, _ in _fields(cls)] == list(written.values())
             and all(codec.plain for codec in codecs.values())
         )
-        return _Shape(struct, codecs, written, readers, writers, checked, direct, plain)
+        names = list(codecs)
+        return _Shape(
+            *(struct, codecs, _values(names), written, names == _by_position(cls)),
+            *(readers, writers, checked, direct, plain),
+        )
 
     def _members(
         self, cls: type
@@ -280,21 +296,18 @@ class Style:
     # -- fields -----------------------------------------------------------------------------------
 
     def _codec(self, hint: Any) -> _Codec:
-        codec = self._codec_of(hint)
-        if codec.read is None or not codec.direct:
-            return codec
-        return codec._replace(
-            read=lambda value, path: self._converted(value, hint, codec.inner, path)
-        )
-
-    def _codec_of(self, hint: Any) -> _Codec:
         origin, arguments = get_origin(hint), get_args(hint)
         if origin is Annotated:
             return self._marked(arguments[0], hint.__metadata__)
         if origin in (Union, UnionType):
             return self._union([part for part in arguments if part is not NoneType])
         if origin in (tuple, frozenset):
-            return _many(self._codec(arguments[0]), origin)
+            codec = _many(self._codec(arguments[0]), origin)
+            if not codec.direct or codec.inner is None:
+                return codec
+            return codec._replace(
+                read=lambda value, path: self._converted(value, hint, codec.inner, path)
+            )
         if isinstance(origin, type) and issubclass(origin, Mapping):
             shape = dict[str, self._codec(arguments[1]).type]  # type: ignore[misc, valid-type]  # a hint
             return _Codec(shape, None, dict)
@@ -372,6 +385,20 @@ class Style:
 _UPPER = {"gpu": "GPU", "gpus": "GPUs"}
 
 
+def _by_position(cls: Any) -> list[str]:
+    """The fields that a constructor takes by their positions."""
+    if hasattr(cls, "_fields"):
+        return list(cls._fields)
+    return [field.name for field in dataclasses.fields(cls) if field.init and not field.kw_only]
+
+
+def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """The attributes of these names; `attrgetter` gives a tuple from two names on."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda document: tuple(getattr(document, name) for name in names)
+
+
 def _fields(cls: Any) -> list[tuple[str, Any]]:
     """The fields of a dataclass or named tuple, each with its default or MISSING."""
     missing = dataclasses.MISSING
@@ -406,9 +433,9 @@ def _read_series(document: dict[str, Any], path: str) -> tuple[tuple[int, float]
     for key, value in document.items():
         # Only the plain form: "007" would be the same time as "7".
         if not (key.isascii() and key.isdigit() and len(key) <= 16 and str(int(key)) == key):
-            raise BadInput(f"{path}.{key}", "must be named by a time in milliseconds")
+            raise BadInput(_join(path, key), "must be named by a time in milliseconds")
         if type(value) not in (int, float):
-            raise BadInput(f"{path}.{key}", f"must be a number, got {value!r}")
+            raise BadInput(_join(path, key), f"must be a number, got {value!r}")
     try:
         return tuple((at, float(document[str(at)])) for at in sorted(map(int, document)))
     except OverflowError:

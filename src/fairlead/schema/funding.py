@@ -13,12 +13,17 @@ from typing import Annotated, Any
 import msgspec
 
 from fairlead.core import gpu
+from fairlead.core.gpu.refund import OpenLease
 from fairlead.core.reasons import CoverRefusal
 from fairlead.core.units import INTEGER_MAX, Count, Name, OutOfRange, Time, Written, repeats
 from fairlead.schema.derive import Fields, Style
 from fairlead.schema.times import format_time, hours, parse_now
 
-OPTIONAL: Fields = {gpu.Envelope: {"recurrence", "enforcement"}, gpu.Node: {"cordoned"}}
+OPTIONAL: Fields = {
+    gpu.Envelope: {"recurrence", "enforcement"},
+    gpu.Node: {"cordoned"},
+    OpenLease: {"recalled"},
+}
 COVER = Style(optional=OPTIONAL, computed={gpu.Line: {"borrowed"}})
 FUND = Style(optional=OPTIONAL, plain={gpu.Request: {"duration_ms"}})
 

@@ -142,6 +142,39 @@ def start_document(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class RecallInput(FundInput):
+    """Input of `gpu.recall`: that of `gpu.fund`, and the leases that could be recalled."""
+
+    leases: tuple[gpu.LentLease, ...]
+
+    def faults(self) -> Iterator[OutOfRange]:
+        yield from FundInput.faults(self)
+        yield from repeats("leases", "id", [lease.id for lease in self.leases])
+        own = {
+            (budget.name, envelope.name)
+            for budget in self.budgets
+            for envelope in budget.envelopes
+            if budget.owner == self.request.owner
+        }
+        for i, lease in enumerate(self.leases):
+            if lease.key not in own:
+                text = f"is no envelope of {self.request.owner!r}: {lease.envelope!r}"
+                yield OutOfRange(f"leases[{i}].envelope", text)
+
+
+def decide_recall(document: Any) -> dict[str, Any]:
+    """Decide which leases of others lose their funding to the owner of their envelope."""
+    given = FUND.to_core(RecallInput, document)
+    return STYLE.from_core(gpu.recall(given.book, given.request, given.leases, given.now_ms))
+
+
+def recall_document(fund: dict[str, Any], leases: Iterable[gpu.LentLease]) -> dict[str, Any]:
+    """The input of one `gpu.recall`; `fund` is that of `gpu.fund`."""
+    rows = sorted(leases, key=lambda lease: lease.id)
+    return {**fund, "leases": [FUND.from_core(lease) for lease in rows]}
+
+
 def decide_resize(document: Any) -> dict[str, Any]:
     """Decide which leases of a run end and begin: a shrink, or a node that is lost."""
     return STYLE.from_core(gpu.resize(STYLE.to_core(gpu.ResizeRequest, document)))
@@ -200,6 +233,16 @@ def decide_activate(document: Any) -> dict[str, Any]:
     return STYLE.from_core(gpu.activate(STYLE.to_core(gpu.ActivateRequest, document)))
 
 
+def decide_reserve(document: Any) -> dict[str, Any]:
+    """Decide whether a reservation may be made, or moved."""
+    return STYLE.from_core(gpu.reserve(STYLE.to_core(gpu.ReserveRequest, document)))
+
+
+def decide_overdraw(document: Any) -> dict[str, Any]:
+    """Decide whether a run without funding starts on devices that would be idle."""
+    return STYLE.from_core(gpu.overdraw(STYLE.to_core(gpu.OverdrawRequest, document)))
+
+
 def decide_grow(document: Any) -> dict[str, Any]:
     """Order the runs that lack groups which an outcome took."""
     return STYLE.from_core(gpu.grow(STYLE.to_core(gpu.ShrunkRuns, document)))
@@ -213,10 +256,11 @@ class DeficitInput:
     nodes: tuple[gpu.Node, ...]
     runs: tuple[gpu.HoldingRun, ...]
     leases: tuple[gpu.HeldLease, ...]
+    protection: gpu.RunProtection | None = None
 
     @property
     def holdings(self) -> gpu.Holdings:
-        return gpu.Holdings(self.nodes, self.runs, self.leases)
+        return gpu.Holdings(self.nodes, self.runs, self.leases, self.protection)
 
     def faults(self) -> Any:
         return self.holdings.faults()
@@ -236,6 +280,7 @@ def deficit_document(demand: gpu.Demand, holdings: gpu.Holdings) -> dict[str, An
             tuple(sorted(holdings.nodes, key=lambda node: node.name)),
             tuple(sorted(holdings.runs, key=lambda run: run.id)),
             tuple(sorted(holdings.leases, key=lambda lease: lease.id)),
+            holdings.protection,
         )
     )
 

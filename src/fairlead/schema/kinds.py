@@ -75,6 +75,8 @@ _BACKFILL = STYLE.document(core.BackfillRequest)
 _BACKFILLED = STYLE.document(core.Backfill, "BackfillResult")
 _RESERVATIONS = STYLE.document(core.ActivateRequest)
 _ACTIVATED = STYLE.document(core.Activations, "ActivateResult")
+_RESERVE = STYLE.document(core.ReserveRequest)
+_RESERVED = STYLE.document(core.ReserveAnswer, "ReserveResult")
 _SHRUNK = STYLE.document(core.ShrunkRuns)
 _GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
 _AFTER = STYLE.document(core.Dependencies)
@@ -133,6 +135,27 @@ _KINDS = (
         lambda result: result["delays"] is not None,
     ),
     Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
+    Kind(
+        "gpu.recall",
+        FUND.document(gpu.RecallInput, "RecallDocument"),
+        STYLE.document(core.Recall, "RecallResult"),
+        gpu.decide_recall,
+        _unless("leases"),
+    ),
+    Kind(
+        "gpu.overdraw",
+        STYLE.document(core.OverdrawRequest),
+        STYLE.document(core.Overdraw, "OverdrawResult"),
+        gpu.decide_overdraw,
+        lambda result: result["reason"] != "Starts",
+    ),
+    Kind(
+        "gpu.reserve",
+        _RESERVE,
+        _RESERVED,
+        gpu.decide_reserve,
+        lambda result: result["reason"] != "Allowed",
+    ),
     Kind("gpu.grow", _SHRUNK, _GROWS, gpu.decide_grow),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),
     Kind(

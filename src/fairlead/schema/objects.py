@@ -116,6 +116,9 @@ class FundingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     allow_borrow: bool = field(name="allowBorrow", default=False)
     max_borrow_gpus: GpusOrNone | None = field(name="maxBorrowGPUs", default=None)
     sponsors: list[Label] = field(default_factory=list)
+    allow_unfunded: bool | UnsetType = field(name="allowUnfunded", default=UNSET)
+    """Start without funding on devices that would be idle; the first to be preempted. Left out of
+    the document where it is not given."""
 
 
 @MANIFEST.derived(gpu.FailurePolicy)
@@ -325,8 +328,10 @@ def _check_run(spec: RunSpec) -> None:
     both = sorted(set(spec.env) & set(spec.secret_env))
     if both:
         raise BadInput("spec.secretEnv", f"repeats a name of env: {both[0]!r}")
-    if spares and spec.malleable is not None and per_group is None:
-        raise BadInput("spec.groupGPUs", "is required for spares of a malleable run")
+    if spec.malleable is not None and per_group is None:
+        step = spec.malleable.step_gpus
+        message = "is required for a malleable run, which shrinks and grows by whole groups"
+        raise BadInput("spec.groupGPUs", f"{message}: for example {step}, its step")
     if spares and per_group is not None:
         widths = {"totalGPUs": spec.gpus}
         if spec.malleable is not None:

@@ -91,9 +91,6 @@ class Stream:
             pass
         return drawn % bound
 
-    def between(self, low: int, high: int) -> int:
-        return low + self.below(high - low + 1)
-
     def chance(self, probability: float) -> bool:
         """True with the given probability, in millionths."""
         return self.below(PARTS) < round(probability * PARTS)

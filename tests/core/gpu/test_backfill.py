@@ -14,9 +14,9 @@ from fairlead.core.gpu import (
     BackfillPolicy,
     BackfillRequest,
     FreeDevices,
-    Head,
     Outlook,
     Pool,
+    QueueHead,
     Release,
     backfill,
 )
@@ -146,7 +146,7 @@ class Cluster:
         asked = BackfillRequest(
             now_ms,
             Backfiller(str(i), {"p": work.gpus}, end_ms),
-            (Head(str(head), Gang("H100", self.works[head].gpus)),),
+            (QueueHead(str(head), Gang("H100", self.works[head].gpus)),),
             (self.pool(),),
         )
         return backfill(asked).starts
@@ -191,7 +191,7 @@ def test_every_run_starts_however_wrong_the_estimates_are(works: list[Work]) -> 
 REQUEST = BackfillRequest(
     NOW_MS,
     Backfiller("small", {"a": 1, "b": 1}, NOW_MS + 5 * MINUTE),
-    (Head("wide", Gang("H100", 4)), Head("never", Gang("H100", 99))),
+    (QueueHead("wide", Gang("H100", 4)), QueueHead("never", Gang("H100", 99))),
     (
         Pool("a", {"region": "w"}, 2, (Release(2, NOW_MS, NOW_MS + 3 * MINUTE),)),
         Pool("b", {"region": "e"}, 1, (Release(1, NOW_MS), Release(1, NOW_MS, NOW_MS + MINUTE))),
@@ -217,7 +217,7 @@ def test_runs_beside_a_head() -> None:
     """By time, by room, and a run that never ends."""
     soon = replace(REQUEST, run=replace(REQUEST.run, end_ms=NOW_MS + MINUTE))
     assert backfill(soon).reason is BackfillReason.ENDS_BEFORE
-    narrow = replace(REQUEST, heads=(Head("head", Gang("H100", 4, 4)),))
+    narrow = replace(REQUEST, heads=(QueueHead("head", Gang("H100", 4, 4)),))
     assert backfill(narrow).reason is BackfillReason.DELAYS
     elsewhere = replace(narrow, run=Backfiller("x", {"b": 1}))
     assert backfill(elsewhere).reason is BackfillReason.LEAVES_ROOM

@@ -108,6 +108,32 @@ def test_errors_before_the_first_good_answer_of_a_probe_are_forgotten() -> None:
     assert rate(1_600, 14, 12, 20.0) == 0.0
 
 
+def test_probes_that_are_not_answered_are_counted_until_one_is() -> None:
+    """An answer that is an error ends the row, too; it is no good answer."""
+    life, seen = GroupLife(GroupRules(Config())), []
+    isolated = {"a": OperatorCommand.ISOLATE}
+    group = GroupSeen(1, Liveness.NORMAL, AdmissionMode.NORMAL, 0, 0, 0, {"a": BackendSeen()})
+    for at_ms, ok, latency_ms in (
+        (200, False, None),
+        (400, False, None),
+        (600, False, 20.0),
+        (800, True, 20.0),
+        (1_000, False, 20.0),
+    ):
+        life.tick(
+            Sighting(
+                now_ms=at_ms,
+                members={"a": None},
+                seen=group,
+                probed=(Probed("web", "a", ok, latency_ms),) if at_ms > 200 else (),
+                commands=isolated,
+            )
+        )
+        history = life.memory.backends[0]
+        seen.append((history.probe_failures, history.answers))
+    assert seen == [(0, False), (1, False), (0, False), (0, True), (0, False)]
+
+
 def test_where_a_queue_cannot_be_seen_open_connections_are_none() -> None:
     """Idle connections wait for nothing."""
     meters = Meters()

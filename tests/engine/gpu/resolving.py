@@ -5,7 +5,7 @@ from typing import Any
 from fairlead.engine.gpu import Config
 from fairlead.ledger.keys import MasterEntropy
 from fairlead.ports.ledger import Ledger
-from tests.engine.gpu.worlds import START, World, budget, envelope, manifest, node, run
+from tests.engine.gpu.worlds import LENIENT, START, World, budget, envelope, manifest, node, run
 
 CHANCE = MasterEntropy(bytes(range(32)))
 HOUR = 3_600_000
@@ -20,7 +20,7 @@ def world_of(
     **config: Any,
 ) -> World:
     """One node, and a budget of its own for each team."""
-    made = Config(**{"resolver": "enforce", "grace_ms": 10_000, **config})
+    made = Config(**{"resolver": "enforce", "grace_ms": 10_000, "preemption": LENIENT, **config})
     world = World(ledger, config=made, chance=CHANCE)
     place = {"region": "west", "cluster": "a", "domain": "d1"}
     world.apply(node("n1", devices, location=place))
@@ -41,6 +41,7 @@ def reserve(world: World, mine: dict[str, Any], hours: float = 0) -> None:
     from tests.engine.gpu.worlds import ADMIN  # noqa: PLC0415 - only here
 
     name = mine["metadata"]["name"]
+    hours = max(hours, (world.now_ms - START) / HOUR)  # none in the past
     world.plane.objects.apply_all([mine, reservation(f"{name}-slot", name, hours)], author=ADMIN)
 
 

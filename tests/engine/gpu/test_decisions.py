@@ -94,7 +94,9 @@ def test_a_run_that_lacks_devices_says_which_decisions_it_follows_from() -> None
     """Its funding and the placement that failed replay, and are recorded once per answer."""
     world = world_of(devices=3)
     shape = {"minTotalGPUs": 4, "stepGPUs": 2}
-    world.apply(run("groups", gpus=6, groupGPUs=2), run("malleable", gpus=8, malleable=shape))
+    world.apply(
+        run("groups", gpus=6, groupGPUs=2), run("malleable", gpus=8, groupGPUs=8, malleable=shape)
+    )
     for _ in range(3):
         world.turn(0.01)
     assert replayed(world) == {"gpu.fund": 2, "gpu.place": 2, "gpu.start": 1}
@@ -104,9 +106,9 @@ def test_a_run_that_lacks_devices_says_which_decisions_it_follows_from() -> None
         assert found["cover"]["output"]["funded"]
         placement = found["placement"]["output"]
         assert (placement["placed"], placement["shortfall_gpus"]) == (False, missing)
-    world.apply(node("n2", 1))
+    world.apply(node("n2", 1, location={"region": "west", "cluster": "a", "domain": "d1"}))
     world.turn(0.01)
-    found = {"gpu.fund": 3, "gpu.place": 3, "gpu.start": 2}
+    found = {"gpu.fund": 4, "gpu.place": 4, "gpu.start": 2}
     assert replayed(world) == found, "two groups fit now, not one; four of eight, not none"
     world.apply(budget("a", "a", envelope(concurrency=1)))
     world.turn(0.01)
@@ -129,6 +131,7 @@ def test_every_kind_of_entry_is_folded_or_known_to_change_nothing() -> None:
     """A new kind has to be put into one of the two lists."""
     silent = {"charge.hold", "charge.void", "control.recovered"}
     silent |= {"gpu.deficit", "gpu.start", "gpu.resize", "gpu.restart", "gpu.refund"}
+    silent |= {"gpu.reserve", "gpu.recall", "gpu.overdraw"}
     silent |= {"gpu.backfill", "job.unknown", "pod.mismatch"}
     assert {kind for kind, body in TYPES.items() if body not in FOLDS} == silent
 

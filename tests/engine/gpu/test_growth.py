@@ -56,3 +56,20 @@ def test_a_restart_records_nothing() -> None:
         world.turn()
         world.turn(0.001)
     assert len(world.log) == size
+
+
+def test_jobs_that_are_over_leave_nothing_in_memory() -> None:
+    """A control plane runs for years, and starts thousands of jobs a day."""
+    world = World()
+    world.apply(budget("a"), node(), run("kept", gpus=1, command=["serve"]))
+    for i in range(5):
+        world.apply(run(f"r{i}", gpus=1, command=["train"]))
+        world.turn()
+        world.plane.verbs.act("Run", f"r{i}", "pause", author=ADMIN)
+        world.turn()
+        world.executor.end(f"r{i}", world.now_ms, code=0)
+        world.turn(0.01)
+    effects, kept = world.plane.effects, world.projection.live["kept"]
+    assert list(world.projection.live) == ["kept"]
+    assert (effects._started, effects._paused) == ({kept.job}, set())
+    assert (effects._devices, effects._notified) == ({}, {})

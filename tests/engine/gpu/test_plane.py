@@ -218,10 +218,10 @@ def test_a_malleable_run_starts_at_the_width_that_is_paid_and_placed(world: Worl
     """Paid for six, devices for four: four; never below its minimum."""
     world.apply(budget("a", "a", envelope(concurrency=6)), node(devices=5))
     shape = {"minTotalGPUs": 2, "stepGPUs": 2}
-    world.apply(run("r", gpus=8, malleable=shape))
+    world.apply(run("r", gpus=8, groupGPUs=2, malleable=shape))
     world.turn()
     assert world.status("Run", "r")["width"] == 4
-    world.apply(run("s", gpus=8, malleable=shape))
+    world.apply(run("s", gpus=8, groupGPUs=2, malleable=shape))
     world.turn()
     assert world.status("Run", "s")["reason"] == "NoDevices"
 
@@ -238,7 +238,7 @@ def test_a_width_that_no_devices_are_free_for_is_not_tried(
 
     monkeypatch.setattr(import_module("fairlead.core.gpu.devices"), "place", counted)
     world.apply(budget("a", "a", envelope(concurrency=100_000)), node("n1", 3), node("n2", 2))
-    world.apply(run("r", gpus=100_000, malleable={"minTotalGPUs": 1}))
+    world.apply(run("r", gpus=100_000, groupGPUs=100_000, malleable={"minTotalGPUs": 1}))
     world.turn()
     assert world.status("Run", "r")["width"] == 5
     assert tried == [100_000, 5]

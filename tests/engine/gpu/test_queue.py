@@ -7,7 +7,7 @@ import pytest
 from fairlead.ledger.replay import replay
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import phases, world_of
-from tests.engine.gpu.worlds import World, budget, envelope, node, run
+from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
 
 
 def running(world: World) -> set[str]:
@@ -126,3 +126,64 @@ def test_a_priority_has_a_range(priority: Any) -> None:
     world = world_of()
     with pytest.raises(Exception, match=r"spec\.priority"):
         world.apply(run("r", priority=priority))
+
+
+ELASTIC = {"groupGPUs": 2, "malleable": {"minTotalGPUs": 2, "stepGPUs": 2}}
+
+
+def test_an_elastic_run_grows_to_what_it_asked_for() -> None:
+    """It started at its minimum, and no outcome took anything from it; all of it replays."""
+    world = world_of(devices=8, gpus=64)
+    world.apply(run("busy", owner="a", gpus=6, duration="1h"))
+    world.turn()
+    world.apply(run("elastic", owner="b", gpus=8, duration="9h", **ELASTIC))
+    world.turn(0.1)
+    assert world.status("Run", "elastic")["width"] == 2
+    world.turn(0.9)
+    assert world.status("Run", "elastic")["width"] == 8
+    assert world.status("Run", "elastic")["phase"] == "Running"
+    assert {entry.body["lease"] for entry in world.log if entry.kind == "lease.open"} >= {
+        f"{world.projection.runs['elastic'].job}.{number}" for number in range(4)
+    }
+    recorded(world, "gpu.start")
+    world.plane.verbs.act("Run", "elastic", "shrink", author=ADMIN, width=4)
+    world.turn(0.1)
+    world.turn(0.1)
+    assert world.status("Run", "elastic")["width"] == 4, "what its owner gave up stays given up"
+
+
+def test_growth_does_not_delay_the_head_of_the_queue() -> None:
+    """A run that stays longer than the head waits leaves the devices that the head needs."""
+    world = world_of(devices=8, gpus=64)
+    world.apply(run("busy", owner="a", gpus=2, duration="2h"))
+    world.apply(run("other", owner="a", gpus=4, duration="1h"))
+    world.turn()
+    world.apply(run("elastic", owner="b", gpus=8, duration="9h", **ELASTIC))
+    world.turn(0.01)
+    world.apply(run("head", owner="c", gpus=6, duration="1h"))
+    world.turn(1)
+    assert world.status("Run", "elastic")["width"] == 2, "four are free, and the head needs them"
+    world.turn(1)
+    assert running(world) == {"elastic", "head"}
+    world.turn(1)
+    assert world.status("Run", "elastic")["width"] == 8
+
+
+def test_a_waiting_run_is_told_its_position_and_its_earliest_start() -> None:
+    """The head with its time and the run that it waits for; the others with their position."""
+    world = world_of(devices=4, gpus=64)
+    world.apply(run("sweep", owner="a", gpus=4, duration="2h"))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=4), run("next", owner="c"))
+    world.turn(0.5)
+    assert world.status("Run", "sweep")["queue"] is None
+    assert world.status("Run", "wide")["queue"] == {
+        "position": 1,
+        "waiting": 2,
+        "gpus": 4,
+        "on": "n1",
+        "earliestStart": "2026-01-01T02:00:00Z",
+        "after": "sweep",
+        "afterOwner": "a",
+    }
+    assert world.status("Run", "next")["queue"] == {"position": 2, "waiting": 2}

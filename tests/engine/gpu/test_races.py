@@ -73,6 +73,29 @@ def test_a_replica_sees_what_the_other_did() -> None:
     assert other.seq == world.plane.seq
 
 
+def test_a_turn_reads_the_ledger_once_and_still_loses_no_race() -> None:
+    """What is decided inside is decided again where another replica was quicker."""
+    world = World()
+    other = world.open()
+    world.apply(budget("a"), node())
+    reads = list[int]()
+    entries = world.ledger.entries
+
+    def counted(*given, **more):
+        reads.append(given[0])
+        return entries(*given, **more)
+
+    world.ledger.entries = counted  # type: ignore[method-assign] - only this one is counted
+    with world.plane.committer.current() as known:
+        for i in range(5):
+            world.apply(run(f"r{i}", gpus=1))
+        assert (len(reads), len(known.runs)) == (1, 5)
+        other.objects.apply(run("others", gpus=1), author=ADMIN)
+        assert "others" not in known.runs
+        world.apply(run("last", gpus=1))
+        assert list(known.runs) == ["r0", "r1", "r2", "r3", "r4", "others", "last"]
+
+
 def test_a_clock_that_is_set_back_ends_no_lease_before_its_start() -> None:
     """Time stands still until the clock has caught up."""
     world = World()

@@ -14,7 +14,7 @@ from fairlead.ledger.postgres import PostgresLedger
 from fairlead.ports.ledger import Entry
 from tests.engine.gpu.replica import RUNS
 from tests.engine.gpu.resolving import CHANCE, reservation
-from tests.engine.gpu.worlds import ADMIN, START, budget, envelope, manifest, node, run
+from tests.engine.gpu.worlds import ADMIN, LENIENT, START, budget, envelope, manifest, node, run
 from verify import fairlead_verify
 
 pytestmark = pytest.mark.component("postgres")
@@ -65,7 +65,9 @@ def test_two_replicas_resolve_one_scope_at_once(postgres: str, tmp_path: Path) -
     """Three reservations due together: outcomes in one order, each drawn and applied once."""
     schema, keys = "resolve", tmp_path / "keys"
     with PostgresLedger.open(postgres, KeyDirectory(keys), schema=schema) as ledger:
-        plane = ControlPlane(ledger, None, lambda: START, Config(resolver="enforce"), CHANCE)
+        plane = ControlPlane(
+            ledger, None, lambda: START, Config(resolver="enforce", preemption=LENIENT), CHANCE
+        )
         runs = [run(f"r{i}", owner="bc"[i % 2]) for i in range(16)]
         plane.objects.apply_all(
             [
@@ -102,7 +104,9 @@ def test_two_replicas_resolve_one_scope_at_once(postgres: str, tmp_path: Path) -
         assert len(cut) == len(set(cut)), "nobody is cut twice"
         gone = {e.body["run"] for e in entries if e.body.get("reason") == "Preempted"}
         assert gone, "and somebody was"
-        plane = ControlPlane(ledger, None, lambda: START, Config(resolver="enforce"), CHANCE)
+        plane = ControlPlane(
+            ledger, None, lambda: START, Config(resolver="enforce", preemption=LENIENT), CHANCE
+        )
         for outcome in plane.outcome_reports.list():
             data = plane.outcome_reports.export(outcome["outcome"], author=ADMIN, owner="b")
             assert fairlead_verify.verify(data)[0] == 0

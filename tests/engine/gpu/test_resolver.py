@@ -195,7 +195,15 @@ def test_a_resolver_that_is_not_enforced_cuts_nobody(mode: str) -> None:
     assert (len(world.log), world.plane.objects.get("Run", "next")) == (size, None)
     found = world.plane.resolver.preview("Reservation", "new-slot")
     assert found["atRisk"] == [
-        {"run": "old", "owner": "b", "tier": "funded", "oneIn": 1, "certain": False}
+        {
+            "run": "old",
+            "owner": "b",
+            "tier": "funded",
+            "oneIn": 1,
+            "chance": 1.0,
+            "chanceError": 0.0,
+            "certain": False,
+        }
     ]
     assert (found["deficitGPUs"], found["scope"]["location"]["domain"]) == (4, "d1")
     assert phases(world)["old"] == "Running"
@@ -470,7 +478,7 @@ def test_a_winner_that_is_malleable_asks_for_its_minimum() -> None:
     world = world_of()
     world.apply(run("x", owner="b", gpus=4), run("y", owner="c", gpus=4))
     world.turn()
-    reserve(world, run("new", gpus=8, malleable={"minTotalGPUs": 2, "stepGPUs": 2}))
+    reserve(world, run("new", gpus=8, groupGPUs=2, malleable={"minTotalGPUs": 2, "stepGPUs": 2}))
     world.turn()
     assert outcomes(world)[0].deficit_gpus == 2
     assert world.status("Run", "new")["width"] == 4, "and takes what became free"

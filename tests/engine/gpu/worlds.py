@@ -5,16 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairlead.core.gpu import PreemptionPolicy
 from fairlead.engine.gpu import Author, Config, ControlPlane, Projection
 from fairlead.engine.gpu.checkpoint import export
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.ledger import Entry, Ledger
-from fairlead.ports.meter import Meter
+from fairlead.ports.meter import DeviceMeter
 from fairlead.schema.objects import API_VERSION
 from tests.ledger.memory import MemoryLedger
 
 HOUR = 3_600_000
+LENIENT = PreemptionPolicy(min_notice_ms=0, max_reservations=1000, min_runtime_ms=0, cooldown_ms=0)
+"""For tests of what follows: reservations without notice, and every run a candidate."""
 START = 1_767_225_600_000  # 2026-01-01T00:00:00Z, a Thursday
 ADMIN = Author("root", admin=True)
 ALICE = Author("alice", frozenset({"a"}))
@@ -135,7 +138,7 @@ class World:
         self.ledger: Ledger = ledger or MemoryLedger(time_ms=START)
         self.executor = FakeExecutor()
         self.config, self.chance = config, chance
-        self.meter: Meter | None = None
+        self.meter: DeviceMeter | None = None
         self.plane = self.open()
 
     def open(self) -> ControlPlane:

@@ -7,8 +7,24 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Client, changes_api, reads_api
-from fairlead.cli.completion import KIND, NAME, OBJECT, RUN, kind_of, name_of, owner_option
-from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, print_preview
+from fairlead.cli.completion import (
+    DESCRIBED,
+    KIND,
+    NAME,
+    OBJECT,
+    POLICY,
+    RUN,
+    kind_of,
+    name_of,
+    owner_option,
+)
+from fairlead.cli.gpu.render import (
+    forecast_of,
+    print_forecast,
+    print_plan,
+    print_preview,
+    queue_text,
+)
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
 from fairlead.cli.table import Column, Output, cell, columns, print_table, show, to_yaml
@@ -16,6 +32,17 @@ from fairlead.core.units import counted
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
+
+
+def _why(run: dict[str, Any]) -> str:
+    """The reason of a run's phase; of one that is promised a start, when and why then."""
+    status = run["status"]
+    queue = status.get("queue") or {}
+    if "earliestStart" in queue:
+        return queue_text(queue, run["spec"]["flavor"])
+    return "Paused" if status["paused"] else str(status["reason"])
+
+
 COLUMNS: dict[str, list[Column]] = {
     "Budget": columns(
         "NAME=metadata.name OWNER=spec.owner PARENTS=spec.parents",
@@ -30,7 +57,8 @@ COLUMNS: dict[str, list[Column]] = {
         "NAME=metadata.name OWNER=spec.owner FLAVOR=spec.flavor",
         ("GPUS", lambda o: f"{o['status']['width']}/{o['spec']['totalGPUs']}"),
         "PHASE=status.phase",
-        ("REASON", lambda o: "Paused" if o["status"]["paused"] else o["status"]["reason"]),
+        ("REASON", _why),
+        ("QUEUE", lambda o: (o["status"].get("queue") or {}).get("position")),
         "SINCE@status.since",
         wide=[
             ("GPU%", lambda o: (o["status"].get("use") or {}).get("utilisationPercent")),
@@ -140,19 +168,25 @@ def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str 
 
 
 @click.command("describe")
-@click.argument("which", type=OBJECT)
+@click.argument("which", type=DESCRIBED)
 @reads_api
 def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     """Show one object in full, with its latest events.
 
     A reservation comes with its preemption preview: the earliest start, how many GPUs are missing,
-    which leases would end by rule, and which runs are at risk with which odds.
+    which leases would end by rule, and which runs are at risk with which odds. `policy` is the
+    operator's: the notice and quota of reservations, and which runs are no candidates yet.
 
     \b
       fairlead describe run/train-7
       fairlead describe reservation/monday
+      fairlead describe policy
       fairlead describe budget/team-a -o json | jq .object.status.headroom
     """
+    if which == POLICY:
+        rules = client.get("/v1/policy")
+        out.text(rules, lambda: click.echo(to_yaml(rules), nl=False))
+        return
     kind, name = which
     document = client.get_object(kind, name)
     size = client.get("/v1/head")["size"]

@@ -6,7 +6,14 @@ import click
 
 from fairlead.cli.client import Client, ServerError, reads_api
 from fairlead.cli.completion import OBJECT
-from fairlead.cli.gpu.render import print_cut, print_plan, print_preview, print_refusal, print_room
+from fairlead.cli.gpu.render import (
+    print_cut,
+    print_plan,
+    print_preview,
+    print_refusal,
+    print_room,
+    queue_text,
+)
 from fairlead.cli.input import BadFile, read_manifests
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import file_option
@@ -95,6 +102,11 @@ def _explain_run(name: str, reply: dict[str, Any]) -> None:
         print_refusal(status["refusal"], "  ")
     elif status["message"]:
         click.echo(f"  {cell(status['message'])}")
+    if status.get("queue") is not None:
+        queue, spec = status["queue"], reply["object"]["spec"]
+        if "earliestStart" in queue:
+            click.echo(f"  {queue_text(queue, spec['flavor'])}")
+        click.echo(f"  {queue['position']} of {queue['waiting']} in the queue")
     if status["nominated"]:
         click.echo("  nominated by its owner: preempted before the owner's other runs")
     if reply["cut"] is not None:

@@ -126,8 +126,8 @@ def print_forecast(forecast: dict[str, Any], indent: str = "", lack: str = "are 
         print_table(forecast_rows(forecast), _FORECAST, indent)
         if not all(map(_is_certain, forecast["atRisk"])):
             click.echo(
-                f"{indent}Odds are for the first draw: it selects an owner, then one of its runs. "
-                "Leases cut by rule may be restored after it."
+                f"{indent}Odds are for all draws together, and for the first alone: it selects an "
+                "owner, then one of its runs. Leases cut by rule may be restored after it."
             )
 
 
@@ -144,11 +144,17 @@ def forecast_rows(forecast: dict[str, Any]) -> list[dict[str, Any]]:
         row |= {"gpus": row["gpus"] + cut["gpus"], "what": _EFFECTS[cut["kind"]], "odds": "by rule"}
     risks = []
     for risk in sorted(forecast["atRisk"], key=lambda row: (_TIERS.index(row["tier"]), row["run"])):
-        odds = {"what": "may be selected", "odds": f"1 in {risk['oneIn']}"}
+        odds = {"what": "may be selected", "odds": odds_text(risk)}
         if _is_certain(risk):
             odds = {"what": "is preempted", "odds": "certain"}
         risks.append({**risk, "gpus": None, **odds})
     return [*cuts.values(), *risks]
+
+
+def odds_text(risk: dict[str, Any]) -> str:
+    """`40 % (first draw: 1 in 4)`; with its error where it was simulated."""
+    error = f" ±{risk['chanceError'] * 100:.0f}" if risk["chanceError"] else ""
+    return f"{risk['chance'] * 100:.0f}{error} % (first draw: 1 in {risk['oneIn']})"
 
 
 def _is_certain(risk: dict[str, Any]) -> bool:
@@ -178,6 +184,18 @@ def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool 
     print_forecast(forecast, indent)
 
 
+def queue_text(queue: dict[str, Any], flavor: str) -> str:
+    """What a run in the queue waits for, and until when, as far as it is known."""
+    if "earliestStart" not in queue:
+        return f"{queue['position']} of {queue['waiting']} in the queue"
+    where = f"on {cell(queue['on'])}" if queue["on"] else f"of {cell(flavor)}"
+    ends = f" when {cell(queue['after'])} ends" if queue["after"] else ""
+    return (
+        f"waits for {counted(queue['gpus'], 'GPU')} {where}; first at about "
+        f"{moment(queue['earliestStart'])}{ends}"
+    )
+
+
 def print_cut(
     run: dict[str, Any], cut: dict[str, Any], indent: str = "  ", *, may: Sequence[str] = ()
 ) -> None:
@@ -186,7 +204,7 @@ def print_cut(
     if cut.get("archived"):
         click.echo(f"{indent}preempted by outcome {number}, whose entries were archived")
         return
-    odds = f", 1 in {cut['oneIn']} at the first draw" if cut["oneIn"] else ""
+    odds = f", with odds of {odds_text(cut)}" if cut["oneIn"] else ""
     rules = [_EFFECTS[kind] for kind in cut["kinds"] if kind != "RandomPreempt"]
     how = f"selected by the lottery{odds}" if cut["drawn"] else f"by rule: {', '.join(rules)}"
     lack = f"{counted(cut['deficitGPUs'], 'GPU')} {are(cut['deficitGPUs'], 'was', 'were')} missing"

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -85,6 +86,7 @@ def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path |
     from fairlead.kube.dev.components import ClusterOptions
     from fairlead.kube.dev.pins import AssetSet
     from fairlead.kube.kinds import crds as crds_of
+    from fairlead.kube.roles import tenant_role
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -93,13 +95,13 @@ def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path |
     options = ClusterOptions(nodes=nodes, gpus=gpus, real_node=real_node)
     with Cluster(programs, where, options, keep=directory is not None, report=_note) as cluster:
         if not bare:
-            cluster.apply(crds_of())
+            cluster.apply([*crds_of(), tenant_role()])
             cluster.run("fairlead-controller", _controller(cluster.directory, cluster.kubeconfig))
         if real_node and not bare:
             command = node_agent_command(cluster.directory / "node-agent", cluster.kubeconfig)
             cluster.run("fairlead-node", command)
         click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
-        click.echo(f"export PATH={programs.directory}:$PATH")
+        click.echo(f"export PATH={':'.join(_path(Path(programs.directory)))}:$PATH")
         kept = "stays" if directory else "is removed"
         _note(f"Ctrl-C stops it; {where} {kept}. Logs: {where}/log")
         try:
@@ -110,10 +112,18 @@ def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path |
             _note("stopping")
 
 
+def _path(programs: Path) -> list[str]:
+    """Where kubectl and its plugins are: those of this installation, if it has them."""
+    scripts = Path(sysconfig.get_path("scripts"))
+    return [str(programs), *([str(scripts)] if (scripts / "kubectl-runs").exists() else [])]
+
+
 def _controller(directory: Path, kubeconfig: Path) -> list[str]:
     """Its ledger is with the cluster, and as long-lived."""
     command = [sys.executable, "-m", "fairlead", "kube", "controller", "--qps", "0"]
     command += ["--resolver", "enforce", "--image", "busybox", "--admin-namespace", "default"]
+    # To try things out a reservation needs no hour of notice.
+    command += ["--min-notice", "0s", "--min-runtime", "0s", "--cooldown", "0s"]
     return [*command, "--kubeconfig", str(kubeconfig), "--data", str(directory / "ledger")]
 
 

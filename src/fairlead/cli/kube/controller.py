@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlead.cli.main import EXIT_FAULT
+from fairlead.cli.options import policy_options, preemption_policy
 
 if TYPE_CHECKING:
     from fairlead.api.cluster_server import ClusterListen
@@ -59,6 +60,13 @@ if TYPE_CHECKING:
     help="Preemption: never, previewed only, carried out.",
 )
 @click.option(
+    "--may-resolve",
+    metavar="OWNER",
+    multiple=True,
+    help="Owner that may preempt at once (repeatable).",
+)
+@policy_options
+@click.option(
     "--qps",
     type=click.FloatRange(0),
     default=50.0,
@@ -75,6 +83,7 @@ if TYPE_CHECKING:
 def controller(
     *,
     resolver: Any,
+    may_resolve: tuple[str, ...],
     qps: float,
     api_listen: str | None,
     tls_cert: Path | None,
@@ -99,7 +108,8 @@ def controller(
     listen = _listen(api_listen, tls_cert, tls_key)
     if given["tls_service"] and (listen is None or tls_cert is not None):
         raise click.UsageError("--tls-service belongs to --api-listen, without --tls-cert")
-    engine = Config(resolver=resolver)
+    policy = preemption_policy(given)
+    engine = Config(resolver=resolver, may_resolve=frozenset(may_resolve), preemption=policy)
     config = KubeConfig(engine=engine, qps=qps or None, listen=listen, **given)
     with made(config, say=lambda line: click.echo(line, err=True)) as running:
         for number in (signal.SIGTERM, signal.SIGINT):

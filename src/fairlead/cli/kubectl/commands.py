@@ -29,8 +29,10 @@ _NAMED = re.compile(r"(?<=[ `])fairlead (?:audit (?=outcome))?(\w+)")
 _NOT_HERE = (
     *("tokens", "users", "pause", "resume", "cordon", "uncordon", "drain"),
     *("completion", "run", "wait"),
+    *("up", "kube", "node", "traffic", "doctor", "demo", "sim", "decide", "replay"),
 )
-"""A cluster has its own: RBAC, kubectl cordon, drain, run and wait; pods cannot be paused."""
+"""A cluster has its own: RBAC, kubectl cordon, drain, run and wait; pods cannot be paused. What
+asks no control plane is `fairlead`'s alone."""
 
 
 def for_cluster(command: click.Command, group: type["Plugin"]) -> click.Command:

@@ -18,6 +18,7 @@ from fairlead.cli.kubectl.target import transport
 from fairlead.cli.kubectl.transport import ClusterRefusal, KubeTransport, refusing, shown
 from fairlead.cli.options import file_option, flag, option, output_option
 from fairlead.cli.table import Output, columns, note
+from fairlead.kube.client import ApiError
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.faults import PermanentFault
@@ -141,10 +142,22 @@ def logs(
         if container is not None:
             query["container"] = container
         path = f"/api/v1/namespaces/{target.namespace}/pods/{found[0]['pod']}/log"
-        with contextlib.suppress(KeyboardInterrupt), refusing():
+        with contextlib.suppress(KeyboardInterrupt), refusing(), _reachable(found[0]["node"]):
             for data in target.client.stream(path, **query):
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def _reachable(node: str | None) -> Iterator[None]:
+    """The API server asks the kubelet; where there is none, its words are those of TLS."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status < 500:
+            raise
+        text = f"the kubelet of node {node} gave no logs; a simulated node has none"
+        raise PermanentFault(f"{text} ({error.message})") from error
 
 
 @click.command("watch")

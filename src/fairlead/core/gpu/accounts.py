@@ -142,6 +142,15 @@ class Account:
             lent.held_ms(now_ms),
         )
 
+    def paid_usage(self, now_ms: int) -> Usage:
+        """The same without the GPUs of unfunded leases: these leave room for leases that are paid.
+        Hours of overdraft count: running on unfunded is no way to more hours."""
+        used = self.usage(now_ms)
+        if not self.over.gpus:
+            return used
+        lent = used.lent_gpus - self.lent_over.gpus
+        return used._replace(gpus=used.gpus - self.over.gpus, lent_gpus=lent)
+
     def overdraft_ms(self, now_ms: int, *, lent: bool = False) -> int:
         """Hours of the period that were used without funding."""
         if now_ms >= self.until_ms and self.leases:
@@ -393,10 +402,10 @@ class Accounts:
         keys = ((budget.name, envelope.name) for envelope in budget.envelopes)
         return any(self._accounts[key].leases for key in keys)
 
-    def usage(self, key: Key, now_ms: int) -> Usage:
-        """One envelope's usage; that of an unknown one is nothing."""
+    def paid_usage(self, key: Key, now_ms: int) -> Usage:
+        """What funded leases use of one envelope; of an unknown one it is nothing."""
         account = self._accounts.get(key)
-        return Usage() if account is None else account.usage(now_ms)
+        return Usage() if account is None else account.paid_usage(now_ms)
 
     def rolls_over(self, now_ms: int) -> int | None:
         """The first end of a period, up to now, that an account with open leases has not seen."""
@@ -407,26 +416,30 @@ class Accounts:
         for account in self._accounts.values():
             account.advance(now_ms)
 
-    def at(self, now_ms: int) -> Mapping[Key, Usage]:
-        """Every envelope's usage at one moment, worked out when first looked at.
+    def at(self, now_ms: int, *, paid: bool = False) -> Mapping[Key, Usage]:
+        """Every envelope's usage at one moment, worked out when first looked at; `paid`: that of
+        funded leases.
 
         For one decision: what is held or posted afterwards may not show.
         """
-        return _Moment(self._accounts, now_ms)
+        return _Moment(self._accounts, now_ms, paid=paid)
 
 
 class _Moment(Mapping[Key, Usage]):
     """Each envelope is worked out once: caps over several ask for the same ones again."""
 
-    def __init__(self, accounts: Mapping[Key, Account], now_ms: int) -> None:
-        self._accounts, self._now_ms = accounts, now_ms
+    def __init__(self, accounts: Mapping[Key, Account], now_ms: int, *, paid: bool) -> None:
+        self._accounts, self._now_ms, self._paid = accounts, now_ms, paid
         self._known: dict[Key, Usage] = {}
 
     def __getitem__(self, key: Key) -> Usage:
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._accounts[key].usage(self._now_ms)
+            known = self._known[key] = self._of(self._accounts[key])
         return known
+
+    def _of(self, account: Account) -> Usage:
+        return account.paid_usage(self._now_ms) if self._paid else account.usage(self._now_ms)
 
     # `Mapping.get` would go through an exception for every unknown key.
     def get(self, key: Key, default: Any = None) -> Any:
@@ -435,7 +448,7 @@ class _Moment(Mapping[Key, Usage]):
             account = self._accounts.get(key)
             if account is None:
                 return default
-            known = self._known[key] = account.usage(self._now_ms)
+            known = self._known[key] = self._of(account)
         return known
 
     def __iter__(self) -> Iterator[Key]:

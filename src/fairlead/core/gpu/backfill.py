@@ -79,7 +79,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class QueueHead:
     """A run that is funded and lacks devices, at the least width that it starts with."""
 
     run: Name
@@ -104,7 +104,7 @@ class BackfillRequest:
 
     now_ms: Annotated[int, Time(), Written("now")]
     run: Backfiller
-    heads: tuple[Head, ...]
+    heads: tuple[QueueHead, ...]
     pools: tuple[Pool, ...]
     policy: BackfillPolicy = field(default_factory=BackfillPolicy)
 
@@ -147,7 +147,7 @@ def backfill(asked: BackfillRequest) -> Backfill:
 
 
 def check(
-    run: Backfiller, heads: Iterable[Head], promises: tuple[Promise, ...], outlook: "Outlook"
+    run: Backfiller, heads: Iterable[QueueHead], promises: tuple[Promise, ...], outlook: "Outlook"
 ) -> Backfill:
     """The same where the promises are known."""
     reason = BackfillReason.ENDS_BEFORE

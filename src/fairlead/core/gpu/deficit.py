@@ -31,6 +31,7 @@ from fairlead.core.gpu.conflict import (
 )
 from fairlead.core.gpu.model import Budget
 from fairlead.core.gpu.place import DOMAIN_KEYS, Gang, Node, place
+from fairlead.core.gpu.policy import RunProtection
 from fairlead.core.gpu.resolve import Notice, notice_of
 from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting, Pseudonyms
@@ -55,6 +56,10 @@ class HoldingRun:
     malleable: Malleable | None = None
     nominated: bool = False
     ending: bool = False
+    started_ms: Count | None = None
+    """When its first lease began; None: not known."""
+    preempted_ms: Count | None = None
+    """When it was last preempted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class Holdings:
     nodes: tuple[Node, ...] = ()
     runs: tuple[HoldingRun, ...] = ()
     leases: tuple[HeldLease, ...] = ()
+    protection: RunProtection | None = None
+    """Which funded runs are no candidates for a gang; None: all are."""
 
     def faults(self) -> Iterator[OutOfRange]:
         yield from repeats("nodes", "name", [node.name for node in self.nodes])
@@ -107,6 +114,8 @@ class GangDemand:
     TAG: ClassVar[str] = "gang"
     run: Name
     gang: Gang
+    unfunded_only: bool = False
+    """Only runs with an unfunded lease are candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,10 +290,15 @@ class _Locations:
 
 
 def _judged(
-    holdings: Holdings, scope: Scope, gpus: int, locations: _Locations, beneficiary: str = ""
+    holdings: Holdings,
+    scope: Scope,
+    gpus: int,
+    locations: _Locations,
+    demand: GangDemand | None = None,
 ) -> Deficit:
     """Every lease in or out of a scope that is short of so many GPUs."""
     runs = {run.id: run for run in holdings.runs}
+    beneficiary, protected = "" if demand is None else demand.run, _protected(holdings, demand)
     out_of_scope = scope_test(scope)
     candidates: list[HeldLease] = []
     excluded: list[ExcludedLease] = []
@@ -295,6 +309,8 @@ def _judged(
             exclusion = Exclusion.BENEFICIARY
         elif exclusion is None and run.ending:
             exclusion = Exclusion.ENDING
+        elif exclusion is None:
+            exclusion = protected.get(run.id)
         if exclusion is None:
             candidates.append(lease)
         else:
@@ -313,6 +329,22 @@ def _judged(
     reason = DeficitReason.RESOLVABLE if enough else DeficitReason.NOT_ENOUGH
     shortfall = max(0, gpus - candidate_gpus)
     return Deficit(reason, scope, gpus, candidate_gpus, shortfall, rows, tuple(excluded))
+
+
+def _protected(holdings: Holdings, demand: GangDemand | None) -> dict[str, Exclusion]:
+    """Funded runs that are no candidates for a gang, or not yet. One with an unfunded lease is."""
+    rule = holdings.protection
+    if demand is None or (rule is None and not demand.unfunded_only):
+        return {}
+    unfunded = {lease.run for lease in holdings.leases if not lease.funded}
+    if demand.unfunded_only or rule is None:
+        return {run.id: Exclusion.FUNDED for run in holdings.runs if run.id not in unfunded}
+    return {
+        run.id: why
+        for run in holdings.runs
+        if run.id not in unfunded
+        and (why := rule.exclusion(run.started_ms, run.preempted_ms)) is not None
+    }
 
 
 def conflict_of(demand: Demand, deficit: Deficit, holdings: Holdings) -> Conflict:
@@ -348,6 +380,13 @@ def conflict_of(demand: Demand, deficit: Deficit, holdings: Holdings) -> Conflic
     )
 
 
+LEFT_OUT = (
+    *(Exclusion.BENEFICIARY, Exclusion.ENDING),
+    *(Exclusion.MIN_RUNTIME, Exclusion.COOLDOWN, Exclusion.FUNDED),
+)
+"""Why a lease in scope is not in the conflict; a notice says so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Frozen:
     """A conflict under pseudonyms, and what its commitment announces."""
@@ -370,7 +409,7 @@ def freeze(
     left_out = [
         (names.lease(owners[row.run], row.lease), row.reason)
         for row in deficit.excluded
-        if row.reason in (Exclusion.BENEFICIARY, Exclusion.ENDING)
+        if row.reason in LEFT_OUT
     ]
     return Frozen(conflict, notice_of(conflict, left_out, owner_weighting=owner_weighting))
 
@@ -389,7 +428,7 @@ def _for_gang(demand: GangDemand, holdings: Holdings, locations: _Locations) -> 
         groups = gang.groups()
         gpus = sum(groups) + len(groups) * gang.spares_per_group
         return Deficit(DeficitReason.NO_DEVICES, None, gpus, 0, gpus)
-    return _judged(holdings, found.scope, found.gpus, locations, demand.run)
+    return _judged(holdings, found.scope, found.gpus, locations, demand)
 
 
 def _is_usable(node: Node, gang: Gang) -> bool:
@@ -403,11 +442,14 @@ _Movable = list[tuple[Mapping[str, str], list[HeldLease]]]
 
 
 def _movable(demand: GangDemand, holdings: Holdings, locations: _Locations) -> _Movable:
-    flavor = demand.gang.flavor
+    flavor, protected = demand.gang.flavor, _protected(holdings, demand)
     runs = {
         run.id
         for run in holdings.runs
-        if run.flavor == flavor and run.id != demand.run and not run.ending
+        if run.flavor == flavor
+        and run.id != demand.run
+        and not run.ending
+        and run.id not in protected
     }
     found: dict[tuple[tuple[str, str], ...], tuple[Mapping[str, str], list[HeldLease]]] = {}
     for lease in holdings.leases:

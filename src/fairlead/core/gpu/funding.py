@@ -10,7 +10,7 @@ hours, own before lent), each seeing what the one before it demoted.
 - Promises alone pass the cap (it was lowered): newest first until it fits.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -194,8 +194,11 @@ def _hold_ms(held: Held, now_ms: int) -> int:
     return 0 if held.hold_end_ms is None else held.lease.gpus * (held.hold_end_ms - now_ms)
 
 
-def restorations(budget: Budget, accounts: Accounts, now_ms: int) -> list[str]:
-    """Unfunded leases that every cap has room for again, oldest first.
+def restorations(
+    budget: Budget, accounts: Accounts, now_ms: int, recalled: Set[str] = frozenset()
+) -> list[str]:
+    """Unfunded leases that every cap has room for again, oldest first; `recalled` ones are left
+    to the run that they were recalled for.
 
     Room in hours is what cover sees: overdraft counts as use until its period ends, so running on
     unfunded is no way to more hours.
@@ -204,7 +207,9 @@ def restorations(budget: Budget, accounts: Accounts, now_ms: int) -> list[str]:
     waiting = _unfunded(caps)
     found: list[Held] = []
     for held in waiting:
-        if all(_room(cap, held, found, now_ms) for cap in caps if _counts(cap, held)):
+        if held.lease.id not in recalled and all(
+            _room(cap, held, found, now_ms) for cap in caps if _counts(cap, held)
+        ):
             found.append(held)
     return [held.lease.id for held in found]
 

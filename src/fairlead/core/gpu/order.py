@@ -97,7 +97,7 @@ def activate(asked: ActivateRequest) -> Activations:
 
 @dataclass(frozen=True, slots=True)
 class ShrunkRun:
-    """A run that lacks groups which an outcome took."""
+    """A run that has fewer groups than it asked for, or than an outcome took it from."""
 
     id: Name
     flavor: Name

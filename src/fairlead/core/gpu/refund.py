@@ -4,7 +4,7 @@
 are made from what is recorded of them: their open leases and what is posted in their period.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -30,6 +30,8 @@ class OpenLease:
     unfunded_ms: Annotated[int, Time(), Written("unfunded")] | None
     restored_ms: Annotated[int, Time(), Written("restored")]
     """Since when it has been funded without a break; its start, where it always was."""
+    recalled: bool = False
+    """The owner of the envelope recalled it for a run that still waits: it is not restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +96,34 @@ def refund(asked: RefundRequest) -> Refund:
         for meter, posted_ms in zip(account.meters, posted, strict=True):
             meter.posted_ms = posted_ms
         accounts.put((asked.budget.name, state.envelope), account)
-    return refund_of(asked.budget, accounts, asked.at_ms)
+    leases = (lease for state in asked.accounts for lease in state.leases)
+    recalled = {lease.id for lease in leases if lease.recalled}
+    return refund_of(asked.budget, accounts, asked.at_ms, recalled)
 
 
-def refund_of(budget: Budget, accounts: Accounts, at_ms: int) -> Refund:
+def refund_of(
+    budget: Budget, accounts: Accounts, at_ms: int, recalled: Set[str] = frozenset()
+) -> Refund:
     """The same on the running totals: whether there is anything to record."""
     lost = demotions(budget, accounts, at_ms)
     if lost:
         return Refund(unfunded=tuple(lost))
-    return Refund(funded=tuple(restorations(budget, accounts, at_ms)))
+    return Refund(funded=tuple(restorations(budget, accounts, at_ms, recalled)))
 
 
-def refund_request(budget: Budget, accounts: Accounts, at_ms: int) -> RefundRequest:
+def refund_request(
+    budget: Budget, accounts: Accounts, at_ms: int, recalled: Set[str] = frozenset()
+) -> RefundRequest:
     """What is recorded of the accounts of a budget."""
     found = []
     for envelope in sorted(budget.envelopes, key=lambda envelope: envelope.name):
         account = accounts.get(budget.name, envelope.name)
         if account is not None:
-            found.append(_open_account(account, at_ms))
+            found.append(_open_account(account, at_ms, recalled))
     return RefundRequest(at_ms, budget, tuple(found))
 
 
-def _open_account(account: Account, at_ms: int) -> OpenAccount:
+def _open_account(account: Account, at_ms: int, recalled: Set[str]) -> OpenAccount:
     account.advance(at_ms)
     held = sorted(account.leases.values(), key=lambda held: held.lease.id)
     recurrence, period_ms = account.envelope.recurrence, at_ms
@@ -133,6 +141,7 @@ def _open_account(account: Account, at_ms: int) -> OpenAccount:
             own.hold_end_ms,
             own.unfunded_ms,
             own.restored_ms,
+            own.lease.id in recalled,
         )
         for own in held
     )

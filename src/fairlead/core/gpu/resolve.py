@@ -267,7 +267,7 @@ def resolve(
         return Resolution(conflict.deficit_gpus, shortfall_gpus=cutting.shortfall_gpus)
     rounds: list[Round] = []
     index = 0  # runs on across tiers
-    for tier, runs in _lotteries(cutting):
+    for tier, runs in lotteries(cutting):
         played = _play(cutting, tier, runs, seed=seed, index=index, weighting=owner_weighting)
         rounds.append(played)
         index += len(played.draws)
@@ -281,7 +281,7 @@ def resolve(
     )
 
 
-def _lotteries(cutting: Cutting) -> Iterator[tuple[CutTier, dict[str, Holder]]]:
+def lotteries(cutting: Cutting) -> Iterator[tuple[CutTier, dict[str, Holder]]]:
     """Cut by rule, tier by tier; the runs of each tier where that does not meet the deficit."""
     for tier in CutTier:
         cutting.drop_spares(tier)
@@ -301,7 +301,7 @@ def _play(
     weighting: OwnerWeighting,
 ) -> Round:
     """Draw gangs until the deficit is met or no run of the tier is left."""
-    tokens = _by_owner(runs)
+    tokens = by_owner(runs)
     pot = Pot(tokens, weighting)
     draws: list[Draw] = []
     while pot and not cutting.met:
@@ -311,7 +311,7 @@ def _play(
     return Round(tier, tokens, tuple(draws))
 
 
-def _by_owner(runs: dict[str, Holder]) -> dict[str, tuple[str, ...]]:
+def by_owner(runs: dict[str, Holder]) -> dict[str, tuple[str, ...]]:
     tokens: dict[str, list[str]] = {}
     for name, holder in runs.items():
         tokens.setdefault(holder.run.owner, []).append(name)
@@ -326,7 +326,7 @@ def forecast(
     if cutting.shortfall_gpus:
         return Forecast(conflict.deficit_gpus, shortfall_gpus=cutting.shortfall_gpus)
     risks: list[RiskRound] = []
-    for tier, runs in _lotteries(cutting):
+    for tier, runs in lotteries(cutting):
         risks.append(_risk(cutting, tier, runs, owner_weighting))
         if not risks[-1].all_lost:
             break
@@ -350,7 +350,7 @@ def _risk(
     missing = cutting.deficit_gpus - cutting.freed_gpus
     return RiskRound(
         tier=tier,
-        odds=first_odds(_by_owner(runs), weighting),
+        odds=first_odds(by_owner(runs), weighting),
         missing_gpus=missing,
         all_lost=sum(holder.open_gpus for holder in runs.values()) <= missing,
     )

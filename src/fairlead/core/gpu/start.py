@@ -1,8 +1,8 @@
 """Start: whether a run starts now, how wide, who pays and on which devices; growth likewise.
 
 A malleable run starts at the widest width that is funded and placed. Where it lacks devices, no
-more is freed for it than its minimum. What an outcome took from a run comes back as whole groups
-by whole steps, the lowest numbers first, and never more than the run had.
+more is freed for it than its minimum. What a running one lacks comes as whole groups by whole
+steps, the lowest numbers first.
 """
 
 import re
@@ -53,7 +53,8 @@ class GangShape:
 
 @dataclass(frozen=True, slots=True)
 class RunGrowth:
-    """What a run has, and the width that an outcome took it from; spares do not count."""
+    """What a run has, and the width that it asked for, or that an outcome took it from; spares do
+    not count."""
 
     width: Count
     grows_to: Gpus

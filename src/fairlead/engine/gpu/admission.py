@@ -15,7 +15,7 @@ from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known, require
 from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
-from fairlead.engine.gpu.backfill import Answer, Heads
+from fairlead.engine.gpu.backfill import BackfillAnswer, QueueHeads
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import open_lease
@@ -25,6 +25,7 @@ from fairlead.schema import objects
 from fairlead.schema.funding import from_plan, fund_document
 from fairlead.schema.gpu import STYLE, PlaceInput, from_start, no_room, start_document
 from fairlead.schema.objects import RunSpec
+from fairlead.schema.times import format_time
 
 AT_ONCE = 200
 """Entries of one append, about."""
@@ -48,7 +49,7 @@ them ask for what another one asks for."""
 
 
 class RunAdmission:
-    """Starts runs that wait, and gives back to runs what outcomes took."""
+    """Starts runs that wait, and widens those that have less than they asked for."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer, self._hold_ms = committer, committer.config.hold_ms
@@ -58,7 +59,10 @@ class RunAdmission:
         """Requests by their text: one of each is kept."""
         self._covers: Covers = {}
         config = committer.config
-        self._policy, self._heads = config.queue, Heads(self._projection, config.backfill)
+        self._policy, self._heads = config.queue, QueueHeads(self._projection, config.backfill)
+        self._order: list[str] = []
+        """Of the last turn."""
+        self._positions: tuple[int, dict[str, int]] = (0, {})
 
     def admit_all(self, now_ms: int) -> None:
         """Every run that waits, in the order of the queue; runs that lack devices keep those that
@@ -73,7 +77,7 @@ class RunAdmission:
         use = tuple(owner_use(projection, runs, now_ms))
         waiting = gpu.Waiting(now_ms, runs, self._holds(), self._policy, use)
         queue = gpu.queue(waiting)
-        order = [row.run for row in queue.order]
+        self._order = order = [row.run for row in queue.order]
         recorded = RecordedOrder(entries.QueueDecision, order)
 
         def decide(run: str) -> list[NewEntry]:
@@ -89,18 +93,41 @@ class RunAdmission:
 
         self._decide_all(order, decide)
 
+    def place(self, run: str) -> Document | None:
+        """Where a run stands in the queue, as of the last turn, and what it was promised."""
+        projection = self._projection
+        if self._positions[0] != projection.seq:
+            waiting = (name for name in self._order if projection.is_pending(name))
+            positions = {name: position for position, name in enumerate(waiting, start=1)}
+            self._positions = (projection.seq, positions)
+        positions = self._positions[1]
+        if run not in positions:
+            return None
+        flavor = projection.run_spec(run).flavor
+        found: Document = {"position": positions[run], "waiting": len(positions)}
+        promised = self._heads.promised(run, flavor)
+        if promised is not None:
+            gang, after = promised.gang, promised.after
+            shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
+            nodes = [node.name for node in projection.devices.nodes if node.flavor == flavor]
+            found["gpus"] = shape.with_spares(gang.gpus)
+            found["on"] = nodes[0] if len(nodes) == 1 else None
+            found["earliestStart"] = format_time(promised.start_ms)
+            found["after"] = after
+            found["afterOwner"] = None if after is None else projection.run_spec(after).owner
+        return found
+
     def grow_all(self, now_ms: int) -> None:
-        """What outcomes took comes back where no run that waits could use it.
+        """Runs that have less than they asked for grow, where that delays no run that waits.
 
         The order is recorded as that of the queue is, with the first growth that it decides.
         """
         projection, live = self._projection, self._projection.live
+        specs = ((run, state, projection.run_spec(run)) for run, state in sorted(live.items()))
         shrunk = tuple(
-            gpu.ShrunkRun(
-                run, projection.run_spec(run).flavor, state.width, state.grows_to, may_grow(state)
-            )
-            for run, state in sorted(live.items())
-            if state.grows_to > 0
+            gpu.ShrunkRun(run, spec.flavor, state.width, most, is_settled(state))
+            for run, state, spec in specs
+            if (most := grows_to(spec, state))
         )
         if not shrunk:
             return
@@ -111,9 +138,9 @@ class RunAdmission:
 
         def decide(run: str) -> list[NewEntry]:
             state = live.get(run)
-            if state is None or not may_grow(state) or self._is_held(run, now_ms):
+            if state is None or not is_settled(state) or self._is_held(run, now_ms):
                 return []
-            made = growth(projection, run, now_ms)
+            made = growth(projection, run, now_ms, self._heads)
             if made and not recorded.says(run, projection):
                 made.insert(0, order_decision(entries.GrowDecision, found, asked, now_ms))
             return made
@@ -292,7 +319,7 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
 
 
 def attempt(
-    projection: Projection, run: str, now_ms: int, heads: Heads | None = None
+    projection: Projection, run: str, now_ms: int, heads: QueueHeads | None = None
 ) -> list[NewEntry]:
     """The same where the answer is known to be news. `heads`: runs that are not to be delayed."""
     spec, at = projection.run_spec(run), Context(projection, now_ms)
@@ -353,7 +380,7 @@ def _waiting(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     return [*_decisions(at, run, answer, "admission"), at.entry(body)]
 
 
-def _held(at: Context, run: str, answer: StartAnswer, beside: Answer) -> list[NewEntry]:
+def _held(at: Context, run: str, answer: StartAnswer, beside: BackfillAnswer) -> list[NewEntry]:
     """There is room, but a run that is before it in the queue would start later. Recorded once:
     room comes and goes, and a thousand runs may wait for it."""
     state = at.projection.runs[run]
@@ -424,7 +451,7 @@ def start_decision(
 ) -> NewEntry:
     """The choice of the width, with its whole input."""
     asked, found = answer
-    fund = _fund_input(at.projection, asked.request, at.now_ms)
+    fund = fund_input(at.projection, asked.request, at.now_ms)
     document = start_document(fund, at.projection.devices.nodes, asked)
     body = entries.StartDecision(run, from_start(found), cause)
     effect, reasons = None if plan_id is None else "start", (found.reason.value,)
@@ -433,13 +460,13 @@ def start_decision(
 
 def _fund_decision(at: Context, run: str, found: gpu.Start, plan_id: str | None = None) -> NewEntry:
     output, effect = funding(found), None if plan_id is None else "cover"
-    document = _fund_input(at.projection, found.request, at.now_ms)
+    document = fund_input(at.projection, found.request, at.now_ms)
     reasons = () if output.refusal is None else (output.refusal.code,)
     body = entries.FundDecision(run, output)
     return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 
 
-def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
+def fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
     """The recorded input of a cover: the budgets that decide it, and their usage."""
     book = projection.book(now_ms)
     kin = set(book.families.kin(request.owner, request.sponsors))
@@ -451,7 +478,7 @@ def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Do
             budgets[budget.name] = projection.written_budget(budget.name, pays=pays)
             for envelope in budget.envelopes if pays else ():
                 key = (budget.name, envelope.name)
-                usage[key] = projection.accounts.usage(key, now_ms)
+                usage[key] = projection.accounts.paid_usage(key, now_ms)
     return fund_document(now_ms, [each for _, each in sorted(budgets.items())], usage, request)
 
 
@@ -461,26 +488,35 @@ def place_input(devices: gpu.FreeDevices, gang: Gang) -> Document:
 
 
 # -- growth ---------------------------------------------------------------------------------------
-# Whole groups under their old numbers, the lowest first, by whole steps; never more than the run
-# had. Its other leases stay as they are and its process runs on: it is notified of its new width as
-# it was of the smaller one. Decided after every run that waits, because those wait for less than
-# this run has. What an owner gave up of its own accord stays given up, and an attempt that fails is
-# not recorded.
+# Whole groups, the lowest numbers first, by whole steps; never more than the run asked for. Its
+# other leases stay as they are and its process runs on: it is notified of its new width. Decided
+# after every run that waits, and it delays none that was promised a start. What an owner gave up of
+# its own accord stays given up, and an attempt that fails is not recorded.
 
 
-def may_grow(state: RunState) -> bool:
-    """Whether a run lacks what an outcome took, and could have it back now."""
+def is_settled(state: RunState) -> bool:
+    """Whether a run could grow now: it runs on with all that it has."""
     settled = state.phase is Phase.RUNNING and state.reclaim is None
-    return state.grows_to > 0 and settled and not (state.stopping or state.paused)
+    return settled and not (state.stopping or state.paused)
 
 
-def growth(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
+def grows_to(spec: RunSpec, state: RunState) -> int:
+    """The width that a run may grow to: the one that an outcome took it from, else the one that it
+    asked for; 0 where it has that, and where its owner made it shrink."""
+    if spec.malleable is None or spec.group_gpus is None or not state.numbered:
+        return 0
+    most = state.grows_to if state.shrunk else spec.gpus
+    return most if most > state.width > 0 else 0
+
+
+def growth(
+    projection: Projection, run: str, now_ms: int, heads: QueueHeads | None = None
+) -> list[NewEntry]:
     """The entries by which a run grows, as wide as it can; none where it cannot."""
     spec, state = projection.run_spec(run), projection.runs[run]
     end_ms = next((lease.expected_end_ms for lease in state.leases.values()), None)
-    lacks = spec.malleable is not None and spec.group_gpus and state.grows_to > state.width
-    late = end_ms is not None and end_ms <= now_ms
-    if not lacks or late or not projection.devices.gpus(spec.flavor):
+    most, late = grows_to(spec, state), end_ms is not None and end_ms <= now_ms
+    if not most or late or not projection.devices.gpus(spec.flavor):
         return []
     request = objects.to_request(spec)
     borrowed = sum(lease.gpus for lease in state.leases.values() if lease.borrowed)
@@ -495,19 +531,27 @@ def growth(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
             duration_ms=None if end_ms is None else end_ms - now_ms,
             max_borrow_gpus=None if limit is None else max(0, limit - borrowed),
         ),
-        growth=gpu.RunGrowth(state.width, state.grows_to, tuple(sorted(there))),
+        growth=gpu.RunGrowth(state.width, most, tuple(sorted(there))),
     )
-    return _grown(Context(projection, now_ms), run, answer) if answer.found.starts else []
+    found = answer.found
+    beside = heads.ask(run, found, now_ms) if found.starts and heads is not None else None
+    if not found.starts or (beside is not None and not beside.found.starts):
+        return []
+    return _grown(Context(projection, now_ms), run, answer, beside)
 
 
-def _grown(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
+def _grown(
+    at: Context, run: str, answer: StartAnswer, beside: BackfillAnswer | None
+) -> list[NewEntry]:
     state = at.projection.runs[run]
     job = state.job or ""
     plan_id = f"{job}.{state.numbered}"
     made = _decisions(at, run, answer, "growth", plan_id)
+    if beside is not None:
+        made.append(beside.entry(at, plan_id))
     width = state.width
     for lease in _leases(at, run, answer.found, job, state.numbered):
         width += lease.gpus if lease.is_active else 0
         made += open_lease(at, lease, job)
-    body = entries.RunGrown(run, width, f"there is room again: {counted(width, 'GPU')}")
+    body = entries.RunGrown(run, width, f"there is room: {counted(width, 'GPU')}")
     return [*made, at.entry(body, plan_id, "grown")]

@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from fairlead.core import gpu
 from fairlead.core.gpu.backfill import check
-from fairlead.core.gpu.place import Node
+from fairlead.core.gpu.place import Gang, Node
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, parse_slot
 from fairlead.schema.gpu import STYLE
+from fairlead.schema.objects import max_runtime_ms
 
 HEADS_MAX = 8
 """Of a flavor: each costs a look at its leases, and a tenant could ask for any location."""
@@ -38,7 +39,7 @@ class _View(NamedTuple):
     promises: dict[str, gpu.Promise]
 
 
-class Answer(NamedTuple):
+class BackfillAnswer(NamedTuple):
     """What was asked of `core.gpu.backfill`, and what it decided."""
 
     asked: gpu.BackfillRequest
@@ -65,12 +66,20 @@ class Answer(NamedTuple):
         return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 
 
-class Heads:
+class Promised(NamedTuple):
+    """The earliest start of a head, and a run whose end makes it possible."""
+
+    gang: Gang
+    start_ms: int
+    after: str | None
+
+
+class QueueHeads:
     """Runs of one turn that lack devices and are first in their scope."""
 
     def __init__(self, projection: Projection, policy: gpu.BackfillPolicy) -> None:
         self._projection, self._policy = projection, policy
-        self._by_flavor: dict[str, dict[str, gpu.Head]] = {}
+        self._by_flavor: dict[str, dict[str, gpu.QueueHead]] = {}
         self._views: dict[str, _View] = {}
         self._seen = (0, 0)
         self._leased: dict[str, list[tuple[str, gpu.Release]]] = {}
@@ -92,12 +101,12 @@ class Heads:
             return
         shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
         least = replace(gang, gpus=shape.without_spares(found.request.enough_gpus))
-        heads[run] = gpu.Head(run, least)
+        heads[run] = gpu.QueueHead(run, least)
         view = self._view(gang.flavor, now_ms)
         if view.promises[run].start_ms is None:
             del heads[run], view.promises[run]
 
-    def ask(self, run: str, found: gpu.Start, now_ms: int) -> Answer | None:
+    def ask(self, run: str, found: gpu.Start, now_ms: int) -> BackfillAnswer | None:
         """Whether a run may take the devices that were found for it; None: no head waits."""
         flavor = found.request.flavor
         heads = self._by_flavor.get(flavor)
@@ -112,12 +121,27 @@ class Heads:
             for slot in (*group.active, *group.spares):
                 gpus[view.pool_of[parse_slot(slot)[0]]] += 1
         duration_ms = found.request.duration_ms
+        if duration_ms is None:
+            duration_ms = max_runtime_ms(self._projection.run_spec(run))
         end_ms = None if duration_ms is None else now_ms + duration_ms
         taker = gpu.Backfiller(run, dict(sorted(gpus.items())), end_ms)
         pools = tuple(view.pools.values())
         asked = gpu.BackfillRequest(now_ms, taker, waiting, pools, self._policy)
         promises = tuple(view.promises[head.run] for head in waiting)
-        return Answer(asked, check(taker, waiting, promises, view.outlook))
+        return BackfillAnswer(asked, check(taker, waiting, promises, view.outlook))
+
+    def promised(self, run: str, flavor: str) -> Promised | None:
+        """What a head was promised in the last turn; None: it is no head."""
+        head = self._by_flavor.get(flavor, {}).get(run)
+        if head is None:
+            return None
+        now_ms = self._seen[1]
+        view = self._view(flavor, now_ms)
+        start_ms = view.promises[run].start_ms
+        if start_ms is None:
+            return None
+        ending = (of for of, part in view.ends if self._policy.end_ms(part, now_ms) == start_ms)
+        return Promised(head.gang, start_ms, min(ending, default=None))
 
     def _view(self, flavor: str, now_ms: int) -> _View:
         seen = (self._projection.seq, now_ms)
@@ -151,7 +175,7 @@ class Heads:
         for lease in self._projection.leases.values():
             parts = self._parts(lease)
             if runs[lease.run].reclaim is not None:
-                parts = [(on, replace(part, end_ms=self._end_ms(lease))) for on, part in parts]
+                parts = [(on, self._reclaimed(lease, part)) for on, part in parts]
             for on, release in parts:
                 if on in pool_of:
                     releases[pool_of[on]].append(release)
@@ -170,19 +194,25 @@ class Heads:
             self._labels[node.name] = (node.location, ordered)
         return ordered
 
-    def _end_ms(self, lease: LeaseFact) -> int | None:
+    def _reclaimed(self, lease: LeaseFact, part: gpu.Release) -> gpu.Release:
         """What is given back ends with its grace, if not before."""
-        reclaim, end_ms = self._projection.runs[lease.run].reclaim, lease.expected_end_ms
+        reclaim = self._projection.runs[lease.run].reclaim
         if reclaim is None or not (reclaim.preempts or lease.id in reclaim.leases):
-            return end_ms
-        return reclaim.due_ms if end_ms is None else min(end_ms, reclaim.due_ms)
+            return part
+        end_ms = reclaim.due_ms if part.end_ms is None else min(part.end_ms, reclaim.due_ms)
+        return replace(part, end_ms=end_ms)
 
     def _parts(self, lease: LeaseFact) -> list[tuple[str, gpu.Release]]:
         found = self._leased.get(lease.id)
         if found is None:
             if len(self._leased) > 2 * len(self._projection.leases) + 100:
                 self._leased.clear()
-            times = (lease.start_ms, lease.expected_end_ms)
+            end_ms, most_ms = lease.expected_end_ms, None
+            if end_ms is None:
+                most_ms = max_runtime_ms(self._projection.run_spec(lease.run))
+            if most_ms is not None:
+                end_ms = lease.start_ms + most_ms
+            times = (lease.start_ms, end_ms)
             gpus = Counter(parse_slot(slot)[0] for slot in lease.slots)
             found = [(node, gpu.Release(count, *times)) for node, count in gpus.items()]
             self._leased[lease.id] = found

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead.core.gpu import RunProtection
 from fairlead.engine.gpu import checkpoint
 from fairlead.engine.gpu.entries import SYSTEM, Body, NewEntry, encode
 from fairlead.engine.gpu.projection import Projection
@@ -113,6 +114,11 @@ class Committer:
     def at(self, author: str = SYSTEM) -> Context:
         """The present, for entries of an author."""
         return Context(self.projection, self.now(), author)
+
+    def protection(self) -> RunProtection:
+        """Which funded runs are no candidates now, for a gang that lacks devices."""
+        rules = self.config.preemption
+        return RunProtection(self.now(), rules.min_runtime_ms, rules.cooldown_ms)
 
     def new(self, body: Body, author: str = SYSTEM) -> NewEntry:
         return self.at(author).entry(body)

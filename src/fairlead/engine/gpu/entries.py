@@ -253,6 +253,10 @@ class LeaseUnfunded(Body, frozen=True):
     name: str
     hours: bool
     message: str
+    recalled_for: str | UnsetType = UNSET
+    """The run for which the owner of the envelope recalled it."""
+    decision: int | UnsetType = UNSET
+    """The recorded decision that this follows from, where the cap does not say it."""
 
 
 class LeaseFunded(Body, frozen=True):
@@ -417,6 +421,27 @@ class DeficitDecision(Body, frozen=True):
 
     ENTRY = "gpu.deficit"
     cause: str
+    output: Document
+
+
+class RecallDecision(RunDecision, frozen=True):
+    """Which leases of others lose their funding to the owner of their envelope, for its run."""
+
+    ENTRY = "gpu.recall"
+
+
+class OverdrawDecision(RunDecision, frozen=True):
+    """A run starts without funding, on devices that would be idle."""
+
+    ENTRY = "gpu.overdraw"
+
+
+class ReserveDecision(Body, frozen=True):
+    """A reservation may be made or moved: by which policy."""
+
+    ENTRY = "gpu.reserve"
+    reservation: str
+    run: str
     output: Document
 
 

@@ -168,6 +168,7 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
         elif not run.grows_to:
             run.grows_to = run.width
     del run.leases[lease.id]
+    run.recalled.pop(lease.id, None)
     run.hours_over.pop(lease.id, None)
     for slot in lease.slots:
         node, ordinal = state.parse_slot(slot)
@@ -233,6 +234,16 @@ def _quarantine(known: "Projection", at: Stamp, body: entries.QuarantineDecision
     known.resolver.changed_seq = at.seq
 
 
+def _unfunded(known: "Projection", at: Stamp, body: entries.LeaseUnfunded) -> None:
+    run = known.runs[body.run]
+    if body.hours:
+        run.hours_over[body.lease] = body.at_ms
+    if body.recalled_for is not UNSET:
+        run.recalled[body.lease] = body.recalled_for
+    known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
+    known.resolver.changed_seq = at.seq
+
+
 def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
     """Kinds that set one value."""
     resolver = known.resolver
@@ -243,14 +254,10 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
             known.runs[body.run].place_seq = at.seq
         case entries.OrderDecision():
             known.orders[body.ENTRY] = body.names
-        case entries.LeaseUnfunded():
-            if body.hours:
-                known.runs[body.run].hours_over[body.lease] = body.at_ms
-            known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
-            resolver.changed_seq = at.seq
         case entries.LeaseFunded():
             known.runs[body.run].hours_over.pop(body.lease, None)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
+            known.runs[body.run].recalled.pop(body.lease, None)
             resolver.changed_seq = at.seq
         case entries.OwnerPseudonym():
             resolver.owners[body.owner] = at.seq
@@ -351,6 +358,7 @@ def _run_reclaimed(known: "Projection", at: Stamp, body: entries.RunReclaimed) -
         run.reason = body.reason  # it waits again with this reason when its process is gone
     if body.outcome is not None:
         run.last_outcome = body.outcome
+        run.preempted_ms = at.time_ms if body.preempts else run.preempted_ms
         known.resolver.outcomes[body.outcome].reclaiming[body.run] = True
 
 
@@ -382,7 +390,7 @@ def _count(known: "Projection", what: str) -> None:
 FACTS = (
     *(entries.RunNominated, entries.PlaceDecision, entries.QueueDecision),
     *(entries.ActivateDecision, entries.GrowDecision),
-    *(entries.LeaseUnfunded, entries.LeaseFunded, entries.OwnerPseudonym, entries.ChainOpened),
+    *(entries.LeaseFunded, entries.OwnerPseudonym, entries.ChainOpened),
     *(entries.BudgetRequested, entries.StepSkipped, entries.NonceGiven, entries.BeaconValue),
 )
 FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
@@ -398,6 +406,7 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.LimitDecision: _limit,
     entries.QuarantineDecision: _quarantine,
     entries.LeaseOpen: _lease_open,
+    entries.LeaseUnfunded: _unfunded,
     entries.LeaseClose: _lease_close,
     entries.ChargePost: _charge_post,
     entries.OutcomeCommitted: _committed,

@@ -7,17 +7,19 @@ their order never matters, and either all of them are applied or none.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
 from fairlead.core.gpu.funding import Demotion, demotions
-from fairlead.engine.gpu.admission import ask
+from fairlead.engine.gpu.admission import RunAdmission, ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.dependencies import check_dependencies, later_run
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.hosts import refuse_foreign
+from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
 from fairlead.engine.gpu.resolver.preview import Previews
@@ -67,6 +69,8 @@ class ManifestChange:
     submission: Submission
     word: Literal["created", "configured", "unchanged"]
     body: ObjectApplied | None
+    decisions: tuple[NewEntry, ...] = ()
+    """What allowed it, recorded before it."""
 
 
 # `list` is one of the verbs, so annotations of methods cannot use the builtin by name.
@@ -85,9 +89,11 @@ class Objects:
         settlement: Settlement,
         hashes: SecretHashes,
         previews: Previews,
+        admission: RunAdmission,
+        *,
         utilisation: Utilisation,
     ) -> None:
-        self._committer, self._settlement = committer, settlement
+        self._committer, self._settlement, self._admission = committer, settlement, admission
         self._hashes, self._previews, self._utilisation = hashes, previews, utilisation
         self._projection = committer.projection
 
@@ -180,10 +186,10 @@ class Objects:
         host = self._committer.config.host
         if stored.kind == "Node" and host is not None:
             found["status"]["isolation"] = host.isolation
-        elif stored.kind == "Run":
-            found["status"]["use"] = use_document(
-                self._utilisation.of(self._projection.runs[stored.name])
-            )
+        if stored.kind == "Run":
+            found["status"]["queue"] = self._admission.place(stored.name)
+            use = self._utilisation.of(self._projection.runs[stored.name])
+            found["status"]["use"] = use_document(use)
         return found
 
     def _lease(self, lease: LeaseFact) -> Document:
@@ -194,17 +200,19 @@ class Objects:
         with committer.current() as projection:
             refuse_foreign(committer.config.host, (item.manifest for item in submissions))
             if dry_run:
-                return self._imagine(changes_of(projection, submissions, committer.now()))
+                now = ReservationRules(projection, committer.config, committer.now())
+                return self._imagine(changes_of(projection, submissions, now))
             changes = self._record(submissions)
             return [self._applied(item, projection) for item in changes]
 
     def _record(self, submissions: Sequence[Submission]) -> Changes:
         committer = self._committer
         with committer.current() as projection:
+            rules = partial(ReservationRules, projection, committer.config)
             changes, edited = Changes(), list[str]()
             if any(submission.manifest.kind == "Budget" for submission in submissions):
                 # Hours that ran out before an edit ran out under the caps before it.
-                changes = changes_of(projection, submissions, committer.now())
+                changes = changes_of(projection, submissions, rules(committer.now()))
                 keys = [change.submission.key for change in changes if change.word == "configured"]
                 edited = [name for kind, name in keys if kind == "Budget"]
             if edited:
@@ -213,7 +221,7 @@ class Objects:
 
             def decide() -> Sequence[NewEntry]:
                 nonlocal changes
-                changes = changes_of(projection, submissions, committer.now())
+                changes = changes_of(projection, submissions, rules(committer.now()))
                 made = self._entries(changes)
                 specs = [(item.key[1], item.manifest.spec) for item in submissions]
                 return [*self._hashes.of(specs), *made] if made else []
@@ -235,11 +243,12 @@ class Objects:
         return warnings_of(projection, name, spec, self._committer.now())
 
     def _entries(self, changes: Changes) -> Entries:
-        return [
-            self._committer.new(change.body, change.submission.author.user)
-            for change in changes
-            if change.body is not None
-        ]
+        made: Entries = []
+        for change in changes:
+            if change.body is not None:
+                by = change.submission.author.user
+                made += [*change.decisions, self._committer.new(change.body, by)]
+        return made
 
     def _imagine(self, changes: Changes) -> Results:
         """A dry run: each object as it would be, and what it would lead to beside the others."""
@@ -301,7 +310,7 @@ def _located(path: str) -> Iterator[None]:
 
 
 def changes_of(
-    projection: Projection, submissions: Sequence[Submission], now_ms: int
+    projection: Projection, submissions: Sequence[Submission], rules: ReservationRules
 ) -> list[ManifestChange]:
     """What each manifest of a batch changes; raises for the first that cannot be."""
     manifests = [submission.manifest for submission in submissions]
@@ -322,11 +331,15 @@ def changes_of(
                 raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
             check_dependencies(projection, submission.manifest, before, runs)
-        body = _body(projection, submission.manifest, before, now_ms)
+            decisions: list[NewEntry] = []
+            if isinstance(manifest := submission.manifest, ReservationManifest):
+                owner = _owner_of(projection, manifest, runs)
+                decisions = rules.decide(manifest, before, owner, submission.author)
+        body = _body(projection, submission.manifest, before, rules.now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
             word = "created" if before is None else "configured"
-        changes.append(ManifestChange(submission, word, body))
+        changes.append(ManifestChange(submission, word, body, tuple(decisions)))
     return changes
 
 

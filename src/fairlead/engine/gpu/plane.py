@@ -10,6 +10,9 @@ from fairlead.engine.gpu.entries import ControlRecovered
 from fairlead.engine.gpu.events import EventFeed
 from fairlead.engine.gpu.limits import LimitEnforcement
 from fairlead.engine.gpu.objects import Objects
+from fairlead.engine.gpu.overdraw import Overdrafts
+from fairlead.engine.gpu.recall import Recalls
+from fairlead.engine.gpu.reclaim import Reclaims
 from fairlead.engine.gpu.reports import Reports
 from fairlead.engine.gpu.reservations import Reservations
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, SecretHashes, is_the_ledgers
@@ -25,7 +28,7 @@ from fairlead.engine.gpu.verbs import Verbs
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Executor
 from fairlead.ports.ledger import Ledger
-from fairlead.ports.meter import Meter
+from fairlead.ports.meter import DeviceMeter
 from fairlead.schema.times import format_time
 
 CLOCK_BEHIND_MS = 5_000
@@ -43,7 +46,7 @@ class ControlPlane:
         config: Config | None = None,
         chance: EntropySource | None = None,
         *,
-        meter: Meter | None = None,
+        meter: DeviceMeter | None = None,
     ) -> None:
         self.config = config = config or Config()
         self.faults: dict[str, str] = {}
@@ -60,10 +63,20 @@ class ControlPlane:
         self.limits = LimitEnforcement(committer, self.utilisation)
         self.dependencies = RunDependencies(committer)
         self.admission = RunAdmission(committer)
-        self.objects = Objects(committer, self.settlement, hashes, previews, self.utilisation)
+        self.objects = Objects(
+            committer,
+            self.settlement,
+            hashes,
+            previews,
+            self.admission,
+            utilisation=self.utilisation,
+        )
         self.outcomes = Outcomes(committer, self.effects, hashes, chance)
         self.resolver = Resolver(committer, self.settlement, self.effects, self.outcomes, previews)
         self.reservations = Reservations(committer, self.outcomes, previews)
+        self.recalls = Recalls(committer)
+        self.reclaims = Reclaims(committer, self.outcomes)
+        self.overdrafts = Overdrafts(committer)
         self.verbs = Verbs(committer, self.effects, self.objects, self.resolver)
         self.outcome_reports = OutcomeReports(committer, chance)
         self.reports = Reports(
@@ -88,10 +101,13 @@ class ControlPlane:
             self.limits.enforce(now_ms)
             self.dependencies.proceed(now_ms)
             self.outcomes.proceed(now_ms)
+            self.recalls.proceed(now_ms)
             self.resolver.proceed()  # caps before reservations: these see what is left
             self.reservations.proceed(now_ms)
             self.admission.admit_all(now_ms)
+            self.reclaims.proceed(now_ms)
             self.admission.grow_all(now_ms)
+            self.overdrafts.proceed(now_ms)
             self.effects.carry_out()
             self.settlement.end_failed_starts(committer.now())
             percent = self.config.near_limit_percent

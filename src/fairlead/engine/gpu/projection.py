@@ -5,7 +5,7 @@ other governors are passed over; they only move `seq`, the size of the ledger th
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, TypeVar
 
 from msgspec import to_builtins
@@ -106,7 +106,7 @@ class Projection:
         """Budgets and usage for covering requests; the family graph is kept between edits."""
         if self._book is None:
             self._book = Book(self.budgets.values(), {})
-        self._book.usage = self.accounts.at(now_ms)
+        self._book.usage = self.accounts.at(now_ms, paid=True)
         return self._book
 
     @property
@@ -198,6 +198,18 @@ class Projection:
         """The plan id of a run's next start; another run of the same name has another uid."""
         uid, attempt = self.objects["Run", name].uid, self.runs[name].attempt
         return f"{state.job_prefix(name, uid)}{attempt + 1}"
+
+    def recalled(self) -> Set[str]:
+        """Leases that stay unfunded: the run that they were recalled for still waits."""
+        return self.kept(
+            "recalled",
+            lambda: {
+                lease
+                for run in self.live.values()
+                for lease, by in run.recalled.items()
+                if by in self.live and self.live[by].phase is state.Phase.PENDING
+            },
+        )
 
     def is_funded(self, lease_id: str) -> bool:
         return self.accounts.of_lease(lease_id).leases[lease_id].unfunded_ms is None

@@ -42,6 +42,8 @@ from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.state import OutcomeStage, Phase, Reservation
 from fairlead.engine.gpu.values import Refused
 
+FOREVER = 2**62
+
 
 class _Turn(NamedTuple):
     """What was decided about all reservations at the beginning of a turn."""
@@ -68,9 +70,10 @@ class Reservations:
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
         self._turn = _Turn.of(ActivateRequest(0, ()))
-        self._repeats: dict[str, tuple[int, GangDemand]] = {}
-        """Reservations whose recorded answer was found again, and for which state and demand.
-        The same search has the same answer: idle turns leave it out."""
+        self._repeats: dict[str, tuple[int, GangDemand, int | None]] = {}
+        """Reservations whose recorded answer was found again, for which state and demand, and
+        until when: then a run that is protected now is a candidate. The same search has the same
+        answer: idle turns leave it out."""
 
     def proceed(self, now_ms: int) -> None:
         """One turn for every reservation that is due, in the order that core decides.
@@ -178,18 +181,19 @@ class Reservations:
     def _preempt_for(self, at: Context, name: str, run: str, need: StartAnswer) -> None:
         """Begin the resolve of an activation; or say why not."""
         demand = GangDemand(run, known(need.found.gang, "what is funded is a gang"))
-        if self._repeats.get(name) == (self._projection.seq, demand):
+        seq, said, until_ms = self._repeats.get(name, (0, demand, None))
+        if (seq, said) == (self._projection.seq, demand) and at.now_ms < (until_ms or FOREVER):
             return
-        shortage = shortage_of(self._projection, demand)
+        shortage = shortage_of(self._projection, demand, self._committer.protection())
         deficit = shortage.deficit
         case = Case("reservation", demand, run=run, reservation=name)
-        refusal = self._outcomes.refusal(deficit)
+        refusal = self._outcomes.refusal(shortage)
         if refusal is not None:
             short = 0 if deficit.scope is None else deficit.shortfall_gpus or deficit.gpus
             facts = (refusal.reason, refusal.message, short)
             change = ReservationState(name, run, "Blocked", *facts)
             if self._is_recorded(change):
-                self._repeats[name] = (self._projection.seq, demand)
+                self._repeats[name] = (self._projection.seq, demand, shortage.next_candidate_ms)
             elif refusal.reason == "ResolverOff" and self._config.resolver == "dry-run":
                 sentence = self._previews.sentence(case)
                 change = structs.replace(change, message=f"{change.message}: {sentence}")

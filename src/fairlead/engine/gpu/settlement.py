@@ -175,9 +175,12 @@ def refunding(
     made: list[NewEntry] = []
     for name in sorted(budgets):
         budget, accounts = projection.budgets[name], projection.accounts
-        if not accounts.has_leases(budget) or not gpu.refund_of(budget, accounts, at_ms):
+        recalled = projection.recalled()
+        if not accounts.has_leases(budget):
             continue
-        asked = gpu.refund_request(budget, accounts, at_ms)
+        if not gpu.refund_of(budget, accounts, at_ms, recalled):
+            continue
+        asked = gpu.refund_request(budget, accounts, at_ms, recalled)
         found = gpu.refund(asked)
         document = refund_document(asked, projection.budget_document(name))
         body = RefundDecision(name, STYLE.from_core(found))

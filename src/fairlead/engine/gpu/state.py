@@ -165,12 +165,16 @@ class RunState(Struct):
     """Its owner offers it for preemption before the owner's others."""
     last_outcome: int | None = None
     """The last resolve that took leases from it."""
+    preempted_ms: int | None = None
+    """When an outcome last preempted it."""
     shrunk: bool = False
     """Whether it has given up groups since it started, and not got them back."""
     grows_to: int = 0
     """The width that an outcome took it from, and that it may have again; 0: nothing is lacking."""
     grown: bool = False
     """Whether it has grown since it started: then its process has to know its width."""
+    recalled: dict[str, str] = field(default_factory=dict)
+    """Leases whose funding their envelope's owner recalled, and for which run."""
     restarts: int = 0
     """How often it was started again after its command had failed or was interrupted."""
     hours_over: dict[str, int] = field(default_factory=dict)

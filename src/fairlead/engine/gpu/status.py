@@ -90,7 +90,7 @@ def _headroom(projection: Projection, budget: Budget, envelope: Envelope, now_ms
         "flavor": envelope.flavor,
         "open": envelope.is_open(now_ms),
         "concurrencyUsed": used.gpus,
-        "concurrency": max(0, envelope.gpus - used.gpus),
+        "concurrency": max(0, envelope.gpus - account.paid_usage(now_ms).gpus),
         "lentGPUs": used.lent_gpus,
         "gpuHoursUsed": hours(used.used_ms),
         "gpuHoursHeld": hours(used.held_ms),

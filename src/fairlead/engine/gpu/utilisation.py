@@ -13,7 +13,7 @@ from fairlead.core import gpu
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry, QuarantineDecision
 from fairlead.engine.gpu.state import RunState
-from fairlead.ports.meter import DeviceReading, Meter
+from fairlead.ports.meter import DeviceMeter, DeviceReading
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.times import format_time
 
@@ -50,7 +50,7 @@ def use_document(use: RunUse | None) -> Document | None:
 class Utilisation:
     """Reads and keeps; `uses` is by the job of a run."""
 
-    def __init__(self, committer: Committer, meter: Meter | None) -> None:
+    def __init__(self, committer: Committer, meter: DeviceMeter | None) -> None:
         self._committer, self._meter = committer, meter
         self._projection = committer.projection
         self._read_ms = -EVERY_MS

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairlead.core.gpu import BackfillPolicy, QueuePolicy
+from fairlead.core.gpu import BackfillPolicy, PreemptionPolicy, QueuePolicy
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
@@ -53,6 +53,8 @@ class Config:
     idle_after_ms: int | None = None
     """After so long without work a run is warned; with `idle_release` it is asked to end."""
     idle_release: bool = False
+    preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
+    """Notice and quota of reservations; which runs are no candidates yet."""
     host: HostNodes | None = None
     """What nodes there can be, besides virtual ones; None: they come from a cluster."""
     queue: QueuePolicy = field(default_factory=QueuePolicy)

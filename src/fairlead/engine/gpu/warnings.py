@@ -6,6 +6,7 @@ can become right later (a node that is added, a budget that comes) is warned of 
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from functools import partial
 
 from fairlead.engine.gpu.projection import Projection
 from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec, Spec, to_budget
@@ -47,7 +48,11 @@ def _budget(projection: Projection, name: str, spec: BudgetSpec, now_ms: int) ->
 
 
 def _devices(projection: Projection) -> dict[str, int]:
-    """How many devices of each flavor the nodes have, in use or not."""
+    """How many devices of each flavor the nodes have, in use or not; counted once for a batch."""
+    return projection.kept("warnings.devices", partial(_count_devices, projection))
+
+
+def _count_devices(projection: Projection) -> dict[str, int]:
     found: dict[str, int] = {}
     for stored in projection.of_kind("Node"):
         if isinstance(stored.spec, NodeSpec):

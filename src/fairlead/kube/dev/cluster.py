@@ -34,7 +34,7 @@ from fairlead.kube.dev.components import HOST, ClusterOptions
 from fairlead.kube.dev.real_node import NAME, RealNode
 from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
-START_S, STOP_S, KILL_S = 60.0, 10.0, 5.0
+START_S, STOP_S = 60.0, 10.0
 _PORT_ATTEMPTS = 3
 _LOG_LINES = 8
 _EVERY_S = 0.05

@@ -43,8 +43,8 @@ def announcements(plane: ControlPlane, event: Document) -> list[Announcement]:
                 "Run",
                 names[token["token"]],
                 ANNOUNCED,
-                f"{said}; this run may be preempted, by the first draw with odds of 1 in "
-                f"{token['one_in']}",
+                f"{said}; this run may be preempted, with odds of "
+                f"{token['chance'] * 100:.0f} % (first draw: 1 in {token['one_in']})",
             )
             for token in tokens[:CANDIDATES_MAX]
             if token["token"] in names

@@ -7,7 +7,6 @@ condition `Accepted`.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from sys import intern
 from typing import NamedTuple
@@ -20,7 +19,8 @@ from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.nodes import UID, is_another, is_as, is_out, node_manifest
 from fairlead.kube.gpu.ranks import pod_name
 from fairlead.kube.gpu.template import GRACE_MAX_S, PodTemplate, read_template
-from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, as_named_in, engine_name, kube_name
+from fairlead.kube.gpu.verdicts import NO_OWNER, NO_RUN, REFUSALS, TOO_MANY, Acceptance, refused
+from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
@@ -30,33 +30,11 @@ FINALIZER = f"{GROUP}/ledger"
 TEMPLATE = f"{GROUP}/template"
 RUNS_MAX = 20_000
 """Runs of a namespace that have not ended; the operator may set another."""
-TOO_MANY, NO_OWNER, NO_RUN = "TooManyRuns", "NoOwner", "NoRun"
-WAITING = frozenset({TOO_MANY, NO_OWNER, NO_RUN})
-"""Not taken yet, and taken by itself when what is missing comes: no refusal."""
-TEXT_MAX = 1000
-"""Of what is said of a refusal: it may name a field that is as long as an object can be."""
 TAKEN_MAX, AT_ONCE = 500, 250
 """Objects of a kind that one turn takes into the engine, and of these in one step."""
 SHARE = 10
 """Objects of a namespace before the next one's."""
 ADMIN = Author("kubernetes", admin=True)
-REFUSALS = (BadInput, Denied, *MISREAD)
-"""What an object of a tenant may lead to. One that we misread keeps no other one waiting."""
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """What became of an object's present generation; shown as the condition `Accepted`."""
-
-    accepted: bool
-    reason: str
-    message: str
-    version: tuple[str, int]
-    """Uid and generation: one that is made again under its name is another object."""
-
-    @property
-    def waits(self) -> bool:
-        return not self.accepted and self.reason in WAITING
 
 
 class _Manifest(NamedTuple):
@@ -96,6 +74,8 @@ class FrontEnd:
         finalizer yet may have been deleted while no controller ran."""
         self._nodes = {Key("", row["metadata"]["name"]) for row in plane.objects.list("Node")}
         """Nodes to look at in the next turn; first those of the ledger, which may be gone."""
+        self._same_nodes: dict[Key, tuple[int, Document]] = {}
+        """Nodes that are in the ledger as the cluster says: most changes are heartbeats."""
         self._bindings_changed = True
         self._failing: dict[str, str] = {}
         """Objects that cannot be followed, and why, as was said."""
@@ -188,15 +168,20 @@ class FrontEnd:
         One that is not ready may run its pods, and a cordoned one does.
         """
         document = self._sources.nodes.get(key)
-        before = self._plane.objects.get("Node", key.name)
         out = document is None or is_out(document)
         manifest = None if document is None or out else node_manifest(document)
+        known = self._plane.committer.projection.get("Node", key.name)
+        if known and manifest and self._same_nodes.get(key) == (known.version, manifest):
+            return True
+        before = self._plane.objects.get("Node", key.name)
         if before is not None and (out or is_another(before, document)):
             self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
             before = self._plane.objects.get("Node", key.name)
         if manifest is not None:
             if before is None or not is_as(before, manifest):
                 self._try_apply(manifest)
+            elif known is not None:
+                self._same_nodes[key] = (known.version, manifest)
         elif before is not None and not out:
             # Its devices are not reported, as after a restart of the kubelet: what runs there may
             # run on, and nothing is added.
@@ -205,6 +190,7 @@ class FrontEnd:
             if before["status"]["leases"]:
                 return False
             self._plane.objects.delete("Node", key.name, author=ADMIN)
+            self._same_nodes.pop(key, None)
         return True
 
     def _try_apply(self, manifest: Document) -> None:
@@ -294,16 +280,18 @@ class FrontEnd:
         try:
             batch.append(self._manifest(kind, key, name, document))
         except REFUSALS as error:
-            verdict = _refused(key, error, version)
+            verdict = refused(key, error, version)
             self._judge(kind, key, verdict)
             return verdict.reason != TOO_MANY  # which is looked at again when others have ended
         return False
 
-    def _judge(self, kind: str, key: Key, verdict: Acceptance) -> None:
+    def _judge(self, kind: str, key: Key, verdict: Acceptance) -> tuple[str, Key]:
+        """Returns the pair under which it is kept: of thousands there is one each."""
         pair = (kind, key)
         if self.verdicts.get(pair) != verdict:
             self.verdicts[pair] = verdict
             self._judged.add(pair)
+        return pair
 
     def _take(self, batch: "list[_Manifest]") -> None:
         """Several objects in one step. What the engine refuses is found by halves: one object of a
@@ -313,18 +301,18 @@ class FrontEnd:
         except REFUSALS as error:
             if len(batch) == 1:
                 (each,) = batch
-                self._judge(each.kind, each.key, _refused(each.key, error, each.version))
+                self._judge(each.kind, each.key, refused(each.key, error, each.version))
                 return
             middle = len(batch) // 2
             self._take(batch[:middle])
             self._take(batch[middle:])
             return
         for each in batch:
-            if not each.held:
-                self.unheld.add((each.kind, each.key))
             message = f"submitted for owner {each.owner!r}" if each.owner else "in the ledger"
             verdict = Acceptance(True, "Accepted", intern(message), each.version)
-            self._judge(each.kind, each.key, verdict)
+            pair = self._judge(each.kind, each.key, verdict)
+            if not each.held:
+                self.unheld.add(pair)
 
     def _manifest(self, kind: str, key: Key, name: str, document: Document) -> "_Manifest":
         meta, spec = document["metadata"], dict(document["spec"])
@@ -451,14 +439,6 @@ class FrontEnd:
         return True
 
 
-def _refused(key: Key, error: Exception, version: tuple[str, int]) -> Acceptance:
-    if isinstance(error, BadInput):
-        return Acceptance(False, "Invalid", _told(key, str(error)), version)
-    if isinstance(error, Denied):
-        return Acceptance(False, error.reason, _told(key, error.message), version)
-    return Acceptance(False, "Unreadable", repr(error)[:TEXT_MAX], version)
-
-
 def _in_turns(keys: Iterable[Key]) -> list[Key]:
     """By name, but a few of each namespace: one that makes thousands does not come first."""
     seen: Counter[str] = Counter()
@@ -471,11 +451,6 @@ def _in_turns(keys: Iterable[Key]) -> list[Key]:
 
 def _ledger_name(kind: str, key: Key) -> str:
     return key.name if kind == "Budget" else engine_name(*key)
-
-
-def _told(key: Key, message: str) -> str:
-    """What is said of an object, with the names of its namespace."""
-    return str(as_named_in(key.namespace, message) if key.namespace else message)[:TEXT_MAX]
 
 
 def _oldest_first(item: tuple[Key, Document]) -> tuple[str, Key]:

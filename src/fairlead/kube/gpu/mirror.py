@@ -200,9 +200,7 @@ class Mirror:
         left."""
         if item.part is ItemPart.OBJECT and item.kind == "Run":
             return self._rank_of_run(item.key)
-        if item.kind == "Budget":
-            return (6, 0, 0)
-        return (_RANKS.get(item.part, 1), 0, 0)
+        return _BUDGET if item.kind == "Budget" else _RANKS.get(item.part, _OTHER)
 
     def _rank_of_run(self, key: Key) -> Rank:
         state = self._runs.get(engine_name(*key))
@@ -362,6 +360,7 @@ class Mirror:
                 status["message"] = without_names(status["message"] or "")
             rows += status.get("conditions", ())
             if kind == "Run":
+                del status["queue"]  # it moves with every start: `kubectl fairlead explain` has it
                 rows += [*made.of_run(status), *self._as_leased(made, name)]
             elif kind == "Reservation":
                 rows.append(made.of_reservation(status))
@@ -371,14 +370,17 @@ class Mirror:
             status |= {"reason": verdict.reason, "message": verdict.message}
         status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
         if kind == "Run":
-            self._phases[key] = status.get("phase", "")
-            if self._phases[key] in ENDED:
-                del self._phases[key]
+            self._note_shown(key, status.get("phase", ""))
             if stored is not None:
                 expected = self._runs[name].phase
         if all(document.get("status", {}).get(field) == value for field, value in status.items()):
             return _nothing
         return partial(self._patch, kind, key, status, expected)
+
+    def _note_shown(self, key: Key, phase: str) -> None:
+        self._phases.pop(key, None)
+        if phase not in ENDED:
+            self._phases[key] = phase
 
     def _patch(self, kind: str, key: Key, status: Document, expected: Phase | None) -> bool:
         if expected is not None:
@@ -488,7 +490,13 @@ def _is_open(lease: Document | None) -> bool:
     return lease is not None and bool(lease["status"]["open"])
 
 
-_RANKS = {ItemPart.OUTCOME: 1, ItemPart.EVENT: 2, ItemPart.FINALIZER: 3, ItemPart.LEASE: 4}
+_OTHER, _BUDGET = (1, 0, 0), (6, 0, 0)
+_RANKS = {
+    ItemPart.OUTCOME: (1, 0, 0),
+    ItemPart.EVENT: (2, 0, 0),
+    ItemPart.FINALIZER: (3, 0, 0),
+    ItemPart.LEASE: (4, 0, 0),
+}
 
 
 def _nothing() -> bool:

@@ -7,11 +7,11 @@ for one that lacks budget. A malleable run asks for its minimum, no more than it
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
-from fairlead.core.reasons import StartReason
+from fairlead.core.reasons import Exclusion, StartReason
 from fairlead.engine.gpu.admission import StartAnswer, ask
 from fairlead.engine.gpu.entries import DeficitDecision, NewEntry
 from fairlead.engine.gpu.projection import Projection
@@ -27,16 +27,51 @@ class Shortage:
     holdings: gpu.Holdings
     deficit: gpu.Deficit
 
+    @property
+    def next_candidate_ms(self) -> int | None:
+        """When the next run that its protection leaves out is a candidate; None: it leaves out
+        none."""
+        rule = self.holdings.protection
+        left_out = {row.run for row in self.deficit.excluded if row.reason in PROTECTED}
+        times = [
+            rule.until_ms(run.started_ms, run.preempted_ms)
+            for run in self.holdings.runs
+            if rule is not None and run.id in left_out
+        ]
+        return min(times, default=None)
 
-def shortage_of(projection: Projection, demand: gpu.Demand) -> Shortage:
-    """An activation asks three times: whether to resolve, for which scope, and to record it."""
+
+PROTECTED = (Exclusion.MIN_RUNTIME, Exclusion.COOLDOWN)
+
+
+def shortage_of(
+    projection: Projection, demand: gpu.Demand, protection: gpu.RunProtection | None = None
+) -> Shortage:
+    """An activation asks three times: whether to resolve, for which scope, and to record it.
+
+    `protection` counts where a gang lacks devices: what an operator frees by hand is freed.
+    """
+    is_gang = isinstance(demand, gpu.GangDemand)
+    flavor = demand.gang.flavor if isinstance(demand, gpu.GangDemand) else demand.scope.flavor
+    holdings = projection.kept(flavor, lambda: holdings_of(projection, flavor))
+    rule = protection if is_gang else None
+    protected = () if rule is None else protected_runs(holdings, rule)
 
     def find() -> Shortage:
-        flavor = demand.gang.flavor if isinstance(demand, gpu.GangDemand) else demand.scope.flavor
-        holdings = projection.kept(flavor, lambda: holdings_of(projection, flavor))
-        return Shortage(demand, holdings, gpu.find_deficit(demand, holdings))
+        known = replace(holdings, protection=rule)
+        return Shortage(demand, known, gpu.find_deficit(demand, known))
 
-    return projection.kept(repr(demand), find)
+    # Time alone changes nothing until it makes another run a candidate.
+    return projection.kept(repr((demand, protected)), find)
+
+
+def protected_runs(holdings: gpu.Holdings, rule: gpu.RunProtection) -> tuple[str, ...]:
+    """Runs that have been started or preempted too recently, funded or not."""
+    return tuple(
+        run.id
+        for run in holdings.runs
+        if rule.exclusion(run.started_ms, run.preempted_ms) is not None
+    )
 
 
 def deficit_decision(shortage: Shortage, cause: str, now_ms: int) -> NewEntry:
@@ -64,6 +99,8 @@ def holdings_of(projection: Projection, flavor: str) -> gpu.Holdings:
                 None if steps is None else gpu.Malleable(steps.min_gpus, steps.step_gpus),
                 state.nominated,
                 state.stopping or state.reclaim is not None or state.phase is not Phase.RUNNING,
+                min(lease.start_ms for lease in state.leases.values()),
+                state.preempted_ms,
             )
         )
         leases += [

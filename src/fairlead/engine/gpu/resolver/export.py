@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fairlead.core.audit import SignedHead
 from fairlead.core.canonical import canonical
-from fairlead.core.lottery import plan_id
+from fairlead.core.gpu import total_odds
+from fairlead.core.lottery import SEED_BYTES, plan_id
 from fairlead.core.lottery.pseudonym import Clear, outcome_key, pseudonym
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
@@ -16,7 +17,8 @@ from fairlead.engine.gpu.entries import Document, decode
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.ledger import Archived, Damaged, Entry, LedgerReader
-from fairlead.schema.border import BadInput, parse_json
+from fairlead.schema.border import BadInput, check_shape, parse_json
+from fairlead.schema.gpu import ResolveDocument, to_conflict
 from fairlead.schema.times import format_time
 
 FORMAT = "fairlead-outcome/1"
@@ -55,6 +57,21 @@ class OutcomeRecord:
 
     def notice(self) -> Document:
         return self._document(self.commitment.notice_digest)
+
+    def tokens(self) -> list[Document]:
+        """The tokens of the notice, with the odds of all draws together."""
+        written = {**self.conflict(), "seed": "00" * SEED_BYTES}
+        conflict = to_conflict(check_shape(written, ResolveDocument))
+        weighting = self.commitment.owner_weighting
+        found = {row.run: row for row in total_odds(conflict, owner_weighting=weighting)}
+        return [
+            {
+                **token,
+                "chance": found[token["token"]].chance,
+                "chance_error": found[token["token"]].error,
+            }
+            for token in self.notice()["tokens"]
+        ]
 
     def result(self) -> Document | None:
         digest = None if self.final is None else self.final.reveal.result_digest
@@ -213,7 +230,7 @@ class OutcomeReports:
                 "label": None if shown is None else shown.label.value,
                 "seed": None if seed is None else seed.hex(),
                 "reason": record.voided,
-                "tokens": record.notice()["tokens"],
+                "tokens": record.tokens(),
                 "result": record.result(),
                 "names": self._names(record, author),
             }
@@ -271,17 +288,19 @@ class OutcomeReports:
             key = outcome_key(self._chance.owner_secret(owner), record.chain, record.k)
             name = pseudonym(key, "run", (run,))
             result = record.result() or {"actions": [], "draws": []}
-            tokens = record.notice()["tokens"]
+            tokens = record.tokens()
         except Archived:
             return {"outcome": state.last_outcome, "archived": True}
-        odds = next((token["one_in"] for token in tokens if token["token"] == name), None)
+        odds = next((token for token in tokens if token["token"] == name), {})
         return {
             "outcome": state.last_outcome,
             "kinds": sorted(
                 {action["kind"] for action in result["actions"] if action["run"] == name}
             ),
             "drawn": any(draw["token"] == name for draw in result["draws"]),
-            "oneIn": odds,
+            "oneIn": odds.get("one_in"),
+            "chance": odds.get("chance"),
+            "chanceError": odds.get("chance_error"),
             "deficitGPUs": record.commitment.deficit_gpus,
             "label": None if record.final is None else record.final.reveal.label.value,
         }

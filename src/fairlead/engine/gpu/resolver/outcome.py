@@ -51,6 +51,7 @@ from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.gpu import VERSIONS, ResolveDocument, from_resolution, to_conflict
+from fairlead.schema.times import format_time
 
 _NONCE = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 _VALUE = re.compile(r"(?:[0-9a-f]{2}){1,256}")
@@ -91,12 +92,13 @@ class Outcomes:
     def enforced(self) -> bool:
         return self._config.resolver == "enforce" and self._chance is not None
 
-    def refusal(self, deficit: gpu.Deficit) -> Refused | None:
+    def refusal(self, shortage: Shortage) -> Refused | None:
         """Why there is no resolve for a waiting run; None: there can be one."""
+        deficit = shortage.deficit
         if deficit.scope is None:
             return Refused("NoDevices", "no node can hold it")
         if deficit.shortfall_gpus:
-            return not_enough(deficit.shortfall_gpus)
+            return not_enough(deficit.shortfall_gpus, shortage.next_candidate_ms)
         if self._config.resolver != "enforce":
             missing = f"{counted(deficit.gpus, 'GPU')} {are(deficit.gpus)} missing"
             off = f"{missing}, and the resolver is {self._config.resolver}"
@@ -112,14 +114,16 @@ class Outcomes:
     def begin(self, case: Case) -> Outcome:
         """Freeze the conflict and commit to an outcome; then go as far as that goes by itself."""
         chance = needed(self._chance)
-        deficit = shortage_of(self._projection, case.demand).deficit
+        protection = self._committer.protection()
+        deficit = shortage_of(self._projection, case.demand, protection).deficit
         # Callers begin no outcome for a gang that no node can ever hold.
         scope = known(deficit.scope, "an outcome has a scope")
         chain = self._hashes.open_chain(scope)
 
         def decide() -> Sequence[NewEntry]:
             self.refuse_open(scope.flavor)
-            start, shortage = self._start(case), shortage_of(self._projection, case.demand)
+            start = self._start(case)
+            shortage = shortage_of(self._projection, case.demand, protection)
             found = (shortage.deficit.scope, shortage.deficit.reason)
             if found != (scope, DeficitReason.RESOLVABLE) or not self._is_next(case):
                 raise _changed()
@@ -138,7 +142,8 @@ class Outcomes:
             raise _changed()
         answer = need_of(self._projection, run, at.now_ms)
         gang, reason = answer.found.gang, answer.found.reason
-        lacks = gang is not None and gpu.GangDemand(run, gang) == case.demand
+        wanted = case.demand
+        lacks = isinstance(wanted, gpu.GangDemand) and (wanted.run, wanted.gang) == (run, gang)
         if reason is not StartReason.NO_DEVICES or not lacks:
             raise _changed()
         return [start_decision(at, run, answer, case.cause)]
@@ -444,10 +449,15 @@ def _changed() -> Refused:
     return Refused("ResolveOpen", "the state changed meanwhile; try again")
 
 
-def not_enough(gpus: int) -> Refused:
-    return Refused(
-        "NotEnough", f"{counted(gpus, 'GPU')} would be missing even with every preemption"
-    )
+def not_enough(gpus: int, candidate_ms: int | None = None) -> Refused:
+    """`candidate_ms`: when the next run that is protected now is a candidate."""
+    message = f"{counted(gpus, 'GPU')} would be missing even with every preemption"
+    if candidate_ms is not None:
+        message += (
+            "; runs that have just started or were just preempted are no candidates, the next of "
+            f"them is one at {format_time(candidate_ms)}"
+        )
+    return Refused("NotEnough", message)
 
 
 def refuse_tenants(author: Author) -> None:

@@ -1,5 +1,6 @@
 """Preemption previews: which runs would lose what, and the odds of the others."""
 
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import msgspec
@@ -37,12 +38,15 @@ class CutRow(Struct, forbid_unknown_fields=True):
 
 
 class RiskRow(Struct, forbid_unknown_fields=True):
-    """A run at risk: its odds are one in `oneIn` at the first draw; `certain`: no lottery."""
+    """A run at risk: its odds are one in `oneIn` at the first draw, and `chance` in all draws
+    together, off by `chanceError` at most 19 times in 20 (0: exact); `certain`: no lottery."""
 
     run: str
     owner: str
     tier: Tier
     one_in: int = field(name="oneIn")
+    chance: float
+    chance_error: float = field(name="chanceError")
     certain: bool
 
 
@@ -130,7 +134,8 @@ class Previews:
         waiting = format_time(at_ms) if found.starts else None
         if found.gang is not None and not found.starts:
             demand = gpu.GangDemand(run, found.gang)
-            shortage = shortage_of(projection, demand)
+            protection = replace(self._committer.protection(), now_ms=at_ms)
+            shortage = shortage_of(projection, demand, protection)
             if shortage.deficit.scope is not None:
                 shown = self.of_case(Case("run", demand, run=run), projection, shortage)
                 possible = self._config.resolver == "enforce" and not shown.shortfall_gpus
@@ -149,7 +154,7 @@ class Previews:
     ) -> Forecast:
         """Which runs would lose leases by rule, and which might, with which odds."""
         projection, chance = projection or self._committer.projection, needed(self._chance)
-        shortage = shortage or shortage_of(projection, case.demand)
+        shortage = shortage or shortage_of(projection, case.demand, self._committer.protection())
         scope = shortage.deficit.scope
         if scope is None:
             return NOTHING
@@ -159,6 +164,10 @@ class Previews:
         names = pseudonyms(projection, chance, chain, 0 if last is None else last.k)
         conflict = gpu.freeze(case.demand, shortage.deficit, shortage.holdings, names).conflict
         outlook = gpu.forecast(conflict, owner_weighting=self._config.owner_weighting)
+        chances = {
+            row.run: row
+            for row in gpu.total_odds(conflict, owner_weighting=self._config.owner_weighting)
+        }
         clear = {**names.runs, **names.leases, **names.owners}
         owner_of = {run.id: clear[run.owner] for run in conflict.runs}
         kept = {action.lease for action in outlook.withdrawn}
@@ -180,6 +189,8 @@ class Previews:
                 "owner": clear[odds.owner],
                 "tier": risk.tier.value,
                 "oneIn": odds.chance.denominator,
+                "chance": chances[odds.token].chance,
+                "chanceError": chances[odds.token].error,
                 "certain": risk.all_lost,
             }
             for risk in outlook.risks

@@ -231,8 +231,8 @@ class Resolver:
             if need.found.starts:
                 return  # the next turn starts it
             demand = GangDemand(run, known(need.found.gang, "what is funded is a gang"))
-            deficit = shortage_of(projection, demand).deficit
-            refused = self._outcomes.refusal(deficit)
+            shortage = shortage_of(projection, demand, self._committer.protection())
+            refused = self._outcomes.refusal(shortage)
             if refused is not None:
                 raise refused
             self._outcomes.begin(Case("run", demand, author.user, run=run))

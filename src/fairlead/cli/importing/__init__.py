@@ -1,0 +1,1 @@
+"""`fairlead import`: budgets from what other schedulers have, and a report of what they lose."""

@@ -1,0 +1,144 @@
+"""Idle devices for runs that no budget pays for, where their owners asked for it.
+
+After admission and growth, on what is free then. `core.gpu.overdraw` decides; its leases open and
+are unfunded in one batch, so they never count as paid.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from fairlead.core import gpu
+from fairlead.core.gpu.place import Gang
+from fairlead.core.invariant import known
+from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.admission import ask
+from fairlead.engine.gpu.committer import Committer, Context
+from fairlead.engine.gpu.entries import NewEntry
+from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.state import Phase
+from fairlead.schema import objects
+from fairlead.schema.gpu import STYLE
+
+
+class Overdrafts:
+    """Once a turn, for every run that may start without funding and was refused it."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer, self._projection = committer, committer.projection
+
+    def proceed(self, now_ms: int) -> None:
+        projection = self._projection
+        waiting = [
+            (state.submitted_seq, run)
+            for run, state in projection.live.items()
+            if state.refusal is not None and self._may(run, now_ms)
+        ]
+        for _, run in sorted(waiting):
+            if projection.devices.gpus(projection.run_spec(run).flavor):
+                self._committer.commit(partial(self._start, run, now_ms))
+
+    def _may(self, run: str, now_ms: int) -> bool:
+        projection = self._projection
+        if (
+            not projection.is_pending(run)
+            or projection.run_spec(run).funding.allow_unfunded is not True
+        ):
+            return False
+        return not projection.is_held(run, now_ms, hold_ms=self._committer.config.hold_ms)
+
+    def _start(self, run: str, now_ms: int) -> Sequence[NewEntry]:
+        """An attempt that fails is not recorded: it is asked at every turn."""
+        projection = self._projection
+        if run not in projection.live or not self._may(run, now_ms):
+            return []
+        asked = _asked(projection, run, now_ms)
+        found = gpu.overdraw(asked)
+        return _entries(Context(projection, now_ms), asked, found) if found.starts else []
+
+
+def _asked(projection: Projection, run: str, now_ms: int) -> gpu.OverdrawRequest:
+    spec = projection.run_spec(run)
+    request, shape = objects.to_request(spec), objects.to_shape(spec)
+    widths = sorted({request.gpus, request.enough_gpus}, reverse=True)
+    gangs = tuple(
+        Gang(
+            flavor=spec.flavor,
+            gpus=shape.without_spares(gpus),
+            group_gpus=shape.group_gpus,
+            spares_per_group=shape.spares_per_group,
+            location=request.location,
+        )
+        for gpus in widths
+    )
+    own = projection.book(now_ms).payers(spec.owner, spec.flavor)
+    envelopes = tuple(
+        gpu.OwnEnvelope(payer.budget.name, payer.envelope.name)
+        for payer in own
+        if payer.envelope.is_open(now_ms)
+    )
+    nodes = tuple(
+        node for node in projection.devices.nodes if node.flavor == spec.flavor and node.free
+    )
+    waiting = tuple(_waiting(projection, spec.flavor, now_ms))
+    return gpu.OverdrawRequest(run, gangs, envelopes, nodes, waiting)
+
+
+def _waiting(projection: Projection, flavor: str, now_ms: int) -> Iterator[gpu.WaitingGang]:
+    """Funded runs that wait for devices of a flavor."""
+    for run, state in sorted(projection.live.items()):
+        if not state.shortfall_gpus or not projection.is_pending(run):
+            continue
+        spec = projection.run_spec(run)
+        gang = ask(projection, spec, now_ms).found.gang if spec.flavor == flavor else None
+        if gang is not None:
+            yield gpu.WaitingGang(run, gang)
+
+
+def _entries(at: Context, asked: gpu.OverdrawRequest, found: gpu.Overdraw) -> list[NewEntry]:
+    run, projection = asked.run, at.projection
+    job, decision = projection.next_job(run), projection.seq + 1
+    payer = known(found.payer, "what starts has an envelope")
+    body = entries.OverdrawDecision(run, STYLE.from_core(found))
+    made = [
+        at.entry(body, job, "overdraw", input=STYLE.from_core(asked), reasons=(found.reason.value,))
+    ]
+    width, where = 0, f"{payer.budget}/{payer.envelope}"
+    for number, lease in enumerate(_leases(at, run, found)):
+        name = f"{job}.{number}"
+        opened = entries.LeaseOpen(*lease, payer.budget, payer.envelope, *_terms(at, run), name)
+        width += opened.gpus if opened.is_active else 0
+        made.append(at.entry(opened, job, f"open {name}"))
+        unfunded = entries.LeaseUnfunded(
+            lease=name,
+            run=run,
+            at_ms=at.now_ms,
+            kind="overdraft",
+            budget=payer.budget,
+            name=payer.envelope,
+            hours=False,
+            message=f"started without funding, as its owner allowed; overdraft of {where}",
+            decision=decision,
+        )
+        made.append(at.entry(unfunded))
+    message = f"{width} GPUs without funding: overdraft of {where}, the first to be preempted"
+    phase = entries.RunPhase(run, Phase.RUNNING.value, "Unfunded", message, job=job)
+    return [*made, at.entry(phase, job, "phase")]
+
+
+Lease = tuple[str, str, str, int, tuple[str, ...]]
+
+
+def _leases(at: Context, run: str, found: gpu.Overdraw) -> Iterator[Lease]:
+    """Run, owner, role, group and devices of one lease per group and role."""
+    owner = at.projection.run_spec(run).owner
+    placement = known(found.placement, "what starts was placed")
+    for group in placement.groups:
+        for role, slots in (("Active", group.active), ("Spare", group.spares)):
+            if slots:
+                yield run, owner, role, group.group, slots
+
+
+def _terms(at: Context, run: str) -> tuple[bool, int, int | None, str]:
+    duration_ms = objects.to_request(at.projection.run_spec(run)).duration_ms
+    until_ms = None if duration_ms is None else at.now_ms + duration_ms
+    return False, at.now_ms, until_ms, "Start"

@@ -1,0 +1,126 @@
+"""Owner recall: an owner whose own envelopes are used by others takes their funding back.
+
+`core.gpu.recall` decides; here are its input and the entries that follow. The leases are unfunded
+from then on, and stay so while the run that they were recalled for waits. Where it lacks devices,
+unfunded runs are the first to be preempted (`reclaim.py`, `reservations.py`), with their grace.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from fairlead.core import gpu
+from fairlead.engine.gpu.admission import fund_input
+from fairlead.engine.gpu.committer import Committer, Context
+from fairlead.engine.gpu.entries import LeaseUnfunded, NewEntry, RecallDecision
+from fairlead.engine.gpu.projection import Projection, starts_ms
+from fairlead.engine.gpu.state import LeaseFact
+from fairlead.schema import objects
+from fairlead.schema.gpu import STYLE, recall_document
+
+
+class Recalls:
+    """Once a turn, for every run that waits for the funding of its own owner."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer, self._projection = committer, committer.projection
+
+    def proceed(self, now_ms: int) -> None:
+        lent = lent_leases(self._projection)
+        for run in list(self._waiting(now_ms)) if lent else ():
+            if self._projection.run_spec(run).owner in lent:
+                self._committer.commit(partial(self._recall, run, now_ms))
+
+    def _waiting(self, now_ms: int) -> Iterator[str]:
+        """Runs that could start now, the first that was submitted first."""
+        projection, hold_ms = self._projection, self._committer.config.hold_ms
+        for run, _ in sorted(projection.live.items(), key=lambda row: row[1].submitted_seq):
+            if projection.is_held(run, now_ms, hold_ms=hold_ms):
+                continue
+            if projection.is_pending(run) or _is_due(projection, run, now_ms):
+                yield run
+
+    def _recall(self, run: str, now_ms: int) -> Sequence[NewEntry]:
+        projection = self._projection
+        waits = run in projection.live and (
+            projection.is_pending(run) or _is_due(projection, run, now_ms)
+        )
+        return recall_entries(Context(projection, now_ms), run) if waits else []
+
+
+def _is_due(projection: Projection, run: str, now_ms: int) -> bool:
+    if not projection.waits_for_time(run) or projection.runs[run].stopping:
+        return False
+    return now_ms >= starts_ms(projection.objects["Reservation", projection.reserved[run]])
+
+
+def lent_leases(projection: Projection) -> dict[str, list[LeaseFact]]:
+    """Funded leases on envelopes of other owners than their run's, by the owner who pays."""
+
+    def find() -> dict[str, list[LeaseFact]]:
+        found: dict[str, list[LeaseFact]] = {}
+        for lease in projection.leases.values():
+            payer = projection.budgets[lease.budget].owner
+            if payer != lease.owner and projection.is_funded(lease.id):
+                found.setdefault(payer, []).append(lease)
+        return found
+
+    return projection.kept("lent", find)
+
+
+def asked_of(
+    projection: Projection, request: gpu.Request, now_ms: int
+) -> tuple[gpu.LentLease, ...]:
+    """The leases that the owner of a request could recall."""
+    families = projection.book(now_ms).families
+    found = []
+    for lease in lent_leases(projection).get(request.owner, ()):
+        account = projection.accounts.of_lease(lease.id)
+        if account.envelope.flavor != request.flavor:
+            continue
+        until_ms = account.leases[lease.id].hold_end_ms
+        relation = gpu.relation_of(families, lease.owner, request.owner, borrowed=lease.borrowed)
+        found.append(
+            gpu.LentLease(
+                lease.id,
+                lease.run,
+                lease.owner,
+                relation,
+                lease.budget,
+                lease.envelope,
+                lease.gpus,
+                lease.start_ms,
+                0 if until_ms is None else lease.gpus * max(0, until_ms - now_ms),
+            )
+        )
+    return tuple(sorted(found, key=lambda row: row.id))
+
+
+def recall_entries(at: Context, run: str) -> list[NewEntry]:
+    """The decision and what follows; none where it is covered, or a recall would not help."""
+    projection, now_ms = at.projection, at.now_ms
+    request = objects.to_request(projection.run_spec(run))
+    leases, book = asked_of(projection, request, now_ms), projection.book(now_ms)
+    found = gpu.recall(book, request, leases, now_ms)
+    if not found.leases:
+        return []
+    document = recall_document(fund_input(projection, request, now_ms), leases)
+    reasons = tuple(sorted({row.reason.value for row in found.leases}))
+    body = RecallDecision(run, STYLE.from_core(found))
+    made = [at.entry(body, input=document, reasons=reasons)]
+    for row in found.leases:
+        lease = projection.leases[row.lease]
+        message = f"{request.owner} recalled envelope {lease.budget}/{lease.envelope} for run {run}"
+        unfunded = LeaseUnfunded(
+            lease=lease.id,
+            run=lease.run,
+            at_ms=now_ms,
+            kind="recall",
+            budget=lease.budget,
+            name=lease.envelope,
+            hours=False,
+            message=message,
+            recalled_for=run,
+            decision=projection.seq + 1,
+        )
+        made.append(at.entry(unfunded))
+    return made

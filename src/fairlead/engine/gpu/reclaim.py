@@ -1,0 +1,70 @@
+"""Unfunded yields to funded: a run that is paid for and lacks devices preempts unfunded runs.
+
+Through the resolver, as for a reservation, but only runs with an unfunded lease are candidates: an
+ordinary submit never ends a run that keeps to its budget. Where these hold too little, it waits.
+"""
+
+from fairlead.core.gpu import GangDemand
+from fairlead.core.reasons import DeficitReason
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
+from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
+from fairlead.engine.gpu.state import Phase
+from fairlead.engine.gpu.values import Refused
+
+CAUSE = "admission"
+
+
+class Reclaims:
+    """Once a turn, after admission, for every funded run that waits for devices."""
+
+    def __init__(self, committer: Committer, outcomes: Outcomes) -> None:
+        self._committer, self._outcomes = committer, outcomes
+        self._projection = committer.projection
+        self._asked: dict[str, int] = {}
+        """Runs that nothing could be reclaimed for, and in which state: idle turns skip them."""
+
+    def proceed(self, now_ms: int) -> None:
+        if not self._outcomes.enforced:
+            return
+        projection = self._projection
+        self._asked = {run: seq for run, seq in self._asked.items() if run in projection.live}
+        waiting = [
+            (state.submitted_seq, run)
+            for run, state in projection.live.items()
+            if state.phase is Phase.PENDING and state.shortfall_gpus and projection.is_pending(run)
+        ]
+        for _, run in sorted(waiting):
+            if self._asked.get(run) == projection.seq or not self._is_overdrawn(run):
+                continue
+            if not self._reclaim(run, now_ms):
+                self._asked[run] = projection.seq
+
+    def _is_overdrawn(self, run: str) -> bool:
+        """Whether there are unfunded leases of its flavor, and no outcome that is not over."""
+        projection = self._projection
+        flavor = projection.run_spec(run).flavor
+        if projection.resolver.open_outcome(flavor) is not None:
+            return False
+        return flavor in projection.kept(
+            "overdrawn",
+            lambda: {
+                projection.run_spec(lease.run).flavor
+                for lease in projection.leases.values()
+                if not projection.is_funded(lease.id)
+            },
+        )
+
+    def _reclaim(self, run: str, now_ms: int) -> bool:
+        found = need_of(self._projection, run, now_ms).found
+        if found.gang is None or found.starts:
+            return False
+        demand = GangDemand(run, found.gang, unfunded_only=True)
+        shortage = shortage_of(self._projection, demand, self._committer.protection())
+        if shortage.deficit.reason is not DeficitReason.RESOLVABLE:
+            return False
+        try:
+            self._outcomes.begin(Case(CAUSE, demand, run=run))
+        except Refused:  # another replica was quicker, or the state changed: the next turn asks
+            return False
+        return True

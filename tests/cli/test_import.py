@@ -1,0 +1,155 @@
+"""Budgets from Slurm's accounts and Kueue's queues, and what of them is reported as lost."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.cli.importing.kueue import import_kueue
+from fairlead.cli.importing.report import Imported
+from fairlead.cli.importing.slurm import Defaults, NotSlurm, import_slurm
+from fairlead.schema.objects import read_manifest
+from fairlead.schema.yaml import parse_yaml_documents
+
+DUMP = """# To edit this file start with a cluster line for the new cluster
+Cluster - 'lab':Fairshare=1:QOS='normal'
+Parent - 'root'
+User - 'root':DefaultAccount='root':AdminLevel='Administrator':Fairshare=1
+Account - 'physics':Description='x':Fairshare=60:{limits}:MaxJobs=50
+Account - 'bio.lab':Organization='uni':Fairshare=1:GrpTRES=gres/gpu:a100=4,gres/gpu:h100=2
+Account - 'guests':Description='no limit':Organization='uni'
+Parent - 'physics'
+Account - 'hep':Description='hep':Organization='uni':GrpTRESMins=gres/gpu=600
+User - 'ada':DefaultAccount='physics':Fairshare=1:GrpTRES=gres/gpu=2
+Parent - 'hep'
+User - 'ada':DefaultAccount='physics':Fairshare=1
+User - 'bob':DefaultAccount='hep':Fairshare=1
+""".replace("{limits}", "GrpTRES=cpu=512,gres/gpu=16:GrpTRESMins=gres/gpu=60000")
+ASSOC = """Cluster|Account|ParentName|User|Share|GrpTRES|GrpTRESMins|QOS
+lab|root||||||normal
+lab|vision|root||1|gres/gpu=8|gres/gpu=120000|vision
+lab|vision||eve|1|||vision
+"""
+QOS = """Name|Priority|Preempt|GrpTRES|GrpTRESMins
+normal|0||gres/gpu=64|
+vision|100|low|gres/gpu=6|
+"""
+LAB = Defaults("H100", None, None)
+
+
+def budgets(made: Imported) -> dict[str, Any]:
+    """By name; each is one that the server takes."""
+    for manifest in made.manifests:
+        read_manifest(manifest)
+    return {one["metadata"]["name"]: one["spec"] for one in made.manifests}
+
+
+def lost(made: Imported) -> set[tuple[str, str]]:
+    return {(one.object, one.field) for one in made.lost}
+
+
+def test_a_dump_becomes_a_tree_of_budgets() -> None:
+    """Hours of minutes, types of GPUs as flavors, a child's width from its parent."""
+    made = import_slurm([DUMP], LAB)
+    found = budgets(made)
+    assert list(found) == ["physics", "bio.lab", "hep"]
+    (physics,) = found["physics"]["envelopes"]
+    assert physics == {"name": "h100", "flavor": "H100", "concurrency": 16, "maxGPUHours": 1000.0}
+    assert [(e["flavor"], e["concurrency"]) for e in found["bio.lab"]["envelopes"]] == [
+        ("A100", 4),
+        ("H100", 2),
+    ]
+    assert found["hep"]["parents"] == ["physics"]
+    assert found["hep"]["envelopes"][0] | {"maxGPUHours": 10.0} == found["hep"]["envelopes"][0]
+    assert found["hep"]["envelopes"][0]["concurrency"] == 16
+    assert made.commands == [
+        "fairlead users bind ada --owner hep --owner physics",
+        "fairlead users bind bob --owner hep",
+    ]
+    assert lost(made) == {
+        ("account physics", "fairshare"),
+        ("account physics", "maxjobs"),
+        ("account physics", "grptres"),
+        ("account physics", "grptresmins"),
+        ("account guests", "grptres"),
+        ("account hep", "grptresmins"),
+        ("user ada of physics", "grptres"),
+    }
+    monthly = import_slurm([DUMP], Defaults("H100", 32, "monthly"))
+    assert budgets(monthly)["physics"]["envelopes"][0]["recurrence"] == "monthly"
+    assert budgets(monthly)["guests"]["envelopes"][0]["concurrency"] == 32
+    assert ("account hep", "grptresmins") not in lost(monthly)
+
+
+def test_the_qos_of_one_account_limits_it_and_others_are_reported() -> None:
+    made = import_slurm([ASSOC, QOS], LAB)
+    assert budgets(made)["vision"]["envelopes"][0]["concurrency"] == 6
+    assert made.commands == ["fairlead users bind eve --owner vision"]
+    assert {("qos vision", "priority"), ("qos vision", "preempt")} <= lost(made)
+    assert ("qos normal", "grptres") in lost(made)
+    with pytest.raises(NotSlurm, match="sacctmgr dump"):
+        import_slurm(["hello\n"], LAB)
+
+
+KUEUE = b"""
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata: {name: team-a}
+spec:
+  cohort: lab
+  namespaceSelector: {}
+  preemption: {withinClusterQueue: LowerPriority}
+  resourceGroups:
+  - coveredResources: [cpu, nvidia.com/gpu]
+    flavors:
+    - name: h100
+      resources:
+      - {name: cpu, nominalQuota: 64}
+      - {name: nvidia.com/gpu, nominalQuota: 8, borrowingLimit: 4, lendingLimit: 2}
+---
+kind: ClusterQueue
+metadata: {name: team-b}
+spec:
+  cohortName: lab
+  resourceGroups:
+  - flavors:
+    - name: h100
+      resources: [{name: nvidia.com/gpu, nominalQuota: "4"}]
+    - name: a100
+      resources: [{name: nvidia.com/gpu, nominalQuota: 0}]
+---
+kind: Cohort
+metadata: {name: lab}
+spec: {parentName: org}
+---
+kind: LocalQueue
+metadata: {name: main, namespace: a}
+"""
+
+
+def test_queues_become_a_family_and_lending_is_by_name() -> None:
+    made = import_kueue(parse_yaml_documents(KUEUE))
+    found = budgets(made)
+    assert found["team-a"]["parents"] == ["lab"]
+    (envelope,) = found["team-a"]["envelopes"]
+    assert (envelope["concurrency"], envelope["sharing"]) == (8, "none")
+    assert envelope["lending"] == {"allow": True, "to": ["team-b"], "maxConcurrency": 2}
+    assert [one["flavor"] for one in found["team-b"]["envelopes"]] == ["h100"]
+    assert found["lab"] == {"owner": "lab", "parents": ["org"], "envelopes": []}
+    assert lost(made) == {
+        ("ClusterQueue team-a", "h100.cpu"),
+        ("ClusterQueue team-a", "h100.nvidia.com/gpu.borrowingLimit"),
+        ("ClusterQueue team-a", "h100.nvidia.com/gpu.lendingLimit"),
+        ("ClusterQueue team-a", "preemption"),
+        ("ClusterQueue team-b", "a100.nvidia.com/gpu.nominalQuota"),
+        ("LocalQueue main", ""),
+    }
+
+
+def test_a_list_without_its_cohort_and_rubbish() -> None:
+    """A cohort that no document declares is a budget without envelopes; others are named."""
+    documents = parse_yaml_documents(KUEUE)[:2]
+    assert budgets(import_kueue(documents))["lab"]["envelopes"] == []
+    assert lost(import_kueue(["rubbish", {"kind": "Pod"}])) == {
+        ("document rubbish", ""),
+        ("Pod None", ""),
+    }

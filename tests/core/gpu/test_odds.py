@@ -1,0 +1,110 @@
+"""Total odds: against all orders of all draws, against the lottery itself, and within the error."""
+
+from collections import Counter
+from hashlib import sha256
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.gpu import (
+    Conflict,
+    ConflictLease,
+    ConflictRun,
+    Malleable,
+    Role,
+    Scope,
+    resolve,
+    total_odds,
+)
+from fairlead.core.gpu import odds as module
+from fairlead.core.lottery import OwnerWeighting
+
+WEIGHTINGS = list(OwnerWeighting)
+
+
+def conflict(deficit: int, *runs: tuple[str, int, bool]) -> Conflict:
+    """Runs by owner, size and whether they are funded."""
+    rows = [(f"r{i:03}", *run) for i, run in enumerate(runs)]
+    return Conflict(
+        Scope("H100"),
+        deficit,
+        tuple(ConflictRun(name, owner) for name, owner, _, _ in rows),
+        tuple(
+            ConflictLease(f"l-{n}", n, Role.ACTIVE, 0, gpus, "H100", {}, funded, "b", "e")
+            for n, _, gpus, funded in rows
+        ),
+    )
+
+
+def test_by_hand() -> None:
+    """Two owners, one with two runs; two of three gangs have to go."""
+    three = conflict(2, ("a", 1, True), ("a", 1, True), ("b", 1, True))
+    found = {row.run: row.chance for row in total_odds(three)}
+    # b first (1/2) or second (a first, then 1/2): 3/4. What is left of 2 is shared by a's two.
+    assert found == {"r000": 0.625, "r001": 0.625, "r002": 0.75}
+    tokens = total_odds(three, owner_weighting=OwnerWeighting.TOKENS)
+    assert {row.chance for row in tokens} == {0.6667}
+
+
+def test_a_tier_that_goes_wholly_is_certain_and_nothing_drawn_is_no_risk() -> None:
+    both = conflict(3, ("a", 2, False), ("b", 1, True), ("c", 1, True))
+    assert [(row.run, row.chance) for row in total_odds(both)] == [
+        ("r000", 1.0),
+        ("r001", 0.5),
+        ("r002", 0.5),
+    ]
+    assert total_odds(conflict(9, ("a", 2, True))) == ()
+    assert total_odds(conflict(0, ("a", 2, True))) == ()
+    steps = Conflict(
+        Scope("H100"),
+        1,
+        (ConflictRun("r", "a", Malleable(1, 1)),),
+        tuple(
+            ConflictLease(f"l{g}", "r", Role.ACTIVE, g, 1, "H100", {}, True, "b", "e")
+            for g in range(2)
+        ),
+    )
+    assert total_odds(steps) == (), "it shrinks by rule"
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), min_size=1, max_size=6),
+    st.sampled_from(WEIGHTINGS),
+    st.data(),
+)
+def test_the_lottery_agrees(
+    runs: list[tuple[str, int]], weighting: OwnerWeighting, data: st.DataObject
+) -> None:
+    deficit = data.draw(st.integers(1, sum(gpus for _, gpus in runs)))
+    given_ = conflict(deficit, *((owner, gpus, True) for owner, gpus in runs))
+    games, hits = 400, Counter[str]()
+    for game in range(games):
+        seed = sha256(f"{game}".encode()).digest()
+        drawn = resolve(given_, seed, owner_weighting=weighting).draws()
+        hits.update(draw.token for _, draw in drawn)
+    for row in total_odds(given_, owner_weighting=weighting):
+        assert abs(hits[row.run] / games - row.chance) < 0.13  # five standard errors
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_simulated_figures_are_near_the_exact_ones_and_always_the_same(
+    monkeypatch: pytest.MonkeyPatch, weighting: OwnerWeighting
+) -> None:
+    runs = [("abcd"[i % 4], 1 + i % 3, True) for i in range(10)]
+    exact = total_odds(conflict(9, *runs), owner_weighting=weighting)
+    monkeypatch.setattr(module, "EXACT_MAX", 0)
+    near = total_odds(conflict(9, *runs), owner_weighting=weighting)
+    assert near == total_odds(conflict(9, *runs), owner_weighting=weighting)
+    assert {row.error for row in near} == {0.0224}
+    off = [abs(one.chance - other.chance) for one, other in zip(exact, near, strict=True)]
+    assert max(off) < 2 * near[0].error
+
+
+def test_many_runs_are_a_matter_of_a_moment() -> None:
+    many = conflict(600, *((f"o{i % 40}", 2, True) for i in range(500)))
+    found = total_odds(many)
+    assert len(found) == 500
+    assert abs(sum(row.chance for row in found) - 300) < 1
+    assert 0 < found[0].error < 0.2

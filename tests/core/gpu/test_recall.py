@@ -1,0 +1,105 @@
+"""Owner recall: what helps and no more, in the documented order; any order of the input."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.gpu import (
+    Book,
+    Budget,
+    Envelope,
+    Families,
+    LentLease,
+    Request,
+    Usage,
+    cover,
+    recall,
+    relation_of,
+)
+from fairlead.core.reasons import RecallReason
+from fairlead.schema.border import BadInput
+from fairlead.schema.kinds import KINDS
+
+NOW = 1_767_225_600_000
+
+
+def book(used: int, lent: int = 0) -> Book:
+    own = Budget("a", "a", envelopes=(Envelope("e", "H100", 8),))
+    return Book([own], {("a", "e"): Usage(used, lent_gpus=lent)})
+
+
+def lent(name: str, gpus: int, relation: str = "sibling", age: int = 0) -> LentLease:
+    who = RecallReason(relation)
+    return LentLease(name, f"run-{name}", "b", who, "a", "e", gpus, NOW - age, 0)
+
+
+def chosen(asked: int, *leases: LentLease, own: int = 0) -> list[str]:
+    used = own + sum(lease.gpus for lease in leases)
+    borrowed = sum(row.gpus for row in leases if row.relation is RecallReason.BORROWED)
+    found = recall(book(used, borrowed), Request("a", "H100", asked), leases, NOW)
+    return [row.lease for row in found.leases]
+
+
+def test_the_order() -> None:
+    rows = [lent(name, 1, name) for name in ("sibling", "child", "cousin", "borrowed")]
+    assert chosen(8, *rows) == ["borrowed", "cousin", "child", "sibling"]
+    assert chosen(6, *rows) == ["borrowed", "cousin"]
+    young, old = lent("young", 1, age=1), lent("old", 1, age=2)
+    assert chosen(7, old, young) == ["young"]
+    assert chosen(7, lent("y", 1), lent("x", 1)) == ["x"], "ties go to the lower id"
+
+
+def test_what_is_not_needed_keeps_its_funding() -> None:
+    assert chosen(4, lent("a", 1, "borrowed"), lent("b", 3, "borrowed", 1), own=4) == ["a", "b"]
+    assert chosen(3, lent("a", 1, "borrowed"), lent("b", 3, "borrowed", 1), own=4) == ["b"]
+    assert chosen(1, lent("a", 4), own=3) == [], "it is covered"
+    assert chosen(6, lent("a", 4), own=3) == [], "it would not help"
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(list(RecallReason)))), st.data())
+def test_it_covers_and_each_one_is_needed(
+    sizes: list[tuple[int, RecallReason]], data: st.DataObject
+) -> None:
+    leases = [lent(f"l{i}", gpus, who.value, i) for i, (gpus, who) in enumerate(sizes)]
+    if sum(lease.gpus for lease in leases) > 8:
+        return
+    asked = data.draw(st.integers(1, 9))
+    names = chosen(asked, *leases)
+    assert chosen(asked, *data.draw(st.permutations(leases))) == names
+    free = 8 - sum(lease.gpus for lease in leases)
+    freed = {lease.id: lease.gpus for lease in leases if lease.id in names}
+    if free >= asked or asked > 8:
+        assert names == []
+    else:
+        assert free + sum(freed.values()) >= asked
+        assert all(free + sum(freed.values()) - freed[name] < asked for name in names)
+
+
+def test_promised_hours_are_freed_and_used_ones_are_not() -> None:
+    hour = 3_600_000
+    own = Budget("a", "a", envelopes=(Envelope("e", "H100", 8, max_hours_ms=10 * hour),))
+    usage = {("a", "e"): Usage(4, 2 * hour, 6 * hour)}
+    request = Request("a", "H100", 4, duration_ms=2 * hour)
+    assert not cover(Book([own], usage), request, NOW).funded
+    held = LentLease("l", "r", "b", RecallReason.SIBLING, "a", "e", 4, NOW, 6 * hour)
+    assert recall(Book([own], usage), request, [held], NOW).gpus == 4
+
+
+def test_relations() -> None:
+    families = Families(
+        Budget(owner, owner, parents)
+        for owner, parents in (("a", ("lab",)), ("b", ("lab",)), ("kid", ("a",)), ("z", ()))
+    )
+    found = [relation_of(families, who, "a", borrowed=False).value for who in ("b", "kid", "z")]
+    assert found == ["sibling", "child", "cousin"]
+    assert relation_of(families, "b", "a", borrowed=True) is RecallReason.BORROWED
+
+
+def test_a_lease_on_another_owners_envelope_is_bad_input() -> None:
+    budget = {"name": "b", "owner": "b", "parents": [], "aggregate_caps": []}
+    given = {"now": "2026-01-01T00:00:00Z", "usage": [], "budgets": [budget]}
+    kind = KINDS["gpu.recall"]
+    with pytest.raises(BadInput):
+        kind.run(json.dumps(given).encode())

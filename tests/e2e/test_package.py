@@ -1,0 +1,108 @@
+"""The Debian package: built, installed, used as installed, removed; the ledger stays."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deploy.deb.build import build
+
+DATA, PROGRAM = Path("/var/lib/fairlead"), Path("/usr/bin/fairlead")
+CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "NO_COLOR": "1"}
+CLEAN["FAIRLEAD_HEADS"] = str(DATA / "heads.json")  # not among root's own
+# systemd, as far as the service needs it: the socket is open before the process begins.
+ACTIVATE = """
+import os, socket
+given = socket.socket(socket.AF_UNIX)
+given.bind("/var/lib/fairlead/fairlead.sock")
+os.chmod("/var/lib/fairlead/fairlead.sock", 0o666)
+given.listen()
+os.dup2(given.fileno(), 3)
+os.set_inheritable(3, True)
+os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
+os.execv("/usr/bin/fairlead", ["fairlead", "up", "--data", "/var/lib/fairlead", "--no-http"])
+"""
+
+
+def missing() -> str:
+    if os.geteuid() != 0 or shutil.which("dpkg-deb") is None:
+        return "only root on Debian installs packages"
+    if not Path("/usr/bin/python3").exists():
+        return "Debian's python3 is not installed"
+    here = DATA.exists() or PROGRAM.exists()
+    return "an installation of Fairlead is here, and is left alone" if here else ""
+
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+
+
+def call(*command: str, **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**CLEAN, **environment},
+        timeout=300,
+    )
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    package = build(tmp_path_factory.mktemp("deb"), "/usr/bin/python3", extras=(), pack="none")
+    call("dpkg", "--force-unsafe-io", "-i", str(package))
+    try:
+        yield package
+    finally:
+        call("dpkg", "--purge", "fairlead", FAIRLEAD_PURGE_LEDGER="yes")
+        shutil.rmtree(DATA, ignore_errors=True)  # of a package that was gone before
+        subprocess.run(["groupdel", "fairlead"], check=False, capture_output=True)
+
+
+def test_the_package_runs_alone_and_leaves_the_ledger(installed: Path) -> None:
+    """No file of this checkout is used; a socket that systemd opened is; purge keeps the ledger."""
+    assert call("fairlead", "--version").startswith("fairlead, version")
+    assert call("/usr/lib/fairlead/bin/python3", "-Ic", "import fairlead; print(fairlead.__file__)")
+    units = [f"/lib/systemd/system/fairlead-up.{kind}" for kind in ("service", "socket")]
+    if shutil.which("systemd-analyze"):
+        call("systemd-analyze", "verify", *units)
+    server = subprocess.Popen(
+        ["/usr/bin/python3", "-c", ACTIVATE], env=CLEAN, stderr=subprocess.PIPE, cwd="/"
+    )
+    try:
+        envelope = {"name": "e", "flavor": "H100", "concurrency": 1}
+        lab = (
+            _manifest("Node", "box", flavor="H100", devices=1),
+            _manifest("Budget", "a", owner="a", envelopes=[envelope]),
+        )
+        Path("/var/lib/fairlead/lab.yaml").write_text("\n---\n".join(map(json.dumps, lab)))
+        call("fairlead", "apply", "-f", "/var/lib/fairlead/lab.yaml")
+        call("fairlead", "users", "bind", "nobody", "--owner", "a")
+        words = ("fairlead", "run", "--chdir", "/", "--", "id", "-un")
+        out = call("runuser", "-u", "nobody", "--", *words, HOME="/nonexistent")
+        assert out.startswith("nobody\n"), out
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+    assert (DATA / "fairlead.sock").exists(), "a socket of systemd's is not ours to remove"
+    call("dpkg", "--remove", "fairlead")
+    assert not PROGRAM.exists()
+    assert Path("/etc/fairlead/up.env").exists()
+    told = call("dpkg", "--purge", "fairlead")
+    assert "stay in /var/lib/fairlead" in told
+    assert (DATA / "ledger.db").exists()
+    assert not Path("/etc/fairlead").exists()
+
+
+def _manifest(kind: str, name: str, **spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "fairlead.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }

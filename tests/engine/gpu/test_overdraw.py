@@ -1,0 +1,79 @@
+"""Idle devices are usable over budget: opt-in, counted as overdraft, the first to go."""
+
+from typing import Any
+
+from fairlead.ledger.replay import replay
+from fairlead.schema.replay import Verdict
+from tests.engine.gpu.resolving import phases, world_of
+from tests.engine.gpu.worlds import ADMIN, World, envelope, run
+from tests.engine.gpu.worlds import budget as budget_of
+
+IDLE: dict[str, Any] = {"funding": {"allowUnfunded": True}}
+
+
+def small(**config: Any) -> World:
+    """Eight devices; `a` has 2 of them paid, `b` all."""
+    world = world_of(teams="b", **config)
+    world.apply(budget_of("a", "a", envelope(concurrency=2)))
+    return world
+
+
+def test_only_who_asks_for_it_runs_on_idle_devices() -> None:
+    world = small()
+    world.apply(run("paid", "a", 2), run("plain", "a", 2), run("idle", "a", 2, **IDLE))
+    world.turn()
+    assert phases(world) == {"paid": "Running", "plain": "Pending", "idle": "Running"}
+    status = world.status("Run", "idle")
+    assert (status["funded"], status["reason"], status["width"]) == (False, "Unfunded", 2)
+    assert "overdraft of a/west, the first to be preempted" in status["message"]
+    assert world.status("Run", "paid")["funded"]
+    world.turn(1)
+    room = world.headroom("a")
+    assert (room["overdraftGPUHours"], room["concurrencyUsed"], room["concurrency"]) == (2, 4, 0)
+    (decision,) = [entry for entry in world.log if entry.kind == "gpu.overdraw"]
+    assert replay(world.ledger, decision).verdict is Verdict.SAME
+    size = len(world.log)
+    world.turn(0.01)
+    assert len(world.log) == size
+
+
+def test_it_is_funded_as_soon_as_there_is_room() -> None:
+    world = small()
+    world.apply(run("paid", "a", 2), run("idle", "a", 2, **IDLE))
+    world.turn()
+    world.plane.verbs.act("Run", "paid", "cancel", author=ADMIN)
+    world.turn(0.01)
+    world.turn(0.01)
+    assert world.status("Run", "idle")["funded"]
+
+
+def test_it_yields_to_a_funded_run_and_waits_behind_one() -> None:
+    world = small()
+    world.apply(run("paid", "a", 2), run("idle", "a", 6, **IDLE))
+    world.turn()
+    assert phases(world)["idle"] == "Running"
+    world.apply(run("theirs", "b", 4))
+    world.turn()
+    assert phases(world) == {"paid": "Running", "idle": "Pending", "theirs": "Running"}
+    world.apply(run("more", "b", 4), run("small", "a", 1, **IDLE))
+    world.turn()
+    assert phases(world)["more"] == "Pending", "2 are free"
+    assert phases(world)["small"] == "Pending", "a funded run waits for what is free"
+
+
+def test_without_an_envelope_of_the_flavor_it_waits() -> None:
+    world = small()
+    world.apply(run("stranger", "z", 1, **IDLE))
+    world.turn()
+    assert world.status("Run", "stranger")["reason"] == "NoEnvelope"
+
+
+def test_a_malleable_run_starts_at_its_minimum_where_more_does_not_fit() -> None:
+    world = small()
+    elastic = {"malleable": {"minTotalGPUs": 4, "stepGPUs": 2}, "groupGPUs": 2, "sparesPerGroup": 1}
+    world.apply(run("paid", "a", 2), run("idle", "a", 8, duration="2h", **IDLE, **elastic))
+    world.turn()
+    status = world.status("Run", "idle")
+    assert (status["width"], status["spares"], status["funded"]) == (4, 2, False)
+    world.turn(2.1)
+    assert phases(world)["idle"] == "Completed"

@@ -1,0 +1,133 @@
+"""An owner's own envelope is never locked by others, and unfunded runs yield to funded ones."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.ledger.replay import replay
+from fairlead.schema.kinds import KINDS
+from fairlead.schema.replay import Verdict
+from tests.engine.gpu.resolving import phases, reserve, world_of
+from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, run
+
+
+def family(devices: int = 8, **config: Any) -> World:
+    """`a` has 8 of its own; sibling `b` and borrower `c` have none, and `d` has 8."""
+    world = world_of(devices=devices, teams="d", **config)
+    lends = {"allow": True, "to": ["c"]}
+    world.apply(
+        budget("a", "a", envelope(concurrency=8, sharing="family", lending=lends), parents=["lab"]),
+        budget("b", "b", envelope(concurrency=1, flavor="L4"), parents=["lab"]),
+    )
+    return world
+
+
+def entries(world: World, kind: str) -> list[Any]:
+    found = [entry for entry in world.log if entry.kind == kind]
+    if kind in KINDS:
+        assert {replay(world.ledger, entry).verdict for entry in found} <= {Verdict.SAME}
+    return found
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+def test_an_owner_gets_its_own_envelope_back(reserved: bool) -> None:
+    """The case of the issue: a sibling uses 4 of 8, and the owner asks for 8."""
+    world = family()
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    assert world.status("Run", "guest")["funded"]
+    if reserved:
+        reserve(world, run("mine", "a", 8))
+    else:
+        world.apply(run("mine", "a", 8))
+    world.turn()
+    assert phases(world) == {"guest": "Pending", "mine": "Running"}
+    (decision,) = entries(world, "gpu.recall")
+    (unfunded,) = entries(world, "lease.unfunded")
+    assert decision.body["output"]["leases"][0]["reason"] == "sibling"
+    assert unfunded.body["decision"] == decision.seq
+    assert "a recalled envelope a/west for run mine" in unfunded.body["message"]
+    causes = [entry.body["cause"] for entry in entries(world, "gpu.resolve.case")]
+    assert causes == ["reservation" if reserved else "admission"]
+    entries(world, "gpu.refund"), entries(world, "gpu.deficit"), entries(world, "gpu.fund")
+
+
+def test_with_free_devices_no_run_ends() -> None:
+    world = family(devices=16)
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    world.apply(run("mine", "a", 8))
+    world.turn()
+    assert phases(world) == {"guest": "Running", "mine": "Running"}
+    assert not world.status("Run", "guest")["funded"]
+    world.plane.verbs.act("Run", "mine", "cancel", author=ADMIN)
+    world.turn(0.01)
+    world.turn(0.01)
+    assert world.status("Run", "guest")["funded"], "there is room again"
+
+
+def test_what_was_recalled_stays_so_while_the_owner_waits() -> None:
+    """Without preemption the owner waits for devices; its funding does not go back meanwhile."""
+    world = family(resolver="dry-run")
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    world.apply(run("mine", "a", 8))
+    for _ in range(3):
+        world.turn(0.01)
+    assert phases(world) == {"guest": "Running", "mine": "Pending"}
+    assert world.status("Run", "mine")["reason"] == "NoDevices"
+    assert len(entries(world, "gpu.recall")) == 1
+    assert len(entries(world, "lease.funded")) == 0
+    world.plane = world.open()
+    world.plane.verbs.act("Run", "mine", "cancel", author=ADMIN)
+    world.turn(0.01)
+    assert len(entries(world, "lease.funded")) == 1
+
+
+def test_borrowers_before_siblings_the_youngest_first_and_no_more_than_it_takes() -> None:
+    world = family(devices=16)
+    loan = {"funding": {"allowBorrow": True, "sponsors": ["a"]}}
+    world.apply(run("old-loan", "c", 2, **loan), run("guest", "b", 2))
+    world.turn()
+    world.turn(0.1)
+    world.apply(run("new-loan", "c", 2, **loan))
+    world.turn()
+    world.apply(run("mine", "a", 4))
+    world.turn()
+    funded = {name: world.status("Run", name)["funded"] for name in phases(world)}
+    assert funded == {"old-loan": True, "guest": True, "new-loan": False, "mine": True}
+    world.apply(run("more", "a", 3))
+    world.turn()
+    funded = {name: world.status("Run", name)["funded"] for name in phases(world)}
+    assert funded["guest"] is False, "2 of the loan and 1 of the guest's 2 are not enough alone"
+    assert funded["old-loan"] is False
+
+
+def test_nothing_is_recalled_that_does_not_help() -> None:
+    world = family(devices=16)
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    world.apply(run("huge", "a", 9))
+    world.turn()
+    assert entries(world, "gpu.recall") == []
+    assert world.status("Run", "guest")["funded"]
+
+
+def test_an_ordinary_submit_takes_no_device_of_a_funded_run() -> None:
+    world = family()
+    world.apply(run("guest", "b", 4), run("paid", "d", 4))
+    world.turn()
+    world.apply(run("other", "d", 4))
+    world.turn()
+    assert phases(world) == {"guest": "Running", "paid": "Running", "other": "Pending"}
+    assert entries(world, "gpu.resolve.case") == []
+    size = len(world.log)
+    world.turn(0.01)
+    assert len(world.log) == size, "idle turns say nothing"
+    world.apply(budget("a", "a", envelope(concurrency=2), parents=["lab"]))
+    world.turn()
+    assert phases(world) == {"guest": "Pending", "paid": "Running", "other": "Running"}
+    (case,) = entries(world, "gpu.resolve.case")
+    assert (case.body["cause"], case.body["run"]) == ("admission", "other")
+    last = entries(world, "gpu.deficit")[-1].body["output"]
+    assert {row["reason"] for row in last["exclusions"]} == {"funded"}
