@@ -9,7 +9,7 @@ from fairlead.ports.meter import DeviceReading
 
 
 class NvmlMeter:
-    """A `DeviceMeter` by nvidia-ml-py, which is loaded with the first reading. `slots` are real devices.
+    """A `DeviceMeter` by nvidia-ml-py, loaded with the first reading. `slots` are real devices.
 
     A driver that does not answer is asked again next time: NVML is closed and opened.
     """
