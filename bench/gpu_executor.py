@@ -42,7 +42,7 @@ def main() -> int:
 
         def start(id: str, script: str, slot: str, *more: str) -> None:
             command = (sys.executable, "-c", script, *more)
-            box.start(Job(id, id, "a", command, (slot,), memory_bytes=2**36))
+            box.start(Job(id, id, "a", command, (slot,)))
 
         def end(id: str) -> str:
             while id in box.running():

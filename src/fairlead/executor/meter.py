@@ -40,7 +40,9 @@ class NvmlMeter:
 
 
 def _used(nvml: Any, handle: Any) -> int:
-    """Without what the driver keeps for itself, where it says so."""
+    """Without what the driver keeps for itself: hundreds of megabytes that an older driver counts
+    as used. What processes hold is asked there."""
     with contextlib.suppress(nvml.NVMLError):
         return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
-    return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+    held = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    return sum(int(process.usedGpuMemory or 0) for process in held)
