@@ -73,7 +73,7 @@ soak: dev ## the large counts in full; the report goes to bench/results/soak.jso
 	@$(BIN)/python -m tests.soak
 
 bench: dev ## every benchmark; JSON and plots go to bench/results
-	@for each in cpu_clear cpu_signal cpu_agent cpu ledger gpu_accounting gpu_resolve traffic_ebpf traffic_tick traffic kube; do \
+	@for each in cpu_clear cpu_signal cpu_agent cpu ledger gpu_accounting gpu_resolve gpu_queue traffic_ebpf traffic_tick traffic kube; do \
 	  echo "--- bench.$$each"; $(BIN)/python -m bench.$$each || exit 1; done
 
 docs: dev ## regenerate the pictures and the command reference in docs from the running code

@@ -183,8 +183,8 @@ def test_the_loser_is_told_and_checks_the_draw(crowded: Shell, tmp_path: Path) -
     owner = {"gang": "team-c", "backed": "team-b"}[loser]
     why = crowded.ok("explain", f"run/{loser}")
     assert (
-        f"preempted by outcome {number}, selected by the lottery, with odds of 50 % (first draw: 1 in 2)"
-        in why
+        f"preempted by outcome {number}, selected by the lottery, with odds of 50 % "
+        "(first draw: 1 in 2)" in why
     )
     assert "it is pending and starts once enough devices are free" in why
     file = tmp_path / "outcome.json"

@@ -119,7 +119,7 @@ def test_tables_cite_an_entry_that_was_written_before_the_flip(tmp_path: Path) -
 
 
 CITED = {
-    "start": {"gpu.fund", "gpu.place"},
+    "start": {"gpu.fund", "gpu.place", "gpu.overdraw"},
     "stop": {"gpu.resolve.commit", "run.phase", "run.cut"},
     "resize": {"gpu.resolve.commit", "run.cut", "run.grown"},
     "pause": {"run.phase"},

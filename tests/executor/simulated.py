@@ -155,6 +155,9 @@ class SimExecutor:
             return Exit(job, run, 0, lost=True, interrupted=True)
         return process.exit if process.acknowledged else None
 
+    def warn(self, run: str, notice: object, *, signal: str | None, decision: str) -> None:
+        """Its commands have no such file."""
+
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         return None
 

@@ -229,6 +229,24 @@ def test_a_job_is_told_its_width_by_file_and_signal(shared: Path) -> None:
     assert list((shared / "executor" / "told").iterdir()) == []
 
 
+def test_a_job_is_warned_by_file_and_the_signal_that_it_chose(shared: Path) -> None:
+    """Once for one decision, however often it is asked for; without a signal by the file alone."""
+    executor = LocalExecutor(shared / "executor")
+    script = (
+        "trap 'cat \"$FAIRLEAD_WARNING_FILE\"; echo; exit 7' USR2; "
+        'test -e "$FAIRLEAD_WARNING_FILE" || echo ready; while :; do sleep 0.05; done'
+    )
+    executor.start(shell("p1", script, run="lab/a", devices=("n#0",), user=USER))
+    until(lambda: "ready" in output_of(executor), "the command listens")
+    executor.warn("lab/a", {"chance": 0.25}, signal=None, decision="8")
+    for _ in range(2):
+        executor.warn("lab/a", {"chance": 0.5}, signal="USR2", decision="9")
+    until(executor.poll, "it ended")
+    (ended,) = executor.poll()
+    assert ended.code == 7
+    assert json.loads(output_of(executor).splitlines()[1]) == {"chance": 0.5}
+
+
 def test_who_does_not_know_the_signal_goes_on(shared: Path) -> None:
     """Told twice, and before a restart of the executor: the command ends when it wants to."""
     executor = LocalExecutor(shared / "executor")

@@ -14,6 +14,7 @@ from fairlead.kube.client import MISREAD, ApiError, Document
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.cpu import pods as cpu_pods
 from fairlead.kube.election import LEDGER, Election
+from fairlead.kube.gpu.front import ADMIN
 from fairlead.kube.gpu.ranks import ended_ms, lost_ranks, read_pod
 from fairlead.kube.gpu.template import read_template
 from fairlead.kube.kubeconfig import connection
@@ -23,6 +24,7 @@ from fairlead.kube.watch import GONE_MAX
 from fairlead.ports.executor import Executor
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput
+from fairlead.schema.times import format_time
 from fairlead.schema.traffic_agent import read_traffic_document
 from tests.engine.gpu.worlds import START, MemoryLedger
 from tests.kube.small import Server, Small, put
@@ -139,14 +141,17 @@ def test_what_comes_and_goes_leaves_nothing_in_memory(kind: str) -> None:
 
 def test_a_run_does_not_keep_its_devices_for_weeks_after_it_was_preempted(small: Small) -> None:
     """They are free when its pods are gone: how long that takes is not the tenant's alone."""
-    named = {"long": {"checkpointGrace": "366d"}, "short": {"checkpointGrace": "1d"}}
+    elastic = {"malleable": {"minTotalGPUs": 1}, "totalGPUs": 2, "groupGPUs": 1}
+    named = {"long": {"checkpointGrace": "366d", **elastic}, "short": {"checkpointGrace": "10m"}}
     small.add("team-a", *(run(name, 1, **spec) for name, spec in named.items()))
     put(small.sources.nodes, node("n1"))
     small.turn()
     verdicts = {key.name: row for (kind, key), row in small.front.verdicts.items() if kind == "Run"}
-    assert verdicts["short"].accepted
-    assert not verdicts["long"].accepted
-    assert "spec.checkpointGrace: must be at most 1d" in verdicts["long"].message
+    assert verdicts["short"].message == "submitted for owner 'team-a'"
+    assert verdicts["long"].accepted
+    assert verdicts["long"].message.endswith("; spec.checkpointGrace is cut to 10m")
+    small.plane.verbs.act("Run", "team-a.long", "shrink", author=ADMIN, width=1)
+    assert small.status("team-a.long")["graceEnds"] == format_time(small.now_ms + 600_000)
     spec = {"containers": [{"name": "a"}], "terminationGracePeriodSeconds": 86_401}
     with pytest.raises(BadInput, match="terminationGracePeriodSeconds"):
         read_template({"spec": spec})

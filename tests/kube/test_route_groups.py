@@ -203,3 +203,14 @@ def test_a_name_that_is_too_long_for_the_kernel_is_refused() -> None:
     found = objects([group(name, namespace)], [service(namespace)])
     verdict = follow_groups(found, place()).verdicts[Key(namespace, name)]
     assert verdict.message.startswith("metadata.name: must be at most 120 characters")
+
+
+def test_a_namespace_has_a_limit_of_groups_and_the_oldest_are_served() -> None:
+    many = PROXY.replace(b"ports:", b"max_groups: 2, ports:")
+    made = [group(f"g{n}", port=20000 + n, made=f"2026-01-0{9 - n}T00:00:00Z") for n in range(4)]
+    other = group("one", "team-b", port=20005, made="2026-02-01T00:00:00Z")
+    found = follow_groups(objects([*made, other], [service(), service("team-b")]), place(many))
+    refused = {key.name: row for key, row in found.verdicts.items() if not row.accepted}
+    assert sorted(refused) == ["g0", "g1"], "the youngest; another namespace is served"
+    assert {row.reason for row in refused.values()} == {"TooManyRouteGroups"}
+    assert "kube.max_groups" in refused["g0"].message

@@ -120,7 +120,7 @@ def test_what_the_server_wrote_is_ignored() -> None:
         (run(totalGPUs=2.5), "spec.totalGPUs"),
         (run(totalGPUs=True), "spec.totalGPUs"),
         (run(owner=""), "spec.owner"),
-        (run(priority=1), "spec.priority"),
+        (run(priority=1001), "spec.priority"),
         (run(duration=""), "spec.duration"),
         (run(duration="2"), "spec.duration"),
         (run(duration="0h"), "spec.duration"),

@@ -181,6 +181,7 @@ class PreemptionRules(Shape):
     min_runtime: str = field(name="minRuntime")
     cooldown: str
     grace: str
+    max_grace: str = field(name="maxGrace")
     owner_weighting: str = field(name="ownerWeighting")
     may_resolve: list[str] = field(name="mayResolve")
 

@@ -221,6 +221,7 @@ def policy(service: Service, call: Call) -> dict[str, Any]:
         "minRuntime": format_duration(rules.min_runtime_ms),
         "cooldown": format_duration(rules.cooldown_ms),
         "grace": format_duration(config.grace_ms),
+        "maxGrace": format_duration(config.max_grace_ms),
         "ownerWeighting": config.owner_weighting.value,
         "mayResolve": sorted(config.may_resolve),
     }

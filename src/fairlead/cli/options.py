@@ -34,6 +34,9 @@ def flag(names: str, text: str, **more: Any) -> Decorator:
     return click.option(*names.split(), is_flag=True, help=text, **more)
 
 
+GRACE_MS_MAX = 86_400_000
+
+
 def stretch_ms(text: str) -> int:
     """`10m` in milliseconds; 0s is none at all."""
     from fairlead.schema.border import BadInput
@@ -43,6 +46,13 @@ def stretch_ms(text: str) -> int:
         return 0 if text in ("0", "0s") else parse_duration(text, "DURATION")
     except BadInput as error:
         raise click.BadParameter(f"{error.message}; or 0s") from error
+
+
+def grace_at_most(text: str) -> int:
+    found = stretch_ms(text)
+    if found > GRACE_MS_MAX:
+        raise click.BadParameter(f"must be at most 1d, got {text!r}")
+    return found
 
 
 def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,6 +85,13 @@ def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 stretch_ms,
                 "A preempted run is not preempted again for this long.",
                 default="1h",
+                show_default=True,
+            ),
+            option(
+                "--max-grace=DURATION max_grace_ms",
+                grace_at_most,
+                "Cut longer checkpointGrace of runs, at most a day.",
+                default="10m",
                 show_default=True,
             ),
         )

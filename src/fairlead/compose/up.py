@@ -48,6 +48,7 @@ class UpConfig:
     port: int | None = None
     allow_root: bool = False
     grace_ms: int = 30_000
+    max_grace_ms: int = 600_000
     socket: Path | None = None
     socket_mode: int | None = None
     """None: 0660 with a group, else 0666."""
@@ -91,6 +92,7 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
         )
         settings = Config(
             grace_ms=config.grace_ms,
+            max_grace_ms=config.max_grace_ms,
             resolver=config.resolver,
             may_resolve=config.may_resolve,
             preemption=config.preemption,

@@ -8,6 +8,7 @@ import os
 import pwd
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from fairlead.ports.executor import RESERVED_ENV, Job
 
@@ -27,6 +28,10 @@ class CommandUser:
     groups: tuple[int, ...]
     name: str
     home: str
+
+
+WARNING_FILE = "warning.json"
+"""Beside the width file; it is there once the job was warned."""
 
 
 def compose(
@@ -54,6 +59,7 @@ def compose(
         # Empty means none. Unset would mean all.
         "CUDA_VISIBLE_DEVICES": shown(job.devices, visible),
         "FAIRLEAD_WIDTH_FILE": width_file,
+        "FAIRLEAD_WARNING_FILE": str(Path(width_file).with_name(WARNING_FILE)),
     }
 
 

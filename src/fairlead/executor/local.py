@@ -177,6 +177,16 @@ class LocalExecutor:
                 request |= {"minors": self._open_minors(devices), "grace_ms": grace_ms}
                 folder.ask(shim.WIDTH, request)
 
+    def warn(
+        self, run: str, notice: Mapping[str, object], *, signal: str | None, decision: str
+    ) -> None:
+        with self._mutex, faults(f"warn {run}"):
+            for folder in self._of(run):
+                place = self._widths / folder.path.name / environment.WARNING_FILE
+                files.replace_json(place, dict(notice), durable=False, mode=0o644)
+                if signal is not None:
+                    folder.ask(shim.WARNING, {"decision": decision, "signal": signal})
+
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         return None
 

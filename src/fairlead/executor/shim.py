@@ -30,10 +30,12 @@ from fairlead.host import clock, files
 
 LOCK, JOB, SHIM, COMMAND = "lock", "job.json", "shim.json", "command.json"
 STOP, PAUSED, EXIT, WIDTH = "stop.json", "paused.json", "exit.json", "width.json"
+WARNING = "warning.json"
 OUTPUT, OLDER_OUTPUT, DROPPED = "output.log", "output.1.log", "dropped.json"
 KEYS, TYPED = "keys.json", "typed"
 """Ctrl-C and the terminal's size; and a FIFO with what is typed."""
 WAKE = signal.SIGUSR1
+_WARNINGS = {"HUP": signal.SIGHUP, "USR1": signal.SIGUSR1, "USR2": signal.SIGUSR2}
 _CHUNK = 64 * 1024
 _WAIT_MAX_S = 86_400.0
 """Looked at again by then: poll counts milliseconds in 32 bits, which are 24.8 days."""
@@ -57,6 +59,7 @@ class Shim:
         self._child, self._paused, self._deadline = 0, False, inf
         self._status: int | None = None
         self._widths = 0  # how many changes of its width the command was signalled
+        self._warned = ""  # the last decision that the command was warned by
         self._minors: list[int] = job.get("bounds", {}).get("devices", {}).get("value", [])
         self._narrow_at = inf  # when the devices that it gives up are closed to it
         self._interrupts, self._size, self._typed, self._typing = 0, [0, 0], -1, b""
@@ -219,6 +222,10 @@ class Shim:
             self._widths = width["number"]
             self._change_devices(width.get("minors", []), width.get("grace_ms", 0))
             self._signal(signal.SIGWINCH)
+        warning = files.read_json(self._path(WARNING))
+        if warning is not None and warning["decision"] != self._warned:
+            self._warned = warning["decision"]
+            self._signal(_WARNINGS[warning["signal"]])
         self._press(files.read_json(self._path(KEYS)))
         paused = files.read_json(self._path(PAUSED)) is not None and stop is None
         if paused != self._paused:

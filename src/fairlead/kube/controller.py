@@ -1,6 +1,7 @@
 """The controller: watches, asks the engine, and shows what the ledger says. One turn after the
 other, in one thread; watches wake it."""
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -22,6 +23,9 @@ from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 WATCHED = ("OwnerBinding", "Budget", "Run", "Reservation", "GPULease")
 TURN_S, RENEW_S = 1.0, 0.5
 SYNC_S = 60.0
+SWITCH_S = 0.0005
+"""A turn computes while a dozen threads write and watch. By default each of them waits 5 ms for
+the interpreter, several times in a request."""
 
 OpenPlane = Callable[[Executor], ControlPlane]
 
@@ -88,6 +92,7 @@ class ClusterController:
 
         Raises `PermanentFault` where the cluster lacks our kinds or our rights.
         """
+        sys.setswitchinterval(SWITCH_S)
         self.sync()
         renewing = threading.Thread(target=self._renew, name="election", daemon=True)
         renewing.start()

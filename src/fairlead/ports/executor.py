@@ -117,6 +117,12 @@ class Executor(Protocol):
         with `devices` and `width` from its start on; a process also by SIGWINCH, because a command
         that does not know that signal ignores it."""
 
+    def warn(
+        self, run: str, notice: Mapping[str, object], *, signal: str | None, decision: str
+    ) -> None:
+        """Tell a run's job what may happen to it, by the file that FAIRLEAD_WARNING_FILE names and,
+        where one is given, by a signal; idempotent by decision, and it runs on."""
+
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         """Whether a run's job still uses any of these devices, which a resize took from it. None:
         that cannot be told of a process, and the end of its grace decides."""

@@ -126,6 +126,14 @@ class FailurePolicySpec(msgspec.Struct):
     """What follows when a run's command, or one of its ranks, fails; without one it has failed."""
 
 
+class WarnBeforeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How long before it may be preempted a run is told, and by which signal besides the file
+    that FAIRLEAD_WARNING_FILE names."""
+
+    before: Duration = "10m"
+    signal: Literal["HUP", "USR1", "USR2"] | None = None
+
+
 class SecretFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A secret by reference: the file is read when the command starts, never before."""
 
@@ -160,6 +168,7 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     failure_policy: FailurePolicySpec | UnsetType = field(name="failurePolicy", default=UNSET)
     """Left out of the document where it is not given, like those below: specs that earlier versions
     recorded are as they were."""
+    warn_before: WarnBeforeSpec | UnsetType = field(name="warnBefore", default=UNSET)
     priority: Priority | UnsetType = UNSET
     """Among the waiting runs of its owner, higher first; it moves no other owner's runs."""
     restart_policy: gpu.RestartPolicy | UnsetType = field(name="restartPolicy", default=UNSET)
@@ -312,8 +321,15 @@ def to_budget(name: str, spec: BudgetSpec) -> gpu.Budget:
     return budget
 
 
+def warn_before_ms(spec: RunSpec) -> int:
+    """How long before an announced start a run at risk is told."""
+    wanted = WarnBeforeSpec() if spec.warn_before is UNSET else spec.warn_before
+    return parse_duration(wanted.before, "spec.warnBefore.before")
+
+
 def _check_run(spec: RunSpec) -> None:
     to_request(spec)
+    warn_before_ms(spec)
     to_restarts(spec)
     max_runtime_ms(spec)
     memory_bytes(spec)
@@ -340,17 +356,17 @@ def _check_run(spec: RunSpec) -> None:
         for name, width in widths.items():
             if width % per_group:
                 raise BadInput(f"spec.{name}", f"must be whole groups of {per_group} with spares")
-    grace_ms(spec, 0)
+    grace_ms(spec)
     if any(not part for part in spec.command[:1]):
         raise BadInput("spec.command[0]", "must be a program")
     if not (spec.working_directory or "/").startswith("/"):
         raise BadInput("spec.workingDirectory", f"must be absolute, got {spec.working_directory!r}")
 
 
-def grace_ms(spec: RunSpec, otherwise_ms: int) -> int:
-    """How long a run has to save its work when it is asked to end or to shrink."""
+def grace_ms(spec: RunSpec) -> int | None:
+    """How long a run asks for to save its work when it is to end or to shrink."""
     grace = spec.checkpoint_grace
-    return otherwise_ms if grace is None else parse_duration(grace, "spec.checkpointGrace")
+    return None if grace is None else parse_duration(grace, "spec.checkpointGrace")
 
 
 def to_request(spec: RunSpec) -> gpu.Request:

@@ -215,6 +215,9 @@ class KubeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     node: Annotated[Text | None, Meta(description="this machine's name in the cluster")] = None
     listen: Annotated[str | None, Meta(description="address of the groups of a proxy")] = None
     ports: Annotated[str, Meta(description="ports that RouteGroups may ask for")] = "20000-20999"
+    max_groups: Annotated[
+        int, Meta(ge=1, le=100_000, description="RouteGroups of one namespace that are served")
+    ] = 100
     kubeconfig: Text | None = None
     context: Text | None = None
     namespace: Annotated[Text | None, Meta(description="of the Lease of the status writer")] = None

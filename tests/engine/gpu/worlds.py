@@ -102,6 +102,10 @@ class FakeExecutor:
         known = job in self.jobs
         return None if known else Exit(job, run, self.seen_ms, lost=True, interrupted=True)
 
+    def warn(self, run: str, notice: Any, *, signal: str | None, decision: str) -> None:
+        self.decisions.append(decision)
+        self.calls.append(("warn", run, notice, signal))
+
     def held(self, run: str, devices: tuple[str, ...]) -> bool | None:
         return self.holding
 

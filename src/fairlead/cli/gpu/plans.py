@@ -109,6 +109,8 @@ def _explain_run(name: str, reply: dict[str, Any]) -> None:
         click.echo(f"  {queue['position']} of {queue['waiting']} in the queue")
     if status["nominated"]:
         click.echo("  nominated by its owner: preempted before the owner's other runs")
+    for row in reply.get("atRisk", ()):
+        click.echo(f"  at risk: {row['message']}")
     if reply["cut"] is not None:
         print_cut(reply["object"], reply["cut"], may=_may(reply))
     for row in reply.get("cordoned", ()):

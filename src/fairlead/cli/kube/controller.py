@@ -109,7 +109,12 @@ def controller(
     if given["tls_service"] and (listen is None or tls_cert is not None):
         raise click.UsageError("--tls-service belongs to --api-listen, without --tls-cert")
     policy = preemption_policy(given)
-    engine = Config(resolver=resolver, may_resolve=frozenset(may_resolve), preemption=policy)
+    engine = Config(
+        max_grace_ms=given.pop("max_grace_ms"),
+        resolver=resolver,
+        may_resolve=frozenset(may_resolve),
+        preemption=policy,
+    )
     config = KubeConfig(engine=engine, qps=qps or None, listen=listen, **given)
     with made(config, say=lambda line: click.echo(line, err=True)) as running:
         for number in (signal.SIGTERM, signal.SIGINT):

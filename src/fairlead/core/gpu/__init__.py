@@ -52,6 +52,7 @@ from fairlead.core.gpu.devices import FreeDevices as FreeDevices
 from fairlead.core.gpu.family import Families as Families
 from fairlead.core.gpu.family import Tier as Tier
 from fairlead.core.gpu.family import cycle_in as cycle_in
+from fairlead.core.gpu.grace import GracePolicy as GracePolicy
 from fairlead.core.gpu.limits import IdleLimit as IdleLimit
 from fairlead.core.gpu.limits import Limit as Limit
 from fairlead.core.gpu.limits import PaidLease as PaidLease

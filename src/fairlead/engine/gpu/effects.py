@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import JobUnknown
@@ -19,6 +19,7 @@ from fairlead.ports.executor import Executor, Exit, Job, Widths
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.schema.objects import RunSpec, cpu_millicores, memory_bytes
 from fairlead.schema.objects import grace_ms as spec_grace_ms
+from fairlead.schema.times import format_time
 
 START_MS = 60_000
 """A start that was recorded longer ago was asked for."""
@@ -40,6 +41,8 @@ class Effects:
         """Runs that this process notified of a smaller width, and since when it is smaller."""
         self._devices: dict[str, tuple[str, ...]] = {}
         """The devices that this process last told a job to have."""
+        self._warned: dict[str, int] = {}
+        """Runs that this process warned, and the entry that says of what."""
         self._unknown: dict[str, int] = {}
         """Jobs that the ledger did not start, and the entry that says so."""
         self._opened_ms = self._projection.time_ms
@@ -132,9 +135,8 @@ class Effects:
                 decision = job if state.stop_seq is None else str(state.stop_seq)
                 executor.stop(run, 0, decision=decision)
                 return
-        grace_ms = self._config.grace_ms
-        if stored is not None:
-            grace_ms = spec_grace_ms(self._projection.run_spec(run), grace_ms)
+        asked_ms = None if stored is None else spec_grace_ms(self._projection.run_spec(run))
+        grace_ms = self._config.grace.of(asked_ms)
         if job not in self._unknown:
             message = "the ledger did not start it: it is asked to end, and has its grace"
             body = JobUnknown(run, job, grace_ms, message)
@@ -162,6 +164,7 @@ class Effects:
                 return
             self._started.add(job)
         self._resize(executor, name, state)
+        self._warn(executor, name, state)
         decision = job if state.pause_seq is None else str(state.pause_seq)
         if state.paused and job not in self._paused:
             if self._try(name, lambda: executor.pause(name, decision=decision)):
@@ -195,6 +198,24 @@ class Effects:
             self._devices[job] = devices
             if reclaim is not None:
                 self._notified[name] = reclaim.since_ms
+
+    def _warn(self, executor: Executor, name: str, state: RunState) -> None:
+        """A run that asked for it is told what may happen to it, once by this process."""
+        spec = self._projection.run_spec(name)
+        if spec.warn_before is UNSET or not state.warned:
+            return
+        last = max(state.warned.values(), key=lambda row: row.seq)
+        if self._warned.get(name) == last.seq or last.start_ms <= self._committer.now():
+            return
+        notice = {
+            "start": format_time(last.start_ms),
+            "chance": last.chance,
+            "chanceError": last.chance_error,
+            "message": last.message,
+        }
+        by, decision = spec.warn_before.signal, str(last.seq)
+        if self._try(name, lambda: executor.warn(name, notice, signal=by, decision=decision)):
+            self._warned[name] = last.seq
 
     def _start(self, executor: Executor, name: str, state: RunState) -> bool:
         job = self._job(name, state)

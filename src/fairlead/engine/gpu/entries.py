@@ -168,6 +168,18 @@ class JobUnknown(Body, frozen=True):
     message: str
 
 
+class RunWarned(Body, frozen=True):
+    """A run may lose leases at a time that is announced; `slot` stands for that start."""
+
+    ENTRY = "run.warned"
+    run: str
+    slot: str
+    start_ms: int
+    chance: float
+    chance_error: float
+    message: str
+
+
 class RunNominated(Body, frozen=True):
     """An owner offers a run for preemption before the owner's others, or withdraws the offer."""
 

@@ -234,6 +234,13 @@ def _quarantine(known: "Projection", at: Stamp, body: entries.QuarantineDecision
     known.resolver.changed_seq = at.seq
 
 
+def _warned(known: "Projection", at: Stamp, body: entries.RunWarned) -> None:
+    run = known.runs[body.run]
+    said = (at.seq, body.start_ms, body.chance, body.chance_error, body.message)
+    later = {slot: row for slot, row in run.warned.items() if row.start_ms > at.time_ms}
+    run.warned = {**later, body.slot: state.RiskWarning(*said)}
+
+
 def _unfunded(known: "Projection", at: Stamp, body: entries.LeaseUnfunded) -> None:
     run = known.runs[body.run]
     if body.hours:
@@ -407,6 +414,7 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.QuarantineDecision: _quarantine,
     entries.LeaseOpen: _lease_open,
     entries.LeaseUnfunded: _unfunded,
+    entries.RunWarned: _warned,
     entries.LeaseClose: _lease_close,
     entries.ChargePost: _charge_post,
     entries.OutcomeCommitted: _committed,

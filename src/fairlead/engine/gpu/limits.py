@@ -31,7 +31,7 @@ class LimitEnforcement:
         self._committer.commit(lambda: list(self._over(now_ms)))
 
     def _over(self, now_ms: int) -> Iterator[NewEntry]:
-        at, otherwise_ms = Context(self._projection, now_ms), self._committer.config.grace_ms
+        at, grace = Context(self._projection, now_ms), self._committer.config.grace
         for run, state in sorted(self._projection.live.items()):
             # What already gives leases back is asked again when it has.
             if state.phase is not Phase.RUNNING or state.stopping or state.reclaim is not None:
@@ -50,7 +50,7 @@ class LimitEnforcement:
                 reasons=(found.reason.value,),
             )
             if found.ends:
-                yield at.entry(ended_by(state, run, found, grace_ms(spec, otherwise_ms)))
+                yield at.entry(ended_by(state, run, found, grace.of(grace_ms(spec))))
 
     def _idle(self, spec: RunSpec, state: RunState) -> gpu.IdleLimit | None:
         """What its owner or the operator says of idle devices: the shorter time, and to end a run

@@ -240,7 +240,8 @@ class Objects:
         if change.body is None:
             return ()
         name, spec = change.submission.key[1], change.submission.manifest.spec
-        return warnings_of(projection, name, spec, self._committer.now())
+        committer = self._committer
+        return warnings_of(projection, name, spec, committer.now(), committer.config.grace)
 
     def _entries(self, changes: Changes) -> Entries:
         made: Entries = []

@@ -20,6 +20,7 @@ from fairlead.engine.gpu.resolver.export import OutcomeReports
 from fairlead.engine.gpu.resolver.outcome import Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.resolver.requests import Resolver
+from fairlead.engine.gpu.risk import RiskNotices
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.status import condition_entries
 from fairlead.engine.gpu.utilisation import Utilisation
@@ -77,6 +78,7 @@ class ControlPlane:
         self.recalls = Recalls(committer)
         self.reclaims = Reclaims(committer, self.outcomes)
         self.overdrafts = Overdrafts(committer)
+        self.risk_notices = RiskNotices(committer, previews)
         self.verbs = Verbs(committer, self.effects, self.objects, self.resolver)
         self.outcome_reports = OutcomeReports(committer, chance)
         self.reports = Reports(
@@ -103,6 +105,7 @@ class ControlPlane:
             self.outcomes.proceed(now_ms)
             self.recalls.proceed(now_ms)
             self.resolver.proceed()  # caps before reservations: these see what is left
+            self.risk_notices.proceed(now_ms)
             self.reservations.proceed(now_ms)
             self.admission.admit_all(now_ms)
             self.reclaims.proceed(now_ms)

@@ -168,6 +168,16 @@ class Reports:
                 "waitingFor": state.refusal.remedy if state.refusal else None,
                 "cordoned": self._cordoned(name) if state.reason == "NoDevices" else [],
                 "cut": self._outcomes.last_loss(name),
+                "atRisk": [
+                    {
+                        "start": format_time(row.start_ms),
+                        "chance": row.chance,
+                        "chanceError": row.chance_error,
+                        "message": row.message,
+                    }
+                    for row in sorted(state.warned.values(), key=lambda row: row.start_ms)
+                    if row.start_ms > self._committer.now() and state.leases
+                ],
             }
 
     def _cordoned(self, run: str) -> Rows:

@@ -129,6 +129,16 @@ class Reclaim(Struct):
         return self.since_ms + self.grace_ms
 
 
+class RiskWarning(Struct, frozen=True):
+    """What a run was told of a start that is announced."""
+
+    seq: int
+    start_ms: int
+    chance: float
+    chance_error: float
+    message: str
+
+
 class RunState(Struct):
     """What happened to a run so far."""
 
@@ -173,6 +183,8 @@ class RunState(Struct):
     """The width that an outcome took it from, and that it may have again; 0: nothing is lacking."""
     grown: bool = False
     """Whether it has grown since it started: then its process has to know its width."""
+    warned: dict[str, RiskWarning] = field(default_factory=dict)
+    """What it was told of starts that may preempt it, by their slot."""
     recalled: dict[str, str] = field(default_factory=dict)
     """Leases whose funding their envelope's owner recalled, and for which run."""
     restarts: int = 0

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairlead.core.gpu import BackfillPolicy, PreemptionPolicy, QueuePolicy
+from fairlead.core.gpu import BackfillPolicy, GracePolicy, PreemptionPolicy, QueuePolicy
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
@@ -37,6 +37,8 @@ class Config:
     """Settings with their defaults."""
 
     grace_ms: int = 30_000
+    max_grace_ms: int = 600_000
+    """What runs may ask for at most; more is cut."""
     near_limit_percent: int = 90
     checkpoint_every: int = 20_000
     """Entries between checkpoints: a start folds at most about as many."""
@@ -59,6 +61,10 @@ class Config:
     """What nodes there can be, besides virtual ones; None: they come from a cluster."""
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
+
+    @property
+    def grace(self) -> GracePolicy:
+        return GracePolicy(self.grace_ms, self.max_grace_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Verbs:
             ("Run", "resume"): partial(self._pause, paused=False),
             ("Run", "nominate"): partial(self._nominate, nominated=True),
             ("Run", "withdraw"): partial(self._nominate, nominated=False),
-            ("Run", "shrink"): partial(shrink, default_grace_ms=committer.config.grace_ms),
+            ("Run", "shrink"): partial(shrink, grace=committer.config.grace),
             ("Run", "resolve"): lambda at, run: [],  # the resolver records what there is
             ("Node", "cordon"): partial(cordon, cordoned=True),
             ("Node", "uncordon"): self._uncordon,

@@ -8,19 +8,25 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import partial
 
+from fairlead.core.gpu import GracePolicy
 from fairlead.engine.gpu.projection import Projection
-from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec, Spec, to_budget
-from fairlead.schema.times import format_time
+from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec, Spec, grace_ms, to_budget
+from fairlead.schema.times import format_duration, format_time
 
 
-def warnings_of(projection: Projection, name: str, spec: Spec, now_ms: int) -> tuple[str, ...]:
+def warnings_of(
+    projection: Projection, name: str, spec: Spec, now_ms: int, grace: GracePolicy
+) -> tuple[str, ...]:
     """About an object as it was applied, beside the others as they are now."""
     if isinstance(spec, RunSpec):
-        return tuple(_run(projection, spec))
+        return tuple(_run(projection, spec, grace))
     return tuple(_budget(projection, name, spec, now_ms)) if isinstance(spec, BudgetSpec) else ()
 
 
-def _run(projection: Projection, spec: RunSpec) -> Iterator[str]:
+def _run(projection: Projection, spec: RunSpec, grace: GracePolicy) -> Iterator[str]:
+    if grace.cuts(grace_ms(spec)):
+        most = format_duration(grace.most_ms)
+        yield f"spec.checkpointGrace: is cut to {most}, the most that the operator allows"
     devices = _devices(projection)
     there = devices.get(spec.flavor, 0)
     if spec.flavor not in devices:

@@ -87,7 +87,7 @@ class Auditor:
             runs |= projection.live.keys()
             self._forget()
         pods: dict[str, list[RankPod]] = {}
-        for pod in filter(None, map(read_pod, self._sources.pods.all().values() if runs else ())):
+        for pod in self._gangs.pods() if runs else ():
             pods.setdefault(pod.run, []).append(pod)
         for run in sorted(runs):
             self._look(run, projection.live.get(run), pods.get(run, []), now_ms)

@@ -18,7 +18,7 @@ from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.nodes import UID, is_another, is_as, is_out, node_manifest
 from fairlead.kube.gpu.ranks import pod_name
-from fairlead.kube.gpu.template import GRACE_MAX_S, PodTemplate, read_template
+from fairlead.kube.gpu.template import PodTemplate, read_template
 from fairlead.kube.gpu.verdicts import NO_OWNER, NO_RUN, REFUSALS, TOO_MANY, Acceptance, refused
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
@@ -309,10 +309,18 @@ class FrontEnd:
             return
         for each in batch:
             message = f"submitted for owner {each.owner!r}" if each.owner else "in the ledger"
+            message += self._cut(each.document["spec"].get("checkpointGrace"))
             verdict = Acceptance(True, "Accepted", intern(message), each.version)
             pair = self._judge(each.kind, each.key, verdict)
             if not each.held:
                 self.unheld.add(pair)
+
+    def _cut(self, asked: str | None) -> str:
+        """That a run keeps its devices for less time than it asked for."""
+        grace = self._plane.config.grace
+        if asked is None or not grace.cuts(parse_duration(asked, "spec.checkpointGrace")):
+            return ""
+        return f"; spec.checkpointGrace is cut to {format_duration(grace.most_ms)}"
 
     def _manifest(self, kind: str, key: Key, name: str, document: Document) -> "_Manifest":
         meta, spec = document["metadata"], dict(document["spec"])
@@ -328,7 +336,6 @@ class FrontEnd:
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
             refuse_name(key.name, spec["totalGPUs"])
-            refuse_grace(spec.get("checkpointGrace"))
             template = self._template(document)
             spec.pop("template", None)
             if not spec.get("command"):
@@ -470,10 +477,3 @@ def refuse_name(name: str, ranks: int) -> None:
         raise BadInput("metadata.name", "must begin with a letter: it is its ranks' Service's")
     if len(pod_name(name, ranks - 1)) > NAME_MAX:
         raise BadInput("metadata.name", f"with a rank's number is over {NAME_MAX} long")
-
-
-def refuse_grace(grace: str | None) -> None:
-    """Devices of a run that was preempted are free when its pods are gone."""
-    where, most_ms = "spec.checkpointGrace", GRACE_MAX_S * 1000
-    if grace is not None and parse_duration(grace, where) > most_ms:
-        raise BadInput(where, f"must be at most {format_duration(most_ms)}, got {grace!r}")

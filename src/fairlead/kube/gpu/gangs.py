@@ -47,10 +47,20 @@ class GangWriter:
 
     def __init__(self, client: KubeClient, sources: Sources) -> None:
         self._client, self._pods, self._nodes = client, sources.pods, sources.nodes
+        self._read: dict[Key, tuple[Document, RankPod | None]] = {}
+
+    def pods(self) -> list[RankPod]:
+        """All that are ours. Each is read once until it changes: every turn asks, of thousands."""
+        before, found = self._read, dict[Key, tuple[Document, RankPod | None]]()
+        for key, document in self._pods.all().items():
+            known = before.get(key)
+            same = known is not None and known[0] is document
+            found[key] = known if known is not None and same else (document, read_pod(document))
+        self._read = found
+        return [pod for _, pod in found.values() if pod is not None]
 
     def of_run(self, run: str) -> list[RankPod]:
-        found = (read_pod(document) for document in self._pods.all().values())
-        return [pod for pod in found if pod is not None and pod.run == run]
+        return [pod for pod in self.pods() if pod.run == run]
 
     def _of_job(self, job: Job) -> list[RankPod]:
         if job.widths is not None:

@@ -8,7 +8,7 @@ never runs twice. Its devices are free when it has ended or is gone, and not whi
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +79,11 @@ class PodExecutor:
 
     def _target_of(self, run: str) -> Target | None:
         return self._targets.get(self._current.get(run, ""))
+
+    def warn(
+        self, run: str, notice: Mapping[str, object], *, signal: str | None, decision: str
+    ) -> None:
+        """Pods get no file and no signal: an Event on the Run says the same."""
 
     def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         """Bring the pods to these devices, beside the turn: new ranks are made, those that are
@@ -211,7 +216,7 @@ class PodExecutor:
             return dict(self._troubles)
 
     def running(self) -> set[str]:
-        living = {pod.job for pod in self._ours() if not pod.ended}
+        living = {pod.job for pod in self._gangs.pods() if not pod.ended}
         with self._lock:
             return living | self._making.keys() | self._late.keys()
 
@@ -245,16 +250,13 @@ class PodExecutor:
 
     # -- one job ----------------------------------------------------------------------------------
 
-    def _ours(self) -> Iterator[RankPod]:
-        return filter(None, map(read_pod, self._pods.all().values()))
-
     def _jobs(self) -> dict[str, dict[int, RankPod]]:
         """The pods of every job by rank, those that are gone included."""
         for gone_pod in filter(None, map(read_pod, self._pods.take_gone().values())):
             if gone_pod.job not in self._known:
                 self._last.setdefault(gone_pod.job, {})[gone_pod.rank] = gone_pod
         jobs = {job: dict(pods) for job, pods in self._last.items()}
-        for living in self._ours():
+        for living in self._gangs.pods():
             jobs.setdefault(living.job, {})[living.rank] = living
         self._known &= jobs.keys()
         return jobs

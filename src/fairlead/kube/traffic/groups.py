@@ -5,6 +5,7 @@ endpoints, its address is the Service's own (eBPF) or a port of the agent's addr
 the operator allows (proxies). One that is refused says why and leaves the others alone.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -103,14 +104,17 @@ def follow_groups(objects: TrafficObjects, place: AgentPlace) -> FollowedGroups:
     drains: dict[str, dict[str, str]] = {}
     verdicts: dict[Key, GroupVerdict] = {}
     taken: dict[Address, Key] = {}
+    served: Counter[str] = Counter()
     for key, document in sorted(objects.route_groups.items(), key=_age):
         if not _is_ours(document, place):
             continue
         meta = document["metadata"]
         about = (meta["uid"], meta["generation"])
         try:
+            _refuse_many(key.namespace, served, place)
             made = _make(key, document, objects.services, slices, place)
             _take(key, made.groups, taken)
+            served[key.namespace] += 1
         except NotServed as refused:
             verdicts[key] = GroupVerdict(
                 *about, accepted=False, reason=refused.reason, message=str(refused)
@@ -120,6 +124,14 @@ def follow_groups(objects: TrafficObjects, place: AgentPlace) -> FollowedGroups:
         drains |= {name: dict.fromkeys(ids, "drain") for name, ids in made.drains.items() if ids}
         verdicts[key] = _accept(about, made)
     return FollowedGroups(tuple(groups), drains, verdicts)
+
+
+def _refuse_many(namespace: str, served: Mapping[str, int], place: AgentPlace) -> None:
+    """One tenant must not fill the tables of every agent: the oldest of a namespace are served."""
+    most = known(place.document.kube, "RouteGroups are followed with kube").max_groups
+    if served[namespace] >= most:
+        text = f"the namespace has {most} RouteGroups that are served, as many as the agent's"
+        raise NotServed("TooManyRouteGroups", f"{text} kube.max_groups allows")
 
 
 def _accept(about: tuple[str, int], made: _Made) -> GroupVerdict:

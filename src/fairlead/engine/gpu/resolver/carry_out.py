@@ -9,7 +9,7 @@ lease.close    spares at once; groups of a shrunk run after it was notified and 
 from collections.abc import Iterable, Iterator
 
 from fairlead.core import gpu
-from fairlead.core.gpu import Action
+from fairlead.core.gpu import Action, GracePolicy
 from fairlead.core.lottery import Pseudonyms
 from fairlead.core.reasons import CutKind, ResizeReason
 from fairlead.engine.gpu.committer import Context
@@ -41,7 +41,7 @@ def clear_actions(
 
 
 def reclaims(
-    at: Context, outcome: int, actions: Iterable[tuple[LeaseFact, Action]], default_grace_ms: int
+    at: Context, outcome: int, actions: Iterable[tuple[LeaseFact, Action]], grace: GracePolicy
 ) -> list[NewEntry]:
     """One entry for every run that loses something, in order of name."""
     by_run: dict[str, list[tuple[LeaseFact, Action]]] = {}
@@ -57,14 +57,14 @@ def reclaims(
             leases=kinds,
             preempts=bool(drawn),
             draw=drawn[0] if drawn else None,
-            grace_ms=grace_ms(at.projection.run_spec(run), default_grace_ms),
+            grace_ms=grace.of(grace_ms(at.projection.run_spec(run))),
             reason=PREEMPT if drawn else max(kinds.values()),
         )
         made.append(at.entry(body))
     return made
 
 
-def shrink(at: Context, run: str, width: int, *, default_grace_ms: int) -> list[NewEntry]:
+def shrink(at: Context, run: str, width: int, *, grace: GracePolicy) -> list[NewEntry]:
     """An owner's own request to go on with fewer groups."""
     spec, state = at.projection.run_spec(run), at.projection.runs[run]
     steps = spec.malleable
@@ -84,7 +84,7 @@ def shrink(at: Context, run: str, width: int, *, default_grace_ms: int) -> list[
         leases={row.lease: row.reason for row in found.ended},
         preempts=False,
         draw=None,
-        grace_ms=grace_ms(spec, default_grace_ms),
+        grace_ms=grace.of(grace_ms(spec)),
         reason=SHRINK,
     )
     return [decision, at.entry(body)]

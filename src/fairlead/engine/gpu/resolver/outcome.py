@@ -248,7 +248,7 @@ class Outcomes:
         void, made = self._obstacle(at, outcome, [lease for lease, _ in actions])
         made.append(self._reveal(at, outcome, promised, resolution, void))
         if void is None:
-            made += carry_out.reclaims(at, seq, actions, self._config.grace_ms)
+            made += carry_out.reclaims(at, seq, actions, self._config.grace)
         return made
 
     def _decide(self, outcome: Outcome) -> tuple[Commitment, gpu.Resolution | None]:

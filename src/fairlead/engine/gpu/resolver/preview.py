@@ -149,6 +149,12 @@ class Previews:
             "earliestStart": format_time(at_ms) if possible else waiting,
         }
 
+    def at(self, case: Case, at_ms: int) -> Forecast:
+        """The same at a time: which runs are candidates by then."""
+        projection = self._committer.projection
+        protection = replace(self._committer.protection(), now_ms=at_ms)
+        return self.of_case(case, projection, shortage_of(projection, case.demand, protection))
+
     def of_case(
         self, case: Case, projection: Projection | None = None, shortage: Shortage | None = None
     ) -> Forecast:
