@@ -61,7 +61,12 @@ COLUMNS: dict[str, list[Column]] = {
         "PHASE=status.phase",
         ("REASON", _why),
         "SINCE@status.since",
-        wide=["NOMINATED=status.nominated MESSAGE=status.message"],
+        wide=[
+            ("GPU%", lambda o: (o["status"].get("use") or {}).get("utilisationPercent")),
+            ("GPU-MEMORY", lambda o: _gibibytes((o["status"].get("use") or {}).get("memoryBytes"))),
+            ("IDLE", lambda o: (o["status"].get("use") or {}).get("idleSince")),
+            "NOMINATED=status.nominated MESSAGE=status.message",
+        ],
     ),
     "Node": columns(
         "NAME=metadata.name FLAVOR=spec.flavor LOCATION=spec.location DEVICES=spec.devices",
@@ -83,6 +88,12 @@ COLUMNS: dict[str, list[Column]] = {
         wide=["BORROWED=spec.borrowed START@spec.start"],
     ),
 }
+
+
+def _gibibytes(amount: int | None) -> str | None:
+    return None if amount is None else f"{amount / 2**30:.1f}Gi"
+
+
 _EVENTS = columns("seq TIME@time kind reason message")
 
 

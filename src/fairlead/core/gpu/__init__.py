@@ -95,6 +95,10 @@ from fairlead.core.gpu.policy import ReserveAnswer as ReserveAnswer
 from fairlead.core.gpu.policy import ReserveRequest as ReserveRequest
 from fairlead.core.gpu.policy import RunProtection as RunProtection
 from fairlead.core.gpu.policy import reserve as reserve
+from fairlead.core.gpu.quarantine import DeviceMemory as DeviceMemory
+from fairlead.core.gpu.quarantine import Quarantine as Quarantine
+from fairlead.core.gpu.quarantine import QuarantineRequest as QuarantineRequest
+from fairlead.core.gpu.quarantine import quarantine as quarantine
 from fairlead.core.gpu.queue import FlavorHold as FlavorHold
 from fairlead.core.gpu.queue import OwnerUse as OwnerUse
 from fairlead.core.gpu.queue import Queue as Queue

@@ -27,6 +27,7 @@ from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact, Phase, Stored
 from fairlead.engine.gpu.status import as_document, lease_document, object_document
+from fairlead.engine.gpu.utilisation import Utilisation, use_document
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
 from fairlead.engine.gpu.warnings import warnings_of
 from fairlead.ports.executor import RESERVED_ENV
@@ -89,9 +90,11 @@ class Objects:
         hashes: SecretHashes,
         previews: Previews,
         admission: RunAdmission,
+        *,
+        utilisation: Utilisation,
     ) -> None:
         self._committer, self._settlement, self._admission = committer, settlement, admission
-        self._hashes, self._previews = hashes, previews
+        self._hashes, self._previews, self._utilisation = hashes, previews, utilisation
         self._projection = committer.projection
 
     def apply(
@@ -185,6 +188,8 @@ class Objects:
             found["status"]["isolation"] = host.isolation
         if stored.kind == "Run":
             found["status"]["queue"] = self._admission.place(stored.name)
+            use = self._utilisation.of(self._projection.runs[stored.name])
+            found["status"]["use"] = use_document(use)
         return found
 
     def _lease(self, lease: LeaseFact) -> Document:
