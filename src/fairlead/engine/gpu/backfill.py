@@ -37,6 +37,9 @@ class _View(NamedTuple):
     """Of which run's leases."""
     outlook: gpu.Outlook
     promises: dict[str, gpu.Promise]
+    overdue: frozenset[str]
+    """Owners with a run that is past its own estimate: those of their other runs count for nothing
+    until it ends, or runs with too short ones would keep a head waiting for ever."""
 
 
 class BackfillAnswer(NamedTuple):
@@ -124,7 +127,7 @@ class QueueHeads:
             for slot in (*group.active, *group.spares):
                 gpus[view.pool_of[parse_slot(slot)[0]]] += 1
         duration_ms = found.request.duration_ms
-        if duration_ms is None:
+        if duration_ms is None or found.request.owner in view.overdue:
             duration_ms = max_runtime_ms(self._projection.run_spec(run))
         end_ms = None if duration_ms is None else now_ms + duration_ms
         taker = gpu.Backfiller(run, dict(sorted(gpus.items())), end_ms)
@@ -174,13 +177,15 @@ class QueueHeads:
             free[name] += len(node.free)
         releases: dict[str, list[gpu.Release]] = {name: [] for name in pools}
         ends: list[tuple[str, gpu.Release]] = []
-        runs = self._projection.runs
+        runs, overdue = self._projection.runs, set[str]()
         for lease in self._projection.leases.values():
             parts = self._parts(lease)
             if runs[lease.run].reclaim is not None:
                 parts = [(on, self._reclaimed(lease, part)) for on, part in parts]
             for on, release in parts:
                 if on in pool_of:
+                    if (lease.expected_end_ms or now_ms) < now_ms:
+                        overdue.add(lease.owner)
                     releases[pool_of[on]].append(release)
                     ends.append((lease.run, release))
         pools = {
@@ -188,7 +193,7 @@ class QueueHeads:
             for name, pool in pools.items()
         }
         outlook = gpu.Outlook(pools.values(), now_ms, self._policy)
-        return _View(pools, pool_of, ends, outlook, {})
+        return _View(pools, pool_of, ends, outlook, {}, frozenset(overdue))
 
     def _labels_of(self, node: Node) -> _Labels:
         labels, ordered = self._labels.get(node.name, (None, ()))
