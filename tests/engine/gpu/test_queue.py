@@ -203,6 +203,26 @@ def test_an_event_of_a_backfill_names_no_run_of_another_owner() -> None:
     assert "wide" not in str(event)
 
 
+def test_too_short_estimates_are_believed_until_one_is_overrun() -> None:
+    """Else runs that say one second and stay for an hour would pass a wide run for ever."""
+    world = world_of(devices=4, gpus=64)
+    lie: dict[str, Any] = {"owner": "a", "duration": "1s", "command": ["work"]}
+    world.apply(run("first", gpus=3, **lie))
+    world.turn()
+    world.turn(0.1)
+    world.apply(run("wide", owner="b", gpus=4, duration="1h"), run("liar", **lie))
+    world.apply(run("held", **lie, maxRuntime="1m"), run("honest", owner="c", duration="1s"))
+    world.turn(0.001)
+    assert running(world) == {"first", "held"}, "what will be ended in time may start"
+    world.executor.end("held", world.now_ms)
+    world.turn(0.001)
+    assert running(world) == {"first", "honest"}
+    assert {entry.body["output"]["reason"] for entry in recorded(world, "gpu.backfill")} == {
+        "DelaysHead",
+        "EndsBefore",
+    }
+
+
 # -- runs that lack funding ------------------------------------------------------------------------
 
 

@@ -229,7 +229,7 @@ class Outlook:
     def _rooms(self, gang: Gang) -> "_Rooms":
         rooms = _Rooms(gang)
         for pool in self._pools.values():
-            rooms.open(pool)
+            rooms.add_pool(pool)
         return rooms
 
 
@@ -252,7 +252,7 @@ class _Rooms:
         self._rooms: dict[_Area, int] = {}
         self._total = self._fitting = 0
 
-    def open(self, pool: Pool) -> None:
+    def add_pool(self, pool: Pool) -> None:
         here = matches(pool.location, self._gang.location)
         if here or self._gang.elsewhere:
             area = self._areas[pool.name] = (here, pool.domain)

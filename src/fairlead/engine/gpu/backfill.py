@@ -42,6 +42,9 @@ class _View(NamedTuple):
     charges: tuple[gpu.LeaseCharge, ...]
     outlook: gpu.Outlook
     promises: dict[str, gpu.Promise]
+    overdue: frozenset[str]
+    """Owners with a run that is past its own estimate: those of their other runs count for nothing
+    until it ends, or runs with too short ones would keep a head waiting for ever."""
 
 
 class BackfillAnswer(NamedTuple):
@@ -176,7 +179,7 @@ class QueueHeads:
             for slot in (*group.active, *group.spares):
                 gpus[view.pool_of[parse_slot(slot)[0]]] += 1
         duration_ms = found.request.duration_ms
-        if duration_ms is None:
+        if duration_ms is None or found.request.owner in view.overdue:
             duration_ms = max_runtime_ms(self._projection.run_spec(run))
         end_ms = None if duration_ms is None else now_ms + duration_ms
         payments = tuple(
@@ -231,13 +234,15 @@ class QueueHeads:
         releases: dict[str, list[gpu.Release]] = {name: [] for name in pools}
         ends: list[tuple[str, gpu.Release | gpu.LeaseCharge]] = []
         charges: list[gpu.LeaseCharge] = []
-        runs = self._projection.runs
+        runs, overdue = self._projection.runs, set[str]()
         for lease in self._projection.leases.values():
             parts = self._parts(lease)
             if runs[lease.run].reclaim is not None:
                 parts = [(on, self._reclaimed(lease, part)) for on, part in parts]
             for on, release in parts:
                 if on in pool_of:
+                    if (lease.expected_end_ms or now_ms) < now_ms:
+                        overdue.add(lease.owner)
                     releases[pool_of[on]].append(release)
                     ends.append((lease.run, release))
             if parts and self._projection.is_funded(lease.id):
@@ -249,7 +254,7 @@ class QueueHeads:
             for name, pool in pools.items()
         }
         outlook = gpu.Outlook(pools.values(), now_ms, self._policy, charges)
-        return _View(pools, pool_of, ends, tuple(charges), outlook, {})
+        return _View(pools, pool_of, ends, tuple(charges), outlook, {}, frozenset(overdue))
 
     def _labels_of(self, node: Node) -> _Labels:
         labels, ordered = self._labels.get(node.name, (None, ()))
