@@ -85,7 +85,11 @@ class RunAdmission:
             # Another replica may have started or removed it since the list was made.
             if not projection.is_pending(run) or self._is_held(run, now_ms):
                 return []
-            if self._still_refused(run, now_ms) or self._still_lacks(run):
+            row = self._rows[run]
+            if self._still_refused(run, now_ms):
+                heads.add_refused(run, row.request, now_ms, row.alike)
+                return []
+            if self._still_lacks(run):
                 return []
             made = attempt(projection, run, now_ms, heads)
             if opens_leases(made) and not recorded.says(run, projection):
@@ -346,6 +350,8 @@ def attempt(
     answer = ask(projection, spec, now_ms)
     found, job = answer.found, projection.next_job(run)
     if not found.plan.funded:
+        if heads is not None:
+            heads.add_refused(run, found.request, now_ms)
         return _refused(at, run, answer)
     if not found.starts:
         if heads is not None:
