@@ -7,11 +7,14 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import click
 import pytest
 
-from fairlead.cli.gpu.jobs import JobRequest, manifests, passed_environment, read_array
+from fairlead.cli.client import Client
+from fairlead.cli.gpu.jobs import JobRequest, chosen, manifests, passed_environment, read_array
 from fairlead.cli.gpu.sbatch import read_script
 from fairlead.cli.input import BadFile
 from tests.api.servers import budget, manifest, node, run, serving, short_folder
@@ -61,12 +64,22 @@ def test_who_and_what_is_asked_only_where_several_fit(shell: Shell) -> None:
         done = shell("submit", "--dry-run", "--", "true")
         assert done.returncode == 2
         assert "say which with --owner team-a|team-b|team-c" in done.stderr
-        fits = shell.inside("submit", "--owner", "team-b", "--dry-run", "--", "true")
-        assert fits[0] == 0, fits
+        shell.ok("submit", "--owner", "team-b", "--dry-run", "--", "true")
         many = shell("submit", "--owner", "team-b", "--gpus", "3", "--dry-run", "--", "true")
         assert "no flavor here has 3 GPUs for you; there are: A100 (1), H100" in many.stderr
     finally:
-        assert shell.inside("delete", "budget/team-b", "budget/team-c", "node/cold")[0] == 0
+        shell.ok("delete", "budget/team-b", "budget/team-c", "node/cold")
+
+
+def test_an_admin_without_a_budget_is_told_how_to_make_one() -> None:
+    """Not to ask the operator: it is one."""
+    replies = {"/v1/whoami": {"user": "root", "admin": True, "owners": []}, "/v1/budgets": []}
+    client = SimpleNamespace(get=lambda path: replies.get(path, {"items": []}))
+    with pytest.raises(click.UsageError, match=r"there is no budget yet.*fairlead apply"):
+        chosen(cast(Client, client), JobRequest(command=("true",)))
+    replies["/v1/whoami"] = {"user": "ada", "admin": False, "owners": []}
+    with pytest.raises(click.UsageError, match="ask the operator for `fairlead users bind ada"):
+        chosen(cast(Client, client), JobRequest(command=("true",)))
 
 
 def test_ctrl_c_reaches_the_command_and_twice_cancels(shell: Shell) -> None:
@@ -161,7 +174,8 @@ def test_the_output_of_the_start_before(shell: Shell) -> None:
     assert shell.ok("logs", "again", "--previous") == "attempt\n"
     shell.ok("submit", "--name", "once", "--", "true")
     shell.ok("wait", "run/once")
-    assert shell("logs", "once", "--previous").returncode == 2
+    missing = shell("logs", "once", "--previous")
+    assert (missing.returncode, "did you mean" in missing.stderr) == (2, False)
     shell.server.apply(run("never", gpus=99))
     late = shell("wait", "run/never", "--for", "started", "--timeout", "1s")
     assert (late.returncode, "timeout; Pending" in late.stderr) == (1, True)
@@ -179,14 +193,16 @@ def test_directives_become_a_run_and_the_others_are_named(script: Path) -> None:
     """As sbatch reads them: before the first command, `--a=b`, `--a b` and short ones."""
     script.write_text(
         "#!/bin/bash\n#SBATCH --gres=gpu:h100:2 -t 1-2:30\n#SBATCH --job-name=My.Job # x\n"
-        "#SBATCH -d afterok:a:b,afterany:c --output=%x-%a.log\n#SBATCH --mem 4G\n#SBATCH -N1\n"
+        "#SBATCH -d afterok:a:b,afterany:c --output=%x-%a.log\n#SBATCH --mem 4G --exclusive\n"
+        "#SBATCH -N1 -c 8\n"
         "#SBATCH -a 0-6:2%2\n\necho hello\n#SBATCH --gpus=9\n"
     )
     said: list[str] = []
     job = read_script([str(script), "--epochs", "3"], said.append)
     assert (job.gpus, job.flavor, job.time, job.title) == (2, "H100", "95400s", "my.job")
     assert job.after == (("a", "afterOK"), ("b", "afterOK"), ("c", "afterAny"))
-    assert said == [f"warning: {script}, line 5: --mem=4G is not carried over"]
+    assert said == [f"warning: {script}, line 5: --exclusive is not carried over"]
+    assert (job.cpus, job.memory) == (8, "4Gi")
     assert job.command[0] == "/bin/bash"
     assert job.command[-3:] == (str(script), "--epochs", "3")
     made = manifests(JobRequest(**{**_fields(job), "name": "m"}))
@@ -209,6 +225,12 @@ def _fields(job: JobRequest) -> dict[str, object]:
         ("#!/bin/sh\n#SBATCH --gpus=some\n", "line 2: --gpus: must be a number of GPUs"),
         ("#!/bin/sh\n#SBATCH --time=soon\n", "line 2: --time: must be like 90"),
         ("#!/bin/sh\n#SBATCH --time=0\n", "line 2: --time: must be more than nothing"),
+        ('#!/bin/sh\n#SBATCH --job-name="x\n', "line 2: cannot be read as words of a shell"),
+        ('#!/bin/sh "\n', "line 1: cannot be read as words of a shell"),
+        (f"#!/bin/sh\n#SBATCH --gpus={'9' * 5000}\n", "--gpus: must be a number of GPUs"),
+        (f"#!/bin/sh\n#SBATCH --time={'9' * 5000}\n", "--time: must be like 90"),
+        (f"#!/bin/sh\n#SBATCH --mem={'9' * 5000}\n", "--mem: must be like 512M"),
+        (f"#!/bin/sh\n#SBATCH -c {'9' * 5000}\n", "must be a number"),
         ("#!/bin/sh\n#SBATCH --dependency=singleton\n", "must be afterok:RUN or afterany:RUN"),
         ("#!/bin/sh\n" + "#" * 100_000, "at most 100000 bytes"),
     ],

@@ -105,5 +105,8 @@ def test_the_metrics_of_the_contract_are_there() -> None:
         "resolver_spares_dropped_total",
         "resolver_shrinks_total",
         "resolver_lottery_draws_total",
+        "gpu_run_utilisation_percent",
+        "gpu_run_memory_bytes",
+        "gpu_devices_quarantined",
         "ledger_clock_behind_seconds",
     }

@@ -77,7 +77,7 @@ def test_the_package_runs_alone_and_leaves_the_ledger(installed: Path) -> None:
     try:
         envelope = {"name": "e", "flavor": "H100", "concurrency": 1}
         lab = (
-            _manifest("Node", "box", flavor="H100", devices=1),
+            _manifest("Node", "box", flavor="H100", devices=1, virtual=True),
             _manifest("Budget", "a", owner="a", envelopes=[envelope]),
         )
         Path("/var/lib/fairlead/lab.yaml").write_text("\n---\n".join(map(json.dumps, lab)))

@@ -81,7 +81,7 @@ class Member:
 
     def call(self, *arguments: str) -> tuple[int, str]:
         process = self.start(*arguments)
-        out, error = process.communicate(timeout=60)
+        out, error = process.communicate(timeout=180)
         return process.returncode, out + error
 
 
@@ -106,7 +106,7 @@ LAB = (
 def test_three_teams_share_a_box(users: dict[str, str]) -> None:
     """Jobs run as their users, share and borrow, outlive the control plane, and are all charged."""
     with short_folder() as folder:
-        plane = Plane(folder).up()
+        plane = Plane(folder, "--no-http").up()
         plane.apply(*LAB)
         for team, user in users.items():
             plane.ok("users", "bind", user, "--owner", team)
@@ -123,7 +123,7 @@ def _story(plane: Plane, vision: Member, speech: Member, robots: Member) -> None
     # Long jobs of each team: vision's fills its budget, its sibling's share and what robots lend.
     wait = f"echo begin $(id -un); while [ ! -e {gate} ]; do sleep 0.1; done; echo end; exit 3"
     long = ("--", "sh", "-c", wait)
-    borrower = vision.start("run", "-G", "7", "-J", "wide", "--borrow", *long)
+    borrower = vision.start("run", "-G", "7", "-J", "wide", "--borrow", "robots", *long)
     plane.until("wide runs", lambda: plane.ask("/v1/leases"))
     paid = {row["budget"] for row in plane.ask("/v1/leases") if row["run"] == "wide"}
     assert paid == {"vision", "speech", "robots"}, "its own, its family's, and what robots lend"
@@ -149,13 +149,13 @@ def _story(plane: Plane, vision: Member, speech: Member, robots: Member) -> None
     plane.process.wait(timeout=30)
     gate.touch()  # the wide job ends while no control plane is there
     plane.up()
-    out, error = borrower.communicate(timeout=60)
+    out, error = borrower.communicate(timeout=180)
     assert (borrower.returncode, out) == (3, f"begin {vision.name}\nend\n"), error
-    out, error = follower.communicate(timeout=60)
+    out, error = follower.communicate(timeout=180)
     assert (follower.returncode, out) == (3, f"begin {vision.name}\nend\n"), error
     names = [f"{owner}-{index}" for owner in "vsr" for index in range(1, 6)]
     everything = [f"run/{name}" for name in (*names, "always", "never", "bad", "wide")]
-    plane.ok("wait", *everything, "--for=ended", "--timeout", "45s")
+    plane.ok("wait", *everything, "--for=ended", "--timeout", "50s")
     _account(plane, names, {"v": vision, "s": speech, "r": robots})
 
 

@@ -62,7 +62,7 @@ async def output(service: Service, call: Call) -> Response:
         # Before reading, so that everything written before the end is read.
         ended = query.previous or await run_in_threadpool(has_ended, service, name, meta["uid"])
         prefix = job_prefix(name, meta["uid"])
-        piece = await run_in_threadpool(_read, console, name, prefix, query)
+        piece = await run_in_threadpool(read_output, console, name, prefix, query)
         if piece.data or ended or loop.time() >= deadline or service.signal.closed:
             break
         await asyncio.sleep(TERMINAL_POLL_S if spec.get("terminal") else POLL_S)
@@ -93,7 +93,7 @@ async def keyboard(service: Service, call: Call) -> Response:
     return Response(msgspec.json.encode(Typed(taken)), media_type="application/json")
 
 
-def _read(console: Console, run: str, prefix: str, query: OutputQuery) -> _Piece:
+def read_output(console: Console, run: str, prefix: str, query: OutputQuery) -> _Piece:
     """The next bytes. A job that is not the newest any more is read to its end first."""
     newest = console.newest_job(run)
     if not newest.startswith(prefix):

@@ -251,6 +251,9 @@ _GAUGES = {
     "budget_gpu_hours_used": ("GPU-hours used in the current period", _PAYER),
     "budget_gpu_hours_remaining": ("GPU-hours left in the current period, holds taken off", _PAYER),
     "budget_lent_gpus": ("GPUs in use by borrowers", _PAYER),
+    "gpu_run_utilisation_percent": ("how busy the GPUs of the run are", ["run", "owner"]),
+    "gpu_run_memory_bytes": ("GPU memory that the run holds", ["run", "owner"]),
+    "gpu_devices_quarantined": ("GPUs that hold memory that no run has", []),
     "ledger_clock_behind_seconds": ("seconds that the clock is behind the last entry", []),
 }
 _COUNTERS = {

@@ -186,7 +186,10 @@ class Client:
             if error.status != 404:
                 raise
             items = self.get(f"/v1/objects/{kind}")["items"]
-            similar = get_close_matches(name, [item["metadata"]["name"] for item in items], n=1)
+            names = [item["metadata"]["name"] for item in items]
+            if name in names:
+                raise  # it is there; what is missing is something of it
+            similar = get_close_matches(name, names, n=1)
             hint = as_called(f" (see `fairlead get {kind.lower()}s`)")
             if similar:
                 hint = f"; did you mean {similar[0]!r}?"

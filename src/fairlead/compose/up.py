@@ -22,9 +22,11 @@ from fairlead.executor.devices import (
     host_name,
     machine_nodes,
     minors,
+    slots,
     visible,
 )
 from fairlead.executor.local import LocalExecutor
+from fairlead.executor.meter import NvmlMeter
 from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
@@ -51,6 +53,8 @@ class UpConfig:
     socket_mode: int | None = None
     """None: 0660 with a group, else 0666."""
     socket_group: int | None = None
+    idle_after_ms: int | None = None
+    idle_release: bool = False
     discover: bool = True
     """Whether this machine's NVIDIA devices become a Node, unless one of its name exists."""
     resolver: Literal["off", "dry-run", "enforce"] = "dry-run"
@@ -94,13 +98,17 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             preemption=config.preemption,
             beacon=None if config.beacon is None else BeaconSource(*config.beacon),
             owner_weighting=OwnerWeighting(config.owner_weighting),
+            idle_after_ms=config.idle_after_ms,
+            idle_release=config.idle_release,
             host=HostNodes(
                 {node.name: len(node.devices) for node in nodes},
                 devices.note,
                 executor.controls.words(),
             ),
         )
-        plane = ControlPlane(ledger, executor, now_ms, settings, open_master(config.data / KEYS))
+        meter = NvmlMeter(slots(devices, host) if devices.source == "nvml" else {})
+        chance = open_master(config.data / KEYS)
+        plane = ControlPlane(ledger, executor, now_ms, settings, chance, meter=meter)
         if config.discover:
             declare_machine(plane, host, nodes)
         retire_foreign(plane)

@@ -117,6 +117,8 @@ def prepare(job: dict[str, Any]) -> None:
     to start."""
     for name, path, wanted in _of(job):
         os.makedirs(path, 0o755, exist_ok=True)
+        if job["bounds"][name]["place"] == V2 and name in _V2_FILES:
+            _delegate(name, os.path.dirname(path))  # the common parent comes and goes with jobs
         if name == "devices":
             filter_devices(job, wanted)
         elif name == "cpu":

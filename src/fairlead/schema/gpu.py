@@ -195,6 +195,11 @@ def decide_after(document: Any) -> dict[str, Any]:
     return STYLE.from_core(gpu.after(STYLE.to_core(gpu.Dependencies, document)))
 
 
+def decide_quarantine(document: Any) -> dict[str, Any]:
+    """Decide which devices hold memory that no run has, and are given to none."""
+    return STYLE.from_core(gpu.quarantine(STYLE.to_core(gpu.QuarantineRequest, document)))
+
+
 def decide_refund(document: Any) -> dict[str, Any]:
     """Decide which leases of a budget lose their funding, or have it again."""
     return STYLE.from_core(gpu.refund(FUND.to_core(gpu.RefundRequest, document)))

@@ -62,6 +62,8 @@ _FAILED = STYLE.document(core.RunFailure)
 _RESTARTED = STYLE.document(core.Restart, "RestartResult")
 _LIMITS = STYLE.document(core.RunLimits)
 _LIMITED = STYLE.document(core.Limit, "LimitResult")
+_DEVICES = STYLE.document(core.QuarantineRequest)
+_CLEAN = STYLE.document(core.Quarantine, "QuarantineResult")
 _REFUND = FUND.document(core.RefundRequest)
 _REFUNDED = STYLE.document(core.Refund, "RefundResult")
 _RESOLVED = STYLE.document(gpu.ResolveResult, "ResolveResult")
@@ -107,6 +109,7 @@ _KINDS = (
         lambda result: result["reason"] not in ("Restarts", "Requeues"),
     ),
     Kind("gpu.limit", _LIMITS, _LIMITED, gpu.decide_limit),
+    Kind("gpu.quarantine", _DEVICES, _CLEAN, gpu.decide_quarantine),
     Kind(
         "gpu.after",
         _AFTER,

@@ -179,6 +179,9 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     max_runtime: Duration | UnsetType = field(name="maxRuntime", default=UNSET)
     """After this time with devices it is asked to end; `duration` is only what it is expected to
     take."""
+    idle_after: Duration | UnsetType = field(name="idleAfter", default=UNSET)
+    """After so long without work on any of its devices it is warned, or asked to end."""
+    idle_action: Literal["Warn", "Release"] | UnsetType = field(name="idleAction", default=UNSET)
     cpus: Annotated[float, Meta(ge=0.001, le=4096)] | UnsetType = UNSET
     memory: Annotated[str, Meta(description="like 512Mi, 16Gi, 2G")] | UnsetType = UNSET
     after: Annotated[list[AfterSpec], Meta(max_length=AFTER_MAX)] | UnsetType = UNSET
@@ -334,6 +337,7 @@ def _check_run(spec: RunSpec) -> None:
     to_restarts(spec)
     max_runtime_ms(spec)
     memory_bytes(spec)
+    idle_after_ms(spec)
     per_group, spares = spec.group_gpus, spec.spares_per_group
     if per_group is not None and per_group > spec.gpus:
         raise BadInput("spec.groupGPUs", f"must be at most totalGPUs, {spec.gpus}")
@@ -399,6 +403,13 @@ def max_runtime_ms(spec: RunSpec) -> int | None:
     """How long a run may hold devices; None: as long as it wants."""
     most = spec.max_runtime
     return None if most is UNSET else parse_duration(most, "spec.maxRuntime")
+
+
+def idle_after_ms(spec: RunSpec) -> int | None:
+    after = spec.idle_after
+    if after is UNSET and spec.idle_action is not UNSET:
+        raise BadInput("spec.idleAfter", "is required with idleAction")
+    return None if after is UNSET else parse_duration(after, "spec.idleAfter")
 
 
 def cpu_millicores(spec: RunSpec) -> int | None:

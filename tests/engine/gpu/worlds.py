@@ -11,6 +11,7 @@ from fairlead.engine.gpu.checkpoint import export
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.ledger import Entry, Ledger
+from fairlead.ports.meter import DeviceMeter
 from fairlead.schema.objects import API_VERSION
 from tests.ledger.memory import MemoryLedger
 
@@ -141,11 +142,17 @@ class World:
         self.ledger: Ledger = ledger or MemoryLedger(time_ms=START)
         self.executor = FakeExecutor()
         self.config, self.chance = config, chance
+        self.meter: DeviceMeter | None = None
         self.plane = self.open()
 
     def open(self) -> ControlPlane:
         return ControlPlane(
-            self.ledger, self.executor, lambda: self.now_ms, self.config, self.chance
+            self.ledger,
+            self.executor,
+            lambda: self.now_ms,
+            self.config,
+            self.chance,
+            meter=self.meter,
         )
 
     @property

@@ -74,7 +74,7 @@ class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: dict[str, str]
 
 
-class Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KnownLedgers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that is kept: each address with its ledger's id, and the ledgers."""
 
     servers: dict[str, str] = {}
@@ -83,11 +83,13 @@ class Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def seen(self, server: str) -> Seen | None:
         return self.ledgers.get(self.servers.get(server, ""))
 
-    def without(self, server: str) -> "Heads":
+    def without(self, server: str) -> "KnownLedgers":
         """Without the ledger of a server, at whichever address it was seen."""
         gone = self.servers.get(server, "")
         servers = {name: ledger for name, ledger in self.servers.items() if ledger != gone}
-        return Heads(servers, {name: kept for name, kept in self.ledgers.items() if name != gone})
+        return KnownLedgers(
+            servers, {name: kept for name, kept in self.ledgers.items() if name != gone}
+        )
 
 
 def heads_file() -> Path:
@@ -98,19 +100,19 @@ def heads_file() -> Path:
     return user_state_directory() / FILE
 
 
-def read_heads() -> Heads:
+def read_heads() -> KnownLedgers:
     path = heads_file()
     try:
         data = path.read_bytes()
         with contextlib.suppress(msgspec.ValidationError):
-            return msgspec.json.decode(data, type=Heads)
+            return msgspec.json.decode(data, type=KnownLedgers)
         # As 0.2 wrote it: one checkpoint for each address.
         found = msgspec.json.decode(data, type=dict[str, Seen])
         newest = sorted(found.values(), key=lambda kept: (kept.epoch, kept.size))
         servers = {server: kept.ledger for server, kept in found.items()}
-        return Heads(servers, {kept.ledger: kept for kept in newest})
+        return KnownLedgers(servers, {kept.ledger: kept for kept in newest})
     except FileNotFoundError:
-        return Heads()
+        return KnownLedgers()
     except (OSError, msgspec.MsgspecError) as error:
         raise PermanentFault(
             f"cannot read the checkpoints in {path}: {error} (remove the file to start over, or "
@@ -155,7 +157,7 @@ def check_reply(server: str, signed: SignedHead | None, prover: Prover) -> None:
         return  # another command has already kept a newer one
     document = {**signed.as_document(), "keys": keys}
     ledgers = {**heads.ledgers, head.ledger: convert(document, Seen)}
-    _write(Heads({**heads.servers, server: head.ledger}, ledgers))
+    _write(KnownLedgers({**heads.servers, server: head.ledger}, ledgers))
 
 
 def _alarm(server: str, what: str, kept: Seen | None, now: SignedHead | None) -> LedgerChanged:
@@ -181,7 +183,7 @@ def _alarm(server: str, what: str, kept: Seen | None, now: SignedHead | None) ->
     return LedgerChanged("\n".join(lines))
 
 
-def _write(heads: Heads) -> None:
+def _write(heads: KnownLedgers) -> None:
     """Best effort: a user without a writable home can still work."""
     path = heads_file()
     with contextlib.suppress(OSError):
@@ -344,9 +346,9 @@ def list_heads(*, output: str) -> None:
 )
 @dry_run_option
 def forget_head(*, server: str, dry_run: bool) -> None:
-    """Forget the checkpoint of a server's ledger, at all its addresses.
+    """Forget the checkpoint of a server's ledger.
 
-    The next reply of the server is trusted.
+    At all its addresses; the next reply of the server is trusted.
 
     Use it when the ledger changed for a known reason: a new installation, a restored backup.
 

@@ -12,6 +12,7 @@ import click
 
 from fairlead.cli.client import Client, ServerError, Unreachable, reads_api, segment
 from fairlead.cli.completion import OBJECT, RUN, owner_option
+from fairlead.cli.gpu.render import singular
 from fairlead.cli.main import EXIT_INTERRUPTED, EXIT_REFUSED
 from fairlead.cli.options import flag, option, server_option
 from fairlead.cli.table import Output, cell, moment, note, show
@@ -65,7 +66,7 @@ class Follower:
     def _tell(self) -> None:
         """A line when what it waits for is another thing."""
         status = self._client.get_object("Run", self._run)["status"]
-        said = f"{status['reason']}: {cell(status['message'])}"
+        said = f"{status['reason']}: {cell(singular(status['message']))}"
         if status["phase"] == "Pending" and status["reason"] != "Submitted" and said != self._told:
             self._told = said
             note(f"run/{self._run} waits: {said}")
@@ -156,10 +157,10 @@ def wait(
     exit_code: bool,
     server: str | None,
 ) -> int:
-    """Wait until runs have started or ended; also while the control plane restarts.
+    """Wait until runs have started or ended.
 
-    Exits with 0 when all of them are as asked, with 1 when one never will be (a failed run is
-    never completed) or at the timeout.
+    Goes on while the control plane restarts. Exits with 0 when all of them are as asked, with 1
+    when one never will be (a failed run is never completed) or at the timeout.
 
     \b
       fairlead wait run/train-7 --timeout 2h && ./publish.sh

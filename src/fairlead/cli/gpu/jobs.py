@@ -26,7 +26,8 @@ PASSED_PREFIXES = ("LC_", "CONDA_", "NCCL_", "UV_")
 _NAME_MAX, _SUFFIX = 63, 5
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 ARRAY_MAX = 1000
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_MOST = re.compile(r"0{0,8}[1-9][0-9]{0,8}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,10 @@ class JobRequest:
     """Runs, each with afterOK or afterAny."""
     array: str | None = None
     retry: int = 0
-    borrow: bool = False
+    cpus: float | None = None
+    memory: str | None = None
+    borrow: tuple[str, ...] = ()
+    """Owners that may lend, in order."""
     output: str | None = None
     """A file for its output, and for its errors too unless `error` is one."""
     error: str | None = None
@@ -108,7 +112,7 @@ def read_array(text: str) -> tuple[list[int], int | None]:
     indices: list[int] = []
     for part in listed.split(","):
         match = _RANGE.fullmatch(part)
-        if match is None or (most and not (most.isascii() and most.isdigit() and int(most))):
+        if match is None or (most and not _MOST.fullmatch(most)):
             raise click.BadParameter(f"--array: must be like 0-99%4, 1,3,7 or 0-10:2, got {text!r}")
         first, last, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1))
         if step == 0 or last < first or last - first >= ARRAY_MAX * step:
@@ -181,10 +185,13 @@ def _manifest(job: JobRequest, name: str, words: Mapping[str, str]) -> dict[str,
         spec["duration"] = job.time
         if job.ends_at_time:
             spec["maxRuntime"] = job.time
+    for field, value in (("cpus", job.cpus), ("memory", job.memory)):
+        if value is not None:
+            spec[field] = value
     if job.secrets:
         spec["secretEnv"] = {key: {"file": path} for key, path in job.secrets}
     if job.borrow:
-        spec["funding"] = {"allowBorrow": True}
+        spec["funding"] = {"allowBorrow": True, "sponsors": list(job.borrow)}
     if job.retry:
         spec |= {"restartPolicy": "OnFailure", "backoffLimit": job.retry}
     if job.after:
@@ -207,6 +214,11 @@ def chosen(client: Client, job: JobRequest) -> JobRequest:
     owners = me["owners"]
     if me["admin"] and not owners:
         owners = sorted({row["owner"] for row in budgets})
+    if job.owner is None and not owners and me["admin"]:
+        raise click.UsageError(
+            "there is no budget yet, so no owner: `fairlead apply -f budgets.yaml` makes one "
+            "(`fairlead apply --help` shows such a file)"
+        )
     if job.owner is None and not owners:
         raise click.UsageError(
             f"{me['user']} acts for no owner: ask the operator for `fairlead users bind "

@@ -45,8 +45,10 @@ _OPTIONS = (
         "Start after this run succeeded, or ended (repeatable).",
         multiple=True,
     ),
+    option("-c --cpus", click.FloatRange(0.001, 4096), "CPUs that it may use."),
+    option("--mem=SIZE memory", str, "Memory that it may use, like 16Gi."),
     option("--retry", click.IntRange(0, 1000), "Start again after a failure, this often."),
-    flag("--borrow", "Borrow from owners that lend."),
+    option("--borrow=OWNER", OWNER, "Let this owner lend (repeatable, in order).", multiple=True),
 )
 
 
@@ -85,7 +87,7 @@ def _request(base: JobRequest, values: dict[str, Any]) -> JobRequest:
 def run(
     *, words: tuple[str, ...], interactive: bool, server: str | None, secret: Any, **values: Any
 ) -> int:
-    """Run a command on GPUs here and now: its output, its exit code.
+    """Run a command on GPUs: its output, its exit code.
 
     The command runs as you, in this directory, with your PATH, umask and the usual variables of
     your shell (--env adds others; they are kept in the ledger, so pass secrets with --secret).
@@ -184,7 +186,7 @@ def _interrupt(client: Client, name: str, times: int) -> None:
 
 @click.command("submit", cls=WithCommand)
 @_job_options
-@option("--array", str, "One run for each index, at most N at once: 0-99%N, or 1,3,7.")
+@option("--array", str, "One run per index, at most N at once: 0-99%N or 1,3,7.")
 @option(
     "-f --file=FILE files",
     click.Path(allow_dash=True),
@@ -201,12 +203,12 @@ def submit(
     secret: Any,
     **values: Any,
 ) -> None:
-    """Submit a command, a script or manifests; each run starts once it is funded and placed.
+    """Submit a command, a script or manifests.
 
     `submit -- COMMAND` is `fairlead run` in the background. `submit SCRIPT` takes a copy of the
     script and reads its #SBATCH lines (gpus, time, job-name, output, array, dependency, …);
-    directives that are not carried over are named. A run that cannot start yet is Pending;
-    `fairlead explain run/NAME` says why. `fairlead plan` or --dry-run answers before you submit.
+    directives that are not carried over are named. A run starts once it is funded and placed;
+    `fairlead explain run/NAME` says why it waits. `fairlead plan` or --dry-run answers before.
 
     \b
       fairlead submit --gpus 2 --time 2h -- python train.py

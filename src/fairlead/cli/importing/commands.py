@@ -41,10 +41,11 @@ def command() -> None:
 def slurm(
     *, files: tuple[str, ...], flavor: str, gpus: int | None, recurrence: str | None, output: str
 ) -> None:
-    """Read accounts from `sacctmgr dump`, or `sacctmgr show assoc|qos -P`.
+    """Read accounts from the output of `sacctmgr`.
 
-    GrpTRES of GPUs becomes the concurrency, GrpTRESMins the hours; the limits of a QOS that one
-    account alone has hold for that account. Users become commands that bind them.
+    Of `sacctmgr dump`, or `sacctmgr show assoc|qos -P`. GrpTRES of GPUs becomes the concurrency,
+    GrpTRESMins the hours; the limits of a QOS that one account alone has hold for that account.
+    Users become commands that bind them.
 
     \b
       fairlead import slurm lab.cfg --flavor H100 --every monthly
@@ -68,7 +69,9 @@ def slurm(
 @_files
 @_output
 def kueue(*, files: tuple[str, ...], output: str) -> None:
-    """Read ClusterQueues and Cohorts, as YAML or JSON; lists of kubectl too.
+    """Read ClusterQueues and Cohorts, as YAML or JSON.
+
+    Lists of kubectl, too.
 
     \b
       kubectl get clusterqueues,cohorts -o yaml | fairlead import kueue - > budgets.yaml

@@ -15,6 +15,13 @@ from fairlead.core.gpu.backfill import Promise as Promise
 from fairlead.core.gpu.backfill import QueueHead as QueueHead
 from fairlead.core.gpu.backfill import Release as Release
 from fairlead.core.gpu.backfill import backfill as backfill
+from fairlead.core.gpu.charges import ChargeOutlook as ChargeOutlook
+from fairlead.core.gpu.charges import HeadCap as HeadCap
+from fairlead.core.gpu.charges import HeadFunding as HeadFunding
+from fairlead.core.gpu.charges import LeaseCharge as LeaseCharge
+from fairlead.core.gpu.charges import Payment as Payment
+from fairlead.core.gpu.charges import envelope_key as envelope_key
+from fairlead.core.gpu.charges import head_funding as head_funding
 from fairlead.core.gpu.conflict import Action as Action
 from fairlead.core.gpu.conflict import Conflict as Conflict
 from fairlead.core.gpu.conflict import ConflictLease as ConflictLease
@@ -95,6 +102,10 @@ from fairlead.core.gpu.policy import ReserveAnswer as ReserveAnswer
 from fairlead.core.gpu.policy import ReserveRequest as ReserveRequest
 from fairlead.core.gpu.policy import RunProtection as RunProtection
 from fairlead.core.gpu.policy import reserve as reserve
+from fairlead.core.gpu.quarantine import DeviceMemory as DeviceMemory
+from fairlead.core.gpu.quarantine import Quarantine as Quarantine
+from fairlead.core.gpu.quarantine import QuarantineRequest as QuarantineRequest
+from fairlead.core.gpu.quarantine import quarantine as quarantine
 from fairlead.core.gpu.queue import FlavorHold as FlavorHold
 from fairlead.core.gpu.queue import OwnerUse as OwnerUse
 from fairlead.core.gpu.queue import Queue as Queue

@@ -47,6 +47,7 @@ class _State(msgspec.Struct, frozen=True):
     posted: list[tuple[tuple[str, str], int]]
     resolver: ResolverState = msgspec.field(default_factory=ResolverState)
     orders: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    quarantined: list[str] = msgspec.field(default_factory=list)
 
 
 def export(projection: Projection) -> bytes:
@@ -79,6 +80,7 @@ def _parts(projection: Projection) -> Iterator[bytes]:
         **{name: sorted(getattr(projection, name).items()) for name in _TABLES},
         resolver=projection.resolver,
         orders=dict(sorted(projection.orders.items())),
+        quarantined=sorted(projection.quarantined),
     )
     lead = b"{"
     for name in _State.__struct_fields__:
@@ -129,6 +131,7 @@ def restore(data: bytes) -> Projection:
     for name in ("plans", *_TABLES):
         getattr(projection, name).update(getattr(state, name))
     projection.resolver, projection.orders = state.resolver, state.orders
+    projection.quarantined.update(state.quarantined)
     return projection
 
 

@@ -406,6 +406,13 @@ class AfterDecision(RunDecision, frozen=True):
     ENTRY = "gpu.after"
 
 
+class QuarantineDecision(Body, frozen=True):
+    """Devices that hold memory that no run has, and those that are clean again."""
+
+    ENTRY = "gpu.quarantine"
+    output: Document
+
+
 class StartDecision(RunDecision, frozen=True):
     """How wide a run starts or grows, or what it lacks."""
 

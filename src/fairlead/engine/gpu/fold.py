@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fairlead.core.invariant import require
 from fairlead.core.lottery import BeaconRound
-from fairlead.core.reasons import AfterReason
+from fairlead.core.reasons import AfterReason, LimitReason
 from fairlead.engine.gpu import entries, state
 from fairlead.engine.gpu.entries import Stamp
 from fairlead.schema.objects import BudgetSpec, ReservationSpec, RunSpec, to_budget
@@ -222,6 +222,18 @@ def _charge_post(known: "Projection", at: Stamp, body: entries.ChargePost) -> No
     )
 
 
+def _limit(known: "Projection", at: Stamp, body: entries.LimitDecision) -> None:
+    if body.output["reason"] == LimitReason.IDLE:
+        known.runs[body.run].idle_warned = body.output["since"]
+
+
+def _quarantine(known: "Projection", at: Stamp, body: entries.QuarantineDecision) -> None:
+    dirty, clean = body.output["quarantined"], body.output["cleared"]
+    known.quarantined = (known.quarantined | set(dirty)) - set(clean)
+    known.devices_moved({state.parse_slot(slot)[0] for slot in (*dirty, *clean)})
+    known.resolver.changed_seq = at.seq
+
+
 def _warned(known: "Projection", at: Stamp, body: entries.RunWarned) -> None:
     run = known.runs[body.run]
     said = (at.seq, body.start_ms, body.chance, body.chance_error, body.message)
@@ -398,6 +410,8 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.RunGrown: _run_grown,
     entries.RunReclaimed: _run_reclaimed,
     entries.FundDecision: _fund,
+    entries.LimitDecision: _limit,
+    entries.QuarantineDecision: _quarantine,
     entries.LeaseOpen: _lease_open,
     entries.LeaseUnfunded: _unfunded,
     entries.RunWarned: _warned,

@@ -14,15 +14,18 @@ from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import LimitDecision, NewEntry, RunReclaimed
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
+from fairlead.engine.gpu.utilisation import Utilisation
 from fairlead.schema.gpu import STYLE
-from fairlead.schema.objects import grace_ms, max_runtime_ms
+from fairlead.schema.objects import RunSpec, grace_ms, idle_after_ms, max_runtime_ms
+from fairlead.schema.times import format_time
 
 
 class LimitEnforcement:
     """Asks every turn; most turns have nothing to say."""
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: Committer, utilisation: Utilisation) -> None:
         self._committer, self._projection = committer, committer.projection
+        self._utilisation = utilisation
 
     def enforce(self, now_ms: int) -> None:
         self._committer.commit(lambda: list(self._over(now_ms)))
@@ -34,9 +37,10 @@ class LimitEnforcement:
             if state.phase is not Phase.RUNNING or state.stopping or state.reclaim is not None:
                 continue
             spec = self._projection.run_spec(run)
-            if spec.max_runtime is UNSET and not state.hours_over:
+            idle = self._idle(spec, state)
+            if spec.max_runtime is UNSET and not state.hours_over and idle is None:
                 continue
-            asked = limits_of(self._projection, run, state, now_ms)
+            asked = limits_of(self._projection, run, state, now_ms, idle)
             found = gpu.limit(asked)
             if found.reason is LimitReason.WITHIN:
                 continue
@@ -48,8 +52,25 @@ class LimitEnforcement:
             if found.ends:
                 yield at.entry(ended_by(state, run, found, grace.of(grace_ms(spec))))
 
+    def _idle(self, spec: RunSpec, state: RunState) -> gpu.IdleLimit | None:
+        """What its owner or the operator says of idle devices: the shorter time, and to end a run
+        where either says so."""
+        config, use = self._committer.config, self._utilisation.of(state)
+        times = [after_ms for after_ms in (idle_after_ms(spec), config.idle_after_ms) if after_ms]
+        if not times or use is None or use.idle_since_ms is None or state.paused:
+            return None
+        releases = spec.idle_action == "Release" or config.idle_release
+        warned = state.idle_warned == format_time(use.idle_since_ms)
+        return gpu.IdleLimit(min(times), releases, use.idle_since_ms, warned)
 
-def limits_of(projection: Projection, run: str, state: RunState, now_ms: int) -> gpu.RunLimits:
+
+def limits_of(
+    projection: Projection,
+    run: str,
+    state: RunState,
+    now_ms: int,
+    idle: gpu.IdleLimit | None = None,
+) -> gpu.RunLimits:
     leases = [
         gpu.PaidLease(
             lease.id,
@@ -61,7 +82,7 @@ def limits_of(projection: Projection, run: str, state: RunState, now_ms: int) ->
         for _, lease in sorted(state.leases.items())
     ]
     most_ms = max_runtime_ms(projection.run_spec(run))
-    return gpu.RunLimits(now_ms, run, state.since_ms, most_ms, tuple(leases))
+    return gpu.RunLimits(now_ms, run, state.since_ms, most_ms, tuple(leases), idle)
 
 
 def ended_by(state: RunState, run: str, over: gpu.Limit, grace_ms: int) -> RunReclaimed:

@@ -12,13 +12,14 @@ from typing import Literal
 
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
-from fairlead.core.gpu.funding import Demotion, demotions
-from fairlead.engine.gpu.admission import RunAdmission, ask
+from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.dependencies import check_dependencies, later_run
+from fairlead.engine.gpu.dependencies import check_dependencies
+from fairlead.engine.gpu.dry_run import preview
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.hosts import refuse_foreign
+from fairlead.engine.gpu.in_use import refuse_in_use, refuse_used_payers
 from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import SecretHashes
@@ -26,16 +27,14 @@ from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact, Phase, Stored
 from fairlead.engine.gpu.status import as_document, lease_document, object_document
+from fairlead.engine.gpu.utilisation import Utilisation, use_document
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
 from fairlead.engine.gpu.warnings import warnings_of
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
-from fairlead.schema.funding import from_plan
-from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import (
     RUN_MUTABLE,
     BudgetManifest,
-    BudgetSpec,
     Manifest,
     NodeManifest,
     ReservationManifest,
@@ -89,9 +88,11 @@ class Objects:
         hashes: SecretHashes,
         previews: Previews,
         admission: RunAdmission,
+        *,
+        utilisation: Utilisation,
     ) -> None:
         self._committer, self._settlement, self._admission = committer, settlement, admission
-        self._hashes, self._previews = hashes, previews
+        self._hashes, self._previews, self._utilisation = hashes, previews, utilisation
         self._projection = committer.projection
 
     def apply(
@@ -172,7 +173,9 @@ class Objects:
             raise BadInput("kind", "must be Run: only runs are planned")
         with self._committer.current() as projection:
             may_apply(projection, author, run, {})
-            return preview(projection, run, self._committer.now())
+            now_ms, grace = self._committer.now(), self._committer.config.grace
+            hints = warnings_of(projection, run.metadata.name, run.spec, now_ms, grace)
+            return {**preview(projection, run, now_ms), "warnings": list(hints)}
 
     def document(self, kind: str, name: str) -> Document:
         return self.render(self._committer.stored(kind, name))
@@ -185,6 +188,8 @@ class Objects:
             found["status"]["isolation"] = host.isolation
         if stored.kind == "Run":
             found["status"]["queue"] = self._admission.place(stored.name)
+            use = self._utilisation.of(self._projection.runs[stored.name])
+            found["status"]["use"] = use_document(use)
         return found
 
     def _lease(self, lease: LeaseFact) -> Document:
@@ -380,49 +385,6 @@ def may_touch(projection: Projection, author: Author, stored: Stored) -> None:
         raise Forbidden(f"{author.user} may not change {stored.kind} {stored.name!r}: {allowed}")
 
 
-def refuse_in_use(projection: Projection, stored: Stored) -> None:
-    """What pays for, is, or carries something that runs stays."""
-    if stored.kind == "Budget":
-        _refuse_used_payers(projection, stored.name, keeping=set())
-        _refuse_needed(projection, stored.name)
-    elif stored.kind == "Run" and projection.runs[stored.name].leases:
-        raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
-    elif stored.kind == "Run" and (later := later_run(projection, stored.name)):
-        raise Refused("RunNeeded", f"run {later!r} starts after it; cancel that one first")
-    elif stored.kind == "Run" and projection.waits_for_time(stored.name):
-        by = projection.reserved[stored.name]
-        raise Refused(
-            "RunReserved", f"run {stored.name!r} is reserved; delete reservation {by!r} first"
-        )
-    elif stored.kind == "Node" and projection.taken.get(stored.name):
-        raise Refused("DeviceInUse", f"node {stored.name!r} has leased devices; drain it first")
-
-
-def preview(projection: Projection, manifest: Manifest, now_ms: int) -> Document:
-    """What a manifest would lead to if it were applied now."""
-    name = manifest.metadata.name
-    if isinstance(manifest, RunManifest):
-        found = ask(projection, manifest.spec, now_ms).found
-        place = None if found.placement is None else STYLE.from_core(found.placement)
-        return {**from_plan(found.plan, found.remedy), "placement": place, "starts": found.starts}
-    if isinstance(manifest, BudgetManifest):
-        # As it was before a period ended that is not settled yet: a look must not end it.
-        end_ms = projection.accounts.rolls_over(now_ms)
-        at_ms = now_ms if end_ms is None else end_ms - 1
-        lost = demotions(to_budget(name, manifest.spec), projection.accounts, at_ms)
-        return {"unfunded": [_unfunded(projection, demotion) for demotion in lost]}
-    if isinstance(manifest, ReservationManifest):
-        return {"due": manifest.spec.earliest_start}
-    return {"leases": sorted(set(projection.taken.get(name, {}).values()))}
-
-
-def _unfunded(projection: Projection, lost: Demotion) -> Document:
-    """A lease that a budget would pay for no longer, and the cap that it is over."""
-    lease = projection.leases[lost.lease]
-    facts = {"lease": lease.id, "run": lease.run, "owner": lease.owner, "gpus": lease.gpus}
-    return {**facts, "cap": lost.kind, "name": lost.name, "hours": lost.hours}
-
-
 def _refuse_repeated(submissions: Sequence[Submission]) -> None:
     seen = set()
     for submission in submissions:
@@ -443,7 +405,7 @@ def _check(
             raise BadInput("spec.parents", f"form a circle: {' > '.join(circle)}")
         if before is not None:
             kept = {envelope.name for envelope in manifest.spec.envelopes}
-            _refuse_used_payers(projection, name, keeping=kept)
+            refuse_used_payers(projection, name, keeping=kept)
     elif isinstance(manifest, RunManifest) and before is None:
         _check_variables(manifest)
     elif isinstance(manifest, RunManifest) and before is not None:
@@ -486,30 +448,6 @@ def _check_reservation(
     state = projection.runs.get(run)
     if state is not None and state.phase is not Phase.PENDING:
         raise Refused("NotPending", f"run {run!r} is {state.phase.value}")
-
-
-def _refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str]) -> None:
-    spec = projection.objects["Budget", budget].spec
-    for envelope in spec.envelopes if isinstance(spec, BudgetSpec) else ():
-        account = projection.accounts.get(budget, envelope.name)
-        if envelope.name not in keeping and account is not None and account.leases:
-            raise Refused(
-                "EnvelopeInUse", f"envelope {budget}/{envelope.name} pays for open leases"
-            )
-
-
-def _refuse_needed(projection: Projection, budget: str) -> None:
-    """The only budget of an owner whose runs wait: without it they would wait for ever."""
-    owner = projection.budgets[budget].owner
-    others = (one.owner for name, one in projection.budgets.items() if name != budget)
-    if owner in others:
-        return
-    for run in sorted(projection.live):
-        if projection.is_pending(run) and projection.run_spec(run).owner == owner:
-            raise Refused(
-                "BudgetNeeded",
-                f"run {run!r} waits for it, and owner {owner!r} has no other; cancel the run first",
-            )
 
 
 def _body(

@@ -23,11 +23,13 @@ from fairlead.engine.gpu.resolver.requests import Resolver
 from fairlead.engine.gpu.risk import RiskNotices
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.status import condition_entries
+from fairlead.engine.gpu.utilisation import Utilisation
 from fairlead.engine.gpu.values import Config
 from fairlead.engine.gpu.verbs import Verbs
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Executor
 from fairlead.ports.ledger import Ledger
+from fairlead.ports.meter import DeviceMeter
 from fairlead.schema.times import format_time
 
 CLOCK_BEHIND_MS = 5_000
@@ -44,6 +46,8 @@ class ControlPlane:
         now_ms: Callable[[], int],
         config: Config | None = None,
         chance: EntropySource | None = None,
+        *,
+        meter: DeviceMeter | None = None,
     ) -> None:
         self.config = config = config or Config()
         self.faults: dict[str, str] = {}
@@ -56,10 +60,18 @@ class ControlPlane:
         previews = Previews(committer, chance)
         self.effects = Effects(committer, executor, self.faults)
         self.settlement = Settlement(committer, self.effects)
-        self.limits = LimitEnforcement(committer)
+        self.utilisation = Utilisation(committer, meter)
+        self.limits = LimitEnforcement(committer, self.utilisation)
         self.dependencies = RunDependencies(committer)
         self.admission = RunAdmission(committer)
-        self.objects = Objects(committer, self.settlement, hashes, previews, self.admission)
+        self.objects = Objects(
+            committer,
+            self.settlement,
+            hashes,
+            previews,
+            self.admission,
+            utilisation=self.utilisation,
+        )
         self.outcomes = Outcomes(committer, self.effects, hashes, chance)
         self.resolver = Resolver(committer, self.settlement, self.effects, self.outcomes, previews)
         self.reservations = Reservations(committer, self.outcomes, previews)
@@ -69,7 +81,9 @@ class ControlPlane:
         self.risk_notices = RiskNotices(committer, previews)
         self.verbs = Verbs(committer, self.effects, self.objects, self.resolver)
         self.outcome_reports = OutcomeReports(committer, chance)
-        self.reports = Reports(committer, self.objects, self.settlement, self.outcome_reports)
+        self.reports = Reports(
+            committer, self.objects, self.settlement, self.outcome_reports, self.utilisation
+        )
         self.events = EventFeed(committer)
 
     @property
@@ -85,6 +99,7 @@ class ControlPlane:
             self.settlement.end_runs(now_ms)
             self.settlement.roll_over(now_ms, now_ms)
             self.settlement.settle(now_ms, now_ms)
+            self.utilisation.sample(now_ms)
             self.limits.enforce(now_ms)
             self.dependencies.proceed(now_ms)
             self.outcomes.proceed(now_ms)

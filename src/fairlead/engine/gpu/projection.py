@@ -57,6 +57,8 @@ class Projection:
         self.charges: dict[DayKey, list[int]] = {}
         self.taken: dict[str, dict[int, str]] = {}
         """Leased ordinals of each node, and their leases."""
+        self.quarantined: set[str] = set()
+        """Devices that hold memory that no run has: given to none until they are clean."""
         self.plans: dict[str, int] = {}
         """cover_plans_total by result."""
         self.denied: dict[tuple[str, str], int] = {}
@@ -117,7 +119,11 @@ class Projection:
                 self._devices.drop(name)
                 continue
             spec, taken = node_spec(stored), self.taken.get(name, {})
-            free = tuple(i for i in range(spec.devices) if i not in taken)
+            free = tuple(
+                i
+                for i in range(spec.devices)
+                if i not in taken and f"{name}#{i}" not in self.quarantined
+            )
             free = free[: max(0, len(free) - foreign_of(spec))]
             self._devices.put(to_node(name, spec, free))
         self._moved.clear()

@@ -95,6 +95,13 @@ def asked_of(
     return tuple(sorted(found, key=lambda row: row.id))
 
 
+def recall_of(projection: Projection, spec: objects.RunSpec, now_ms: int) -> gpu.Recall:
+    """What a run would recall if it waited now."""
+    request = objects.to_request(spec)
+    leases = asked_of(projection, request, now_ms)
+    return gpu.recall(projection.book(now_ms), request, leases, now_ms)
+
+
 def recall_entries(at: Context, run: str) -> list[NewEntry]:
     """The decision and what follows; none where it is covered, or a recall would not help."""
     projection, now_ms = at.projection, at.now_ms

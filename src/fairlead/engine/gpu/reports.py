@@ -16,6 +16,7 @@ from fairlead.engine.gpu.resolver.export import OutcomeReports
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact
 from fairlead.engine.gpu.status import lease_document
+from fairlead.engine.gpu.utilisation import Utilisation
 from fairlead.ports.ledger import Archived
 from fairlead.schema.times import format_time, hours
 
@@ -31,7 +32,9 @@ class Reports:
         objects: Objects,
         settlement: Settlement,
         outcomes: OutcomeReports,
+        utilisation: Utilisation,
     ) -> None:
+        self._utilisation = utilisation
         self._committer, self._objects = committer, objects
         self._settlement, self._outcomes = settlement, outcomes
         self._projection = committer.projection
@@ -212,6 +215,7 @@ class Reports:
                     (labels, amount / 3_600_000) for labels, amount in _labelled(totals)
                 ],
             }
+        found |= self._run_metrics()
         for metric, column in _GAUGES.items():
             found[metric] = [
                 ({"budget": row["budget"], "envelope": row["envelope"]}, row[column])
@@ -219,6 +223,20 @@ class Reports:
                 if row[column] is not None
             ]
         return found
+
+    def _run_metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
+        """How busy the devices of each run are, and what they hold; and what is quarantined."""
+        with self._committer.current() as projection:
+            runs = [
+                ({"run": name, "owner": projection.run_spec(name).owner}, use)
+                for name, state in sorted(projection.live.items())
+                if (use := self._utilisation.of(state)) is not None
+            ]
+            return {
+                "gpu_run_utilisation_percent": [(labels, use.percent) for labels, use in runs],
+                "gpu_run_memory_bytes": [(labels, use.memory_bytes) for labels, use in runs],
+                "gpu_devices_quarantined": [({}, len(projection.quarantined))],
+            }
 
     def _totals(self) -> dict[tuple[str, str], int]:
         """All GPU-milliseconds by payer; none before the first turn. A counter must not go down,

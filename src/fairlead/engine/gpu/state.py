@@ -192,6 +192,8 @@ class RunState(Struct):
     """How often it was started again after its command had failed or was interrupted."""
     hours_over: dict[str, int] = field(default_factory=dict)
     """Leases whose hours are used up, and since when."""
+    idle_warned: str | None = None
+    """Since when it was idle when it was last warned of that."""
     released: bool = False
     """Whether the runs that it starts after have ended as asked."""
     numbered: int = 0

@@ -201,12 +201,16 @@ def reservation_status(state: Reservation) -> Document:
 
 def node_status(projection: Projection, stored: Stored) -> Document:
     spec, taken = node_spec(stored), projection.taken.get(stored.name, {})
+    own = f"{stored.name}#"
+    quarantined = sorted(slot for slot in projection.quarantined if slot.startswith(own))
+    held = len(taken) + len(quarantined)
     return {
         "devices": spec.devices,
         "leased": len(taken),
-        "free": 0 if spec.cordoned else max(0, spec.devices - len(taken) - foreign_of(spec)),
+        "free": 0 if spec.cordoned else max(0, spec.devices - held - foreign_of(spec)),
         "leases": sorted(set(taken.values())),
         "virtual": spec.virtual is True,
+        "quarantined": quarantined,
     }
 
 

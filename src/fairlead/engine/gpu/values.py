@@ -52,6 +52,9 @@ class Config:
     """Public entropy that the operator cannot know in advance; None: outcomes do not wait."""
     hold_ms: int = 120_000
     """How long a commitment that waits for its beacon keeps other runs of the flavor waiting."""
+    idle_after_ms: int | None = None
+    """After so long without work a run is warned; with `idle_release` it is asked to end."""
+    idle_release: bool = False
     preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
     """Notice and quota of reservations; which runs are no candidates yet."""
     host: HostNodes | None = None

@@ -1,0 +1,109 @@
+"""How busy the devices of runs are, read every ten seconds; and devices that are not clean.
+
+gpu.quarantine    devices that hold memory without a lease, and those that no longer do
+
+Readings are not recorded: they are inputs of `gpu.limit` and `gpu.quarantine`, which are. After a
+restart of the control plane idle time counts anew.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.core import gpu
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.entries import Document, NewEntry, QuarantineDecision
+from fairlead.engine.gpu.state import RunState
+from fairlead.ports.meter import DeviceMeter, DeviceReading
+from fairlead.schema.gpu import STYLE
+from fairlead.schema.times import format_time
+
+EVERY_MS = 10_000
+
+
+@dataclass(slots=True)
+class RunUse:
+    """What the devices of one start of a run did, as far as it was read."""
+
+    percent: int = 0
+    memory_bytes: int = 0
+    idle_since_ms: int | None = None
+    samples: int = 0
+    percent_sum: int = 0
+
+    @property
+    def mean_percent(self) -> int:
+        return self.percent_sum // self.samples if self.samples else 0
+
+
+def use_document(use: RunUse | None) -> Document | None:
+    """As users see it; None: nothing is known."""
+    if use is None:
+        return None
+    return {
+        "utilisationPercent": use.percent,
+        "meanUtilisationPercent": use.mean_percent,
+        "memoryBytes": use.memory_bytes,
+        "idleSince": None if use.idle_since_ms is None else format_time(use.idle_since_ms),
+    }
+
+
+class Utilisation:
+    """Reads and keeps; `uses` is by the job of a run."""
+
+    def __init__(self, committer: Committer, meter: DeviceMeter | None) -> None:
+        self._committer, self._meter = committer, meter
+        self._projection = committer.projection
+        self._read_ms = -EVERY_MS
+        self._last: str | None = None
+        """The lease that ended last."""
+        self.uses: dict[str, RunUse] = {}
+
+    def sample(self, now_ms: int) -> None:
+        """Every ten seconds; at once when a lease has ended, before its devices are leased again;
+        and every turn while one is quarantined."""
+        if self._meter is None:
+            return
+        closed = self._projection.closed
+        last = closed[-1].id if closed else None
+        ended = last != self._last or bool(self._projection.quarantined)
+        self._last = last
+        if not ended and 0 <= now_ms - self._read_ms < EVERY_MS:
+            return
+        self._read_ms, readings = now_ms, self._meter.read()
+        self._note(now_ms, readings)
+        devices = [(slot, reading.memory_bytes) for slot, reading in sorted(readings.items())]
+        self._committer.commit(lambda: self._decide(now_ms, devices))
+
+    def of(self, state: RunState) -> RunUse | None:
+        return None if state.job is None else self.uses.get(state.job)
+
+    def _note(self, now_ms: int, readings: Mapping[str, DeviceReading]) -> None:
+        before, self.uses = self.uses, {}
+        for state in self._projection.live.values():
+            slots = [slot for lease in state.leases.values() for slot in lease.slots]
+            found = [readings[slot] for slot in slots if slot in readings]
+            if state.job is None or not found:
+                continue
+            use = self.uses[state.job] = before.get(state.job) or RunUse()
+            use.percent = sum(reading.utilisation_percent for reading in found) // len(found)
+            use.memory_bytes = sum(reading.memory_bytes for reading in found)
+            use.samples, use.percent_sum = use.samples + 1, use.percent_sum + use.percent
+            if any(reading.utilisation_percent for reading in found):
+                use.idle_since_ms = None
+            elif use.idle_since_ms is None:
+                use.idle_since_ms = now_ms
+
+    def _decide(self, now_ms: int, devices: Iterable[tuple[str, int]]) -> Sequence[NewEntry]:
+        projection = self._projection
+        leased = {slot for lease in projection.leases.values() for slot in lease.slots}
+        asked = gpu.QuarantineRequest(
+            tuple(
+                gpu.DeviceMemory(slot, memory, slot in leased, slot in projection.quarantined)
+                for slot, memory in devices
+            )
+        )
+        found = gpu.quarantine(asked)
+        if not found.quarantined and not found.cleared:
+            return []
+        body = QuarantineDecision(STYLE.from_core(found))
+        return [NewEntry(body, now_ms, input=STYLE.from_core(asked))]
