@@ -286,7 +286,7 @@ def main() -> int:
             box.run("apply", "-f", "-", given=[toy, *budgets])
             for part in (lease_and_filter, utilisation, idle, max_runtime, preemption, quarantine):
                 part(box, flavor)
-            replayed = box.run("replay", check=False)
+            replayed = box.run("replay", str(box.folder / "ledger.db"))
             print(replayed, flush=True)
         finally:
             box.down()

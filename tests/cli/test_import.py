@@ -153,3 +153,14 @@ def test_a_list_without_its_cohort_and_rubbish() -> None:
         ("document rubbish", ""),
         ("Pod None", ""),
     }
+
+
+def test_accounts_in_a_circle_and_endless_numbers_are_reported() -> None:
+    """A hand-edited file must neither hang the import nor end it with a traceback."""
+    head = "Account|ParentName|User|GrpTRES|GrpTRESMins|QOS\n"
+    circle = import_slurm([f"{head}a|b||||\nb|a||||\n"], LAB)
+    assert lost(circle) == {("account a", "grptres"), ("account b", "grptres")}
+    long = "9" * 5000
+    made = import_slurm([f"{head}a|||gres/gpu=8|gres/gpu={long}|\nb|||gres/gpu={long}||\n"], LAB)
+    assert "maxGPUHours" not in budgets(made)["a"]["envelopes"][0]
+    assert {("account a", "grptresmins"), ("account b", "grptres")} <= lost(made)

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.core.gpu import PreemptionPolicy
 from fairlead.engine.gpu import Author, Refused
-from fairlead.ledger.replay import replay
+from fairlead.ledger.replay import replay, replay_ledger
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import phases, reservation, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, ALICE, START, World, run
@@ -137,3 +137,26 @@ def test_what_the_operator_frees_by_hand_is_freed() -> None:
     world.turn()
     world.plane.resolver.resolve(flavor="H100", gpus=8, author=ADMIN)
     assert world.projection.runs["mine"].preempted_ms == START
+
+
+@pytest.mark.parametrize("told", [{}, {"duration": "1s"}, {"duration": "9m"}])
+def test_runs_that_follow_each_other_do_not_keep_a_reservation_waiting(
+    told: dict[str, Any],
+) -> None:
+    """Each is too young to be preempted; without a promise the reservation would never start, and a
+    duration that is too short is no way around it."""
+    world = strict()
+    for i in range(8):
+        world.apply(run(f"s{i}", "a", command=["x"], **told))
+        world.turn(MINUTE)
+    reserve(world, run("big", "b", 8), 1)
+    world.turn(45 * MINUTE)
+    for i in range(40):
+        if phases(world).get(f"s{i}") == "Running":
+            world.executor.end(f"s{i}", world.now_ms)
+        world.apply(run(f"s{8 + i}", "a", command=["x"], **told))
+        world.turn(MINUTE)
+        if phases(world)["big"] == "Running":
+            break
+    assert phases(world)["big"] == "Running"
+    assert {found.verdict for found in replay_ledger(world.ledger)} == {Verdict.SAME}

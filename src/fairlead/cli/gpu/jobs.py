@@ -26,7 +26,8 @@ PASSED_PREFIXES = ("LC_", "CONDA_", "NCCL_", "UV_")
 _NAME_MAX, _SUFFIX = 63, 5
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 ARRAY_MAX = 1000
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_MOST = re.compile(r"0{0,8}[1-9][0-9]{0,8}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def read_array(text: str) -> tuple[list[int], int | None]:
     indices: list[int] = []
     for part in listed.split(","):
         match = _RANGE.fullmatch(part)
-        if match is None or (most and not (most.isascii() and most.isdigit() and int(most))):
+        if match is None or (most and not _MOST.fullmatch(most)):
             raise click.BadParameter(f"--array: must be like 0-99%4, 1,3,7 or 0-10:2, got {text!r}")
         first, last, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1))
         if step == 0 or last < first or last - first >= ARRAY_MAX * step:

@@ -15,7 +15,8 @@ _SHELLS = re.compile(r"(ba|da|z|k)?sh|python[0-9.]*", re.ASCII)
 _SHORT = {"-J": "job-name", "-t": "time", "-o": "output", "-e": "error", "-a": "array"}
 _SHORT |= {"-d": "dependency", "-D": "chdir", "-G": "gpus", "-A": "account", "-p": "partition"}
 _SHORT |= {"-N": "nodes", "-n": "ntasks", "-c": "cpus-per-task"}
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+_TIME = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?", re.ASCII)
+_NUMBER = re.compile(r"0{0,8}[1-9][0-9]{0,8}", re.ASCII)
 _ONE = {"nodes": "1", "ntasks": "1", "ntasks-per-node": "1"}
 """Directives that change nothing where they say this."""
 
@@ -31,7 +32,7 @@ def read_script(words: Sequence[str], warn: Callable[[str], None]) -> JobRequest
     job = JobRequest(
         command=_command(path, first, data, words[1:]), title=_slug(path.stem), ends_at_time=True
     )
-    for number, name, value in _directives(data):
+    for number, name, value in _directives(path, data):
         place = f"{path}, line {number}: --{name}"
         changed = _apply(job, name, value, place)
         if changed is not None:
@@ -48,7 +49,7 @@ def _slug(text: str) -> str | None:
 
 def _command(path: Path, first: str, data: bytes, arguments: Sequence[str]) -> tuple[str, ...]:
     """The script's text as an argument of its interpreter: later edits do not change the run."""
-    interpreter = shlex.split(first[2:])
+    interpreter = _words(first[2:], f"{path}, line 1")
     program = Path(interpreter[-1] if interpreter else "").name
     if not _SHELLS.fullmatch(program):
         raise BadFile(
@@ -65,14 +66,21 @@ def _command(path: Path, first: str, data: bytes, arguments: Sequence[str]) -> t
     return (*interpreter, "-c", text, *named, *arguments)
 
 
-def _directives(data: bytes) -> Iterator[tuple[int, str, str]]:
+def _words(text: str, place: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError as error:
+        raise BadFile(f"{place}: cannot be read as words of a shell: {error}") from error
+
+
+def _directives(path: Path, data: bytes) -> Iterator[tuple[int, str, str]]:
     """Each directive with its line, up to the first command, as Slurm reads them."""
     for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             return
         if not line.startswith("#SBATCH"):
             continue
-        words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
+        words = _words(line.removeprefix("#SBATCH"), f"{path}, line {number}")
         while words:
             word = words.pop(0)
             name, sign, value = word.partition("=")
@@ -114,7 +122,7 @@ def _gpus(job: JobRequest, name: str, value: str, place: str) -> JobRequest | No
         if parts[0] != "gpu":
             return None
         parts = parts[1:] or ["1"]
-    if not (parts[-1].isascii() and parts[-1].isdigit() and int(parts[-1]) and len(parts) <= 2):
+    if not (_NUMBER.fullmatch(parts[-1]) and len(parts) <= 2):
         raise BadFile(f"{place}: must be a number of GPUs such as 2 or h100:2, got {value!r}")
     flavor = parts[0].upper() if len(parts) == 2 else job.flavor
     return replace(job, gpus=int(parts[-1]), flavor=flavor)
@@ -140,14 +148,14 @@ def slurm_time(value: str, place: str) -> str:
 
 
 def _number(value: str, place: str) -> int:
-    if not (value.isascii() and value.isdigit() and int(value)):
+    if not _NUMBER.fullmatch(value):
         raise BadFile(f"{place}: must be a number, got {value!r}")
     return int(value)
 
 
 def _memory(value: str, place: str) -> str | None:
     """Megabytes without a unit; 0 is all there is."""
-    match = re.fullmatch(r"(\d+)([KMGT]?)B?", value.upper(), re.ASCII)
+    match = re.fullmatch(r"(\d{1,15})([KMGT]?)B?", value.upper(), re.ASCII)
     if match is None:
         raise BadFile(f"{place}: must be like 512M or 16G, got {value!r}")
     return f"{match[1]}{match[2] or 'M'}i" if int(match[1]) else None

@@ -14,7 +14,7 @@ from fairlead.cli.importing.report import Imported
 _ENTITY = re.compile(r"(Cluster|Parent|Account|User)\s+-\s+'?([^':]*)'?(?::(.*))?")
 _BETWEEN = re.compile(r":(?=[A-Z][A-Za-z]*=)")
 """Before a name; other colons are part of a value, as in `gres/gpu:h100=2`."""
-_GPU = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)", re.ASCII)
+_GPU = re.compile(r"gres/gpu(?::([^=,]+))?=(\d{1,15})(?!\d)", re.ASCII)
 _CARRIED = {"grptres", "grptresmins", "qos", "defaultqos", "defaultaccount", "description"}
 _CARRIED |= {"organization", "cluster", "account", "user", "parentname", "parent", "share"}
 _PLAIN = {"fairshare": "1", "share": "1", "adminlevel": "None", "priority": "0"}
@@ -131,8 +131,9 @@ def _budget(
                 for flavor, limit in _gpus(qos[name].get(key)).items():
                     mine[flavor] = min(limit, mine.get(flavor, limit))
     above = plain.get(one.parent)
-    inherited = dict(widths)
-    while above is not None and not inherited:
+    inherited, seen = dict(widths), {one.name}
+    while above is not None and not inherited and above.name not in seen:
+        seen.add(above.name)
         inherited, above = _gpus(above.fields.get("grptres")), plain.get(above.parent)
     envelopes = []
     for flavor in sorted({*widths, *minutes}) or sorted(inherited) or [""]:

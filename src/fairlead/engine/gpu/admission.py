@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known, require
+from fairlead.core.reasons import QueueHold
 from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.backfill import BackfillAnswer, QueueHeads
@@ -78,12 +79,17 @@ class RunAdmission:
         queue = gpu.queue(waiting)
         self._order = order = [row.run for row in queue.order]
         recorded = RecordedOrder(entries.QueueDecision, order)
+        self._lead_reserved(queue, now_ms)
 
         def decide(run: str) -> list[NewEntry]:
             # Another replica may have started or removed it since the list was made.
             if not projection.is_pending(run) or self._is_held(run, now_ms):
                 return []
-            if self._still_refused(run, now_ms) or self._still_lacks(run):
+            row = self._rows[run]
+            if self._still_refused(run, now_ms):
+                heads.add_refused(run, row.request, now_ms, row.alike)
+                return []
+            if self._still_lacks(run):
                 return []
             made = attempt(projection, run, now_ms, heads)
             if opens_leases(made) and not recorded.says(run, projection):
@@ -91,6 +97,16 @@ class RunAdmission:
             return made
 
         self._decide_all(order, decide)
+
+    def _lead_reserved(self, queue: gpu.Queue, now_ms: int) -> None:
+        """Runs whose reservations are due and lack devices are the first heads: runs that have just
+        started are no candidates, so that short ones that follow each other would keep the devices
+        from a reservation for ever."""
+        due = [row for row in queue.held if row.reason is QueueHold.RESERVATION_DUE]
+        for row in sorted(due, key=lambda row: (row.until_ms or 0, row.run)):
+            found = ask(self._projection, self._projection.run_spec(row.run), now_ms).found
+            if found.plan.funded and not found.starts:
+                self._heads.add(row.run, found, now_ms)
 
     def place(self, run: str) -> Document | None:
         """Where a run stands in the queue, as of the last turn, and what it was promised."""
@@ -334,6 +350,8 @@ def attempt(
     answer = ask(projection, spec, now_ms)
     found, job = answer.found, projection.next_job(run)
     if not found.plan.funded:
+        if heads is not None:
+            heads.add_refused(run, found.request, now_ms)
         return _refused(at, run, answer)
     if not found.starts:
         if heads is not None:
