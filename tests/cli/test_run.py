@@ -15,6 +15,7 @@ import pytest
 
 from fairlead.cli.client import Client
 from fairlead.cli.gpu.jobs import JobRequest, chosen, manifests, passed_environment, read_array
+from fairlead.cli.gpu.run import run_time
 from fairlead.cli.gpu.sbatch import read_script
 from fairlead.cli.input import BadFile
 from tests.api.servers import budget, manifest, node, run, serving, short_folder
@@ -80,6 +81,20 @@ def test_an_admin_without_a_budget_is_told_how_to_make_one() -> None:
     replies["/v1/whoami"] = {"user": "ada", "admin": False, "owners": []}
     with pytest.raises(click.UsageError, match="ask the operator for `fairlead users bind ada"):
         chosen(cast(Client, client), JobRequest(command=("true",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [("90m", "90m"), ("2:00:00", "7200s"), ("1-12", "129600s"), ("30:00", "1800s")],
+)
+def test_a_time_is_a_duration_or_as_in_slurm(text: str, duration: str) -> None:
+    assert run_time(text) == duration
+
+
+@pytest.mark.parametrize("text", ["2", "2x", "", "1:x", "0:00"])
+def test_a_time_without_a_unit_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="must be like 90m, 2h, 1h30m or 2:00:00"):
+        run_time(text)
 
 
 def test_ctrl_c_reaches_the_command_and_twice_cancels(shell: Shell) -> None:
