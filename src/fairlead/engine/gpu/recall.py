@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from fairlead.core import gpu
-from fairlead.engine.gpu.admission import fund_input
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import LeaseUnfunded, NewEntry, RecallDecision
 from fairlead.engine.gpu.projection import Projection, starts_ms
+from fairlead.engine.gpu.starting import fund_input
 from fairlead.engine.gpu.state import LeaseFact
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE, recall_document
