@@ -49,7 +49,8 @@ def plan(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
             print_plan(one)
     else:
         show(plans[0] if len(plans) == 1 else plans, out.format)
-    refused = not all(one["funded"] or one["recall"] or one["overdraft"] for one in plans)
+    ways = ("funded", "recall", "overdraft")
+    refused = not all(any(one.get(way) for way in ways) for one in plans)
     click.get_current_context().exit(EXIT_REFUSED if refused else 0)
 
 
