@@ -108,6 +108,7 @@ class Box:
     def up(self) -> None:
         command = [sys.executable, "-m", "fairlead", "up", "--data", str(self.folder), "--no-http"]
         options = ["--allow-root", "--grace", "20", "--resolver", "enforce", "--may-resolve", "b"]
+        options += ["--min-runtime", "0s"]  # what is preempted here has just started
         log = (self.folder / "up.log").open("ab")
         self.process = subprocess.Popen([*command, *options], env=self._env, stderr=log)
         self.until("the server answers", (self.folder / "fairlead.sock").exists)
@@ -285,7 +286,7 @@ def main() -> int:
             box.run("apply", "-f", "-", given=[toy, *budgets])
             for part in (lease_and_filter, utilisation, idle, max_runtime, preemption, quarantine):
                 part(box, flavor)
-            replayed = box.run("replay", check=False)
+            replayed = box.run("replay", str(box.folder / "ledger.db"))
             print(replayed, flush=True)
         finally:
             box.down()

@@ -107,6 +107,12 @@ def test_what_cannot_be_replayed(state: Path, tmp_path: Path) -> None:
     assert "has no record" in replay(tmp_path / "empty", state=state).stderr
 
 
+def test_a_ledger_that_is_not_there_is_bad_usage(tmp_path: Path) -> None:
+    done = replay(state=tmp_path)
+    assert done.returncode == 2
+    assert f"there is no ledger {tmp_path}/ledger.db" in done.stderr
+
+
 def test_a_damaged_record_hides_no_other(state: Path) -> None:
     """It is named with its place, and what is whole is replayed."""
     aside = state / "node" / "record.damaged-1"

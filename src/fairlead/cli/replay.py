@@ -49,6 +49,8 @@ def command(ctx: click.Context, *, what: tuple[str, ...], ledger: str, output: s
     for name in what:
         if not Path(name).exists() and not is_postgres(name):
             raise click.UsageError(f"{name}: no such file or directory, and not an entry's number")
+    if not (what or is_postgres(ledger) or Path(ledger).exists()):
+        raise click.UsageError(f"there is no ledger {ledger}: name one with --ledger, or as WHAT")
     tally: Tally[tuple[str, int, str]] = Tally()
     first: tuple[str, Replayed] | None = None
     damaged: list[str] = []

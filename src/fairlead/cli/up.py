@@ -150,9 +150,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
     default=30,
 )
 @option(
-    "--idle-after=DURATION idle_after_ms",
-    kept_ms,
-    "Warn runs whose GPUs did nothing for so long [default: what a run says].",
+    "--idle-after=DURATION idle_after_ms", kept_ms, "Warn runs whose GPUs did nothing for so long."
 )
 @flag("--idle-release", "End them instead, with their grace.")
 @option(

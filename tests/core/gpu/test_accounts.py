@@ -44,7 +44,7 @@ def test_the_worked_example() -> None:
     accounts.hold(lease("open", 3))
     accounts.hold(lease("closed", 2))
     assert accounts.post("closed", at(1)).used_ms == 2 * HOUR_MS
-    used = accounts.usage(("a", "west"), at(2))
+    used = accounts.paid_usage(("a", "west"), at(2))
     assert (used.gpus, used.used_ms) == (3, 8 * HOUR_MS)
     assert (WEST.gpus - used.gpus, WEST.max_hours_ms - used.used_ms) == (7, 92 * HOUR_MS)
     whole = aggregate(accounts.at(at(2)), "a", ["west"])
@@ -217,7 +217,9 @@ def test_a_checkpoint_restores_the_same_account() -> None:
     accounts.of_lease("b").demote("b", at(1))
     again = Accounts.of_states(deepcopy(accounts.states()))
     for hour in (1, 2, 4, 26):
-        assert again.usage(("a", "west"), at(hour)) == accounts.usage(("a", "west"), at(hour))
+        assert again.paid_usage(("a", "west"), at(hour)) == accounts.paid_usage(
+            ("a", "west"), at(hour)
+        )
     quoted = accounts.of_lease("b").quote("b", at(30))
     assert again.post("b", at(30)) == quoted == accounts.post("b", at(30))
     assert quoted.overdraft_ms == 58 * HOUR_MS
@@ -230,7 +232,7 @@ def test_accounts_are_a_mapping_worked_out_when_looked_at() -> None:
     moment = accounts.at(T0)
     assert list(moment) == [("a", "west")]
     assert len(moment) == 1
-    assert moment["a", "west"] == Usage() == accounts.usage(("no", "body"), T0)
+    assert moment["a", "west"] == Usage() == accounts.paid_usage(("no", "body"), T0)
     assert moment["a", "west"] is moment.get(("a", "west"))
     assert moment.get(("no", "body"), 7) == 7
     assert accounts.get("no", "body") is None
@@ -245,7 +247,7 @@ def test_an_envelope_that_comes_back_has_its_charges() -> None:
     accounts.post("l", at(7))
     accounts.define(Budget("a", "a", (), ()), at(8))
     accounts.define(Budget("a", "a", (), (WEST,)), at(9))
-    assert accounts.usage(("a", "west"), at(9)).used_ms == 7 * HOUR_MS
+    assert accounts.paid_usage(("a", "west"), at(9)).used_ms == 7 * HOUR_MS
 
 
 def test_the_next_end_of_a_period_is_known() -> None:

@@ -52,6 +52,22 @@ def test_an_owner_gets_its_own_envelope_back(reserved: bool) -> None:
     entries(world, "gpu.refund"), entries(world, "gpu.deficit"), entries(world, "gpu.fund")
 
 
+def test_a_plan_says_that_it_starts_by_recall() -> None:
+    """Counts only: the leases are other owners'. A plan of a run that is paid for says nothing."""
+    world = family()
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    plan = world.plane.objects.plan(run("mine", "a", 8), author=ADMIN)
+    assert (plan["funded"], plan["recall"], plan["overdraft"]) == (
+        False,
+        {"leases": 1, "gpus": 4},
+        None,
+    )
+    shown = world.plane.objects.apply(run("mine", "a", 8), author=ADMIN, dry_run=True)
+    assert (shown.preview or {})["recall"] == plan["recall"]
+    assert world.plane.objects.plan(run("mine", "a", 4), author=ADMIN)["recall"] is None
+
+
 def test_with_free_devices_no_run_ends() -> None:
     world = family(devices=16)
     world.apply(run("guest", "b", 4))

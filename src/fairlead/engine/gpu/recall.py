@@ -11,10 +11,10 @@ from functools import partial
 
 from fairlead.core import gpu
 from fairlead.core.gpu.recall import without
-from fairlead.engine.gpu.admission import fund_input
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import LeaseUnfunded, NewEntry, RecallDecision
 from fairlead.engine.gpu.projection import Projection, starts_ms
+from fairlead.engine.gpu.starting import fund_input
 from fairlead.engine.gpu.state import LeaseFact
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE, recall_document
@@ -95,6 +95,13 @@ def asked_of(
             )
         )
     return tuple(sorted(found, key=lambda row: row.id))
+
+
+def recall_of(projection: Projection, spec: objects.RunSpec, now_ms: int) -> gpu.Recall:
+    """What a run would recall if it waited now."""
+    request = objects.to_request(spec)
+    leases = asked_of(projection, request, now_ms)
+    return gpu.recall(projection.book(now_ms), request, leases, now_ms)
 
 
 def _could_fit(projection: Projection, run: str, book: gpu.Book, now_ms: int) -> bool:
