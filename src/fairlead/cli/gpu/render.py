@@ -208,10 +208,11 @@ def queue_text(queue: dict[str, Any], flavor: str) -> str:
     """What the head of a queue waits for, and until when."""
     where = f"on {cell(queue['on'])}" if queue["on"] else f"of {cell(flavor)}"
     ends = f" when {cell(queue['after'])} ends" if queue["after"] else ""
-    return (
-        f"waits for {counted(queue['gpus'], 'GPU')} {where}; first at about "
-        f"{moment(queue['earliestStart'])}{ends}"
-    )
+    if queue["assumed"]:
+        first = f"first{ends}, which has no known duration"
+    else:
+        first = f"first at about {moment(queue['earliestStart'])}{ends}"
+    return f"waits for {counted(queue['gpus'], 'GPU')} {where}; {first}"
 
 
 def print_cut(

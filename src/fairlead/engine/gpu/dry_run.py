@@ -2,11 +2,11 @@
 
 from fairlead.core.gpu import Recall
 from fairlead.core.gpu.funding import Demotion, demotions
-from fairlead.engine.gpu.admission import ask
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.overdraw import overdraft_of
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.recall import recall_of
+from fairlead.engine.gpu.starting import ask
 from fairlead.schema.funding import from_plan
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import (

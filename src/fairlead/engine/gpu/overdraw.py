@@ -11,10 +11,10 @@ from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known
 from fairlead.engine.gpu import entries
-from fairlead.engine.gpu.admission import ask
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import NewEntry
 from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.starting import ask
 from fairlead.engine.gpu.state import Phase
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE
