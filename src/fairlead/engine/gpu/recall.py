@@ -98,8 +98,10 @@ def asked_of(
 def recall_entries(at: Context, run: str) -> list[NewEntry]:
     """The decision and what follows; none where it is covered, or a recall would not help."""
     projection, now_ms = at.projection, at.now_ms
-    request = objects.to_request(projection.run_spec(run))
-    leases, book = asked_of(projection, request, now_ms), projection.book(now_ms)
+    request, book = objects.to_request(projection.run_spec(run)), projection.book(now_ms)
+    if gpu.cover(book, request, now_ms).funded:
+        return []  # as `recall` would say: most of thousands, at every turn
+    leases = asked_of(projection, request, now_ms)
     found = gpu.recall(book, request, leases, now_ms)
     if not found.leases:
         return []
