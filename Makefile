@@ -55,6 +55,7 @@ kube-base: venv ## derive deploy/kube/base from the chart, and the CRDs from the
 	@$(HELM) template fairlead deploy/chart/fairlead -n fairlead --set crds.enabled=false 2>/dev/null > deploy/kube/base/fairlead.yaml
 
 deb: venv ## build dist/fairlead_VERSION_ARCH.deb for this Debian (docs/operate/install-many-users.md)
+	@echo "building the package (less than a minute)"
 	@$(BIN)/python deploy/deb/build.py
 
 up: venv ## set up and run a small lab: a page on http://127.0.0.1:8470 (Ctrl-C stops it)

@@ -185,6 +185,7 @@ def test_a_waiting_run_is_told_its_position_and_its_earliest_start() -> None:
         "earliestStart": "2026-01-01T02:00:00Z",
         "after": "sweep",
         "afterOwner": "a",
+        "assumed": False,
     }
     assert world.status("Run", "next")["queue"] == {"position": 2, "waiting": 2}
 
@@ -254,6 +255,7 @@ def test_a_run_that_waits_for_its_familys_envelopes_is_not_passed_for_ever() -> 
         "earliestStart": "2026-01-01T02:00:00Z",
         "after": "first",
         "afterOwner": "b",
+        "assumed": False,
     }
     assert world.status("Run", "n0")["reason"] == "Queued"
     world.turn(1.9)

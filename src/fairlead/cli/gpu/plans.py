@@ -28,8 +28,9 @@ def plan(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
     """Show who would pay for a run, or what would fund it.
 
     Nothing is written, and each run is planned alone (`apply --dry-run` plans several together).
-    Exit code 1: a run is not funded. A funded run without free devices is not refused; it would
-    wait.
+    A run that no budget pays for may start by recall, where others use its owner's envelopes, or
+    unfunded, where its manifest allows it. Exit code 1: a run would wait for funding. A funded run
+    without free devices is not refused; it would wait.
 
     \b
       fairlead plan -f run.yaml
@@ -48,7 +49,8 @@ def plan(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
             print_plan(one)
     else:
         show(plans[0] if len(plans) == 1 else plans, out.format)
-    refused = not all(one["funded"] for one in plans)
+    ways = ("funded", "recall", "overdraft")
+    refused = not all(any(one.get(way) for way in ways) for one in plans)
     click.get_current_context().exit(EXIT_REFUSED if refused else 0)
 
 

@@ -123,13 +123,17 @@ class RunAdmission:
         promised = self._heads.promised(run, flavor)
         if promised is not None:
             gang, after = promised.gang, promised.after
+            if after is not None and projection.get("Run", after) is None:
+                after = None  # it was deleted since that turn
             shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
             nodes = [node.name for node in projection.devices.nodes if node.flavor == flavor]
             found["gpus"] = shape.with_spares(gang.gpus)
             found["on"] = nodes[0] if len(nodes) == 1 else None
             found["earliestStart"] = format_time(promised.start_ms)
             found["after"] = after
-            found["afterOwner"] = None if after is None else projection.run_spec(after).owner
+            spec = None if after is None else projection.run_spec(after)
+            found["afterOwner"] = None if spec is None else spec.owner
+            found["assumed"] = spec is not None and not (spec.duration or spec.max_runtime)
         return found
 
     def grow_all(self, now_ms: int) -> None:

@@ -51,13 +51,23 @@ class Overdrafts:
         projection = self._projection
         if run not in projection.live or not self._may(run, now_ms):
             return []
-        asked = _asked(projection, run, now_ms)
+        asked = _asked(projection, run, projection.run_spec(run), now_ms)
         found = gpu.overdraw(asked)
         return _entries(Context(projection, now_ms), asked, found) if found.starts else []
 
 
-def _asked(projection: Projection, run: str, now_ms: int) -> gpu.OverdrawRequest:
-    spec = projection.run_spec(run)
+def overdraft_of(
+    projection: Projection, run: str, spec: objects.RunSpec, now_ms: int
+) -> gpu.OwnEnvelope | None:
+    """The envelope whose overdraft a run would be if it waited now for funding."""
+    if spec.funding.allow_unfunded is not True:
+        return None
+    return gpu.overdraw(_asked(projection, run, spec, now_ms)).payer
+
+
+def _asked(
+    projection: Projection, run: str, spec: objects.RunSpec, now_ms: int
+) -> gpu.OverdrawRequest:
     request, shape = objects.to_request(spec), objects.to_shape(spec)
     widths = sorted({request.gpus, request.enough_gpus}, reverse=True)
     gangs = tuple(
