@@ -118,8 +118,10 @@ def recall_entries(at: Context, run: str) -> list[NewEntry]:
     """The decision and what follows; none where it is covered, or a recall would not help: a run
     that fits on no device in service would take the funding of others for as long as it waits."""
     projection, now_ms = at.projection, at.now_ms
-    request = objects.to_request(projection.run_spec(run))
-    leases, book = asked_of(projection, request, now_ms), projection.book(now_ms)
+    request, book = objects.to_request(projection.run_spec(run)), projection.book(now_ms)
+    if gpu.cover(book, request, now_ms).funded:
+        return []  # as `recall` would say: most of thousands, at every turn
+    leases = asked_of(projection, request, now_ms)
     found = gpu.recall(book, request, leases, now_ms)
     recalled = {row.lease for row in found.leases}
     chosen = [lease for lease in leases if lease.id in recalled]
