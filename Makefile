@@ -60,6 +60,7 @@ image: venv ## build the image for Kubernetes with the eBPF programs; IMAGE=REPO
 	@docker build -f deploy/Dockerfile -t $(IMAGE) .
 
 deb: venv ## build dist/fairlead_VERSION_ARCH.deb for this Debian (docs/operate/install-many-users.md)
+	@echo "building the package (less than a minute)"
 	@$(BIN)/python deploy/deb/build.py
 
 up: venv ## set up and run a small lab: a page on http://127.0.0.1:8470 (Ctrl-C stops it)

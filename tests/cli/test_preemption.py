@@ -11,7 +11,9 @@ import click
 import pytest
 import yaml
 
-from fairlead.cli.gpu.preemption import cap_name
+from fairlead.cli.gpu.preemption import cap_name, start_time
+from fairlead.host.clock import now_ms
+from fairlead.schema.times import parse_time
 from tests.api.servers import budget, manifest, run, serving, short_folder
 from tests.cli.shells import Shell
 from tests.e2e.planes import documents
@@ -360,3 +362,18 @@ def test_the_policy_is_shown(crowded: Shell) -> None:
     assert (shown["resolver"], shown["minNotice"], shown["minRuntime"]) == ("enforce", "0s", "0s")
     assert (shown["maxReservations"], shown["cooldown"], shown["mayResolve"]) == (1000, "0s", [])
     assert "minNotice: 0s" in crowded.ok("describe", "policy")
+
+
+def test_a_start_from_now_keeps_the_notice_that_it_names() -> None:
+    """`+1h` is not refused for the milliseconds that its request takes; `+0s` is now."""
+    before = now_ms()
+    later = parse_time(start_time("+1h"), "")
+    assert later % 60_000 == 0
+    assert before + 3_600_000 <= later < now_ms() + 3_660_000
+    assert before <= parse_time(start_time("+0s"), "") <= now_ms()
+
+
+def test_an_error_about_what_a_command_made_names_no_place_in_a_batch(crowded: Shell) -> None:
+    big = documents(run("late", "team-a", 4))
+    done = crowded("reserve", "-f", "-", "--at", "2020-01-01T00:00:00Z", "--dry-run", input=big)
+    assert done.stderr.startswith("refused: reservation 'late': its start is in the past")

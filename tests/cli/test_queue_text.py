@@ -14,6 +14,7 @@ HEAD = {
     "earliestStart": "2026-01-01T03:25:00Z",
     "after": "sweep",
     "afterOwner": "a",
+    "assumed": False,
 }
 FIRST = "first at about 2026-01-01T03:25:00Z"
 
@@ -24,6 +25,10 @@ FIRST = "first at about 2026-01-01T03:25:00Z"
         (None, "NoDevices"),
         ({"position": 3, "waiting": 12}, "NoDevices (3/12)"),
         (HEAD, f"waits for 4 GPUs on box; {FIRST} when sweep ends (1/12)"),
+        (
+            HEAD | {"assumed": True},
+            "waits for 4 GPUs on box; first when sweep ends, which has no known duration (1/12)",
+        ),
         (HEAD | {"gpus": 1, "on": None, "after": None}, f"waits for 1 GPU of H100; {FIRST} (1/12)"),
     ],
 )

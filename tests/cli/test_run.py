@@ -7,11 +7,15 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import click
 import pytest
 
-from fairlead.cli.gpu.jobs import JobRequest, manifests, passed_environment, read_array
+from fairlead.cli.client import Client
+from fairlead.cli.gpu.jobs import JobRequest, chosen, manifests, passed_environment, read_array
+from fairlead.cli.gpu.run import run_time
 from fairlead.cli.gpu.sbatch import read_script
 from fairlead.cli.input import BadFile
 from tests.api.servers import budget, manifest, node, run, serving, short_folder
@@ -66,6 +70,31 @@ def test_who_and_what_is_asked_only_where_several_fit(shell: Shell) -> None:
         assert "no flavor here has 3 GPUs for you; there are: A100 (1), H100" in many.stderr
     finally:
         shell.ok("delete", "budget/team-b", "budget/team-c", "node/cold")
+
+
+def test_an_admin_without_a_budget_is_told_how_to_make_one() -> None:
+    """Not to ask the operator: it is one."""
+    replies = {"/v1/whoami": {"user": "root", "admin": True, "owners": []}, "/v1/budgets": []}
+    client = SimpleNamespace(get=lambda path: replies.get(path, {"items": []}))
+    with pytest.raises(click.UsageError, match=r"there is no budget yet.*fairlead apply"):
+        chosen(cast(Client, client), JobRequest(command=("true",)))
+    replies["/v1/whoami"] = {"user": "ada", "admin": False, "owners": []}
+    with pytest.raises(click.UsageError, match="ask the operator for `fairlead users bind ada"):
+        chosen(cast(Client, client), JobRequest(command=("true",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [("90m", "90m"), ("2:00:00", "7200s"), ("1-12", "129600s"), ("30:00", "1800s")],
+)
+def test_a_time_is_a_duration_or_as_in_slurm(text: str, duration: str) -> None:
+    assert run_time(text) == duration
+
+
+@pytest.mark.parametrize("text", ["2", "2x", "", "1:x", "0:00"])
+def test_a_time_without_a_unit_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="must be like 90m, 2h, 1h30m or 2:00:00"):
+        run_time(text)
 
 
 def test_ctrl_c_reaches_the_command_and_twice_cancels(shell: Shell) -> None:
@@ -160,7 +189,8 @@ def test_the_output_of_the_start_before(shell: Shell) -> None:
     assert shell.ok("logs", "again", "--previous") == "attempt\n"
     shell.ok("submit", "--name", "once", "--", "true")
     shell.ok("wait", "run/once")
-    assert shell("logs", "once", "--previous").returncode == 2
+    missing = shell("logs", "once", "--previous")
+    assert (missing.returncode, "did you mean" in missing.stderr) == (2, False)
     shell.server.apply(run("never", gpus=99))
     late = shell("wait", "run/never", "--for", "started", "--timeout", "1s")
     assert (late.returncode, "timeout; Pending" in late.stderr) == (1, True)

@@ -156,6 +156,10 @@ def plan(n: int, *, starts: bool) -> Document:
     return {"funded": True, "plan": [line], "starts": starts, "placement": place, "gpus": n}
 
 
+def unpaid(n: int, **start: Document) -> Document:
+    return {"funded": False, "refusal": refusal(n), "recall": None, "overdraft": None, **start}
+
+
 def effects(n: int) -> Document:
     row = {"hours": False, "cap": "envelope", "name": "m", "run": "r", "owner": "a"}
     return {
@@ -168,6 +172,10 @@ def effects(n: int) -> Document:
 TEXTS: dict[str, Callable[[int], None]] = {
     "plan": lambda n: render.print_plan(plan(n, starts=True)),
     "plan that waits": lambda n: render.print_plan(plan(n, starts=False)),
+    "plan by recall": lambda n: render.print_plan(unpaid(n, recall={"leases": n, "gpus": n})),
+    "plan by overdraft": lambda n: render.print_plan(
+        unpaid(n, overdraft={"budget": "a", "envelope": "m"})
+    ),
     "refusal": lambda n: render.print_refusal(refusal(n)),
     "refusal without a remedy": lambda n: render.print_refusal(refusal(n, remedy=False)),
     "forecast": lambda n: render.print_forecast(forecast(n)),

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from fairlead.kube.controller import ClusterController
 from tests.kube.world import World, due_now, made, node, plane_of, run, team, until
 
 ELASTIC = {"groupGPUs": 2, "malleable": {"minTotalGPUs": 2, "stepGPUs": 2}}
@@ -30,6 +31,12 @@ def all_know(world: World, gpus: int) -> bool:
 
 def leaves(world: World) -> bool:
     return "deletionTimestamp" in ranks(world)["train-3"]["metadata"]
+
+
+def mismatches(controller: ClusterController) -> list[dict[str, Any]]:
+    """What the auditor has found and evicted for, of this ledger."""
+    found = plane_of(controller).committer.ledger.entries(0, 10_000)
+    return [entry.body for entry in found if entry.kind == "pod.mismatch"]
 
 
 def test_an_elastic_run_shrinks_and_grows_and_its_ranks_are_told(world: World) -> None:
@@ -75,6 +82,7 @@ def test_an_elastic_run_shrinks_and_grows_and_its_ranks_are_told(world: World) -
         for name in last:
             world.exit(name, 0)
         world.reach("train", "Completed")
+        assert mismatches(controller) == [], "at no moment has it more pods than leases"
 
 
 def test_a_controller_that_died_in_the_middle_goes_on(world: World) -> None:
@@ -96,6 +104,7 @@ def test_a_controller_that_died_in_the_middle_goes_on(world: World) -> None:
         until(lambda: all_know(world, 4), "two ranks, told")
         world.exit("big-0", 0, "team-b")
         until(lambda: world.phase("train") == "Running", "the run grows")
-    with world.controlled():  # which may have been before its new pods were made
+    with world.controlled() as last:  # which may have been before its new pods were made
         until(lambda: all_know(world, 8), "all ranks are there")
         assert world.get("run", "train", "team-a")["status"]["attempts"] == 1
+        assert mismatches(last) == []

@@ -119,7 +119,7 @@ def act_on_object(service: Service, call: Call) -> Applied:
 def plan_run(service: Service, call: Call) -> dict[str, Any]:
     """Plan a run: who would pay, and where it would start."""
     plan = service.plane.objects.plan(call.body, author=call.author)
-    return {**plan, "warnings": _closing(service, call.body, plan["plan"])}
+    return {**plan, "warnings": plan["warnings"] + _closing(service, call.body, plan["plan"])}
 
 
 def _closing(service: Service, manifest: Any, lines: list[dict[str, Any]]) -> list[str]:

@@ -98,8 +98,12 @@ class RunPlan(Shape):
     refusal: dict[str, Any] | None
     placement: dict[str, Any] | None
     starts: bool
+    recall: dict[str, int] | None
+    """Leases and GPUs of others on its owner's envelopes that would lose their funding for it."""
+    overdraft: dict[str, str] | None
+    """Budget and envelope whose overdraft it would be: it may start unfunded, and would."""
     warnings: list[str]
-    """Hints for the owner, such as a window that closes before the run ends."""
+    """Hints for the owner: an unknown owner or flavor, a window that closes before the run ends."""
 
 
 class Event(Shape):

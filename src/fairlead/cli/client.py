@@ -151,10 +151,12 @@ class Client:
             return made
         except ServerError as error:
             match = MANIFEST_PATH.match(error.path or "")
-            if match is None or int(match[1]) >= len(sources):
+            if match is None:
                 raise
             inside = (error.path or "")[match.end() :]
-            parts = [sources[int(match[1])].place, *([inside] if inside else []), error.about]
+            # One that a command made has no file, and its place in the batch says nothing.
+            of = [source.place for source in sources[int(match[1]) :][:1]]
+            parts = [*of, *([inside] if inside else []), error.about]
             raise error.saying(": ".join(parts)) from None
 
     def data(self, path: str, **query: Any) -> bytes:
@@ -186,7 +188,10 @@ class Client:
             if error.status != 404:
                 raise
             items = self.get(f"/v1/objects/{kind}")["items"]
-            similar = get_close_matches(name, [item["metadata"]["name"] for item in items], n=1)
+            names = [item["metadata"]["name"] for item in items]
+            if name in names:
+                raise  # it is there; what is missing is something of it
+            similar = get_close_matches(name, names, n=1)
             hint = as_called(f" (see `fairlead get {kind.lower()}s`)")
             if similar:
                 hint = f"; did you mean {similar[0]!r}?"

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 
 from fairlead.core.gpu import FreeDevices
 from fairlead.core.gpu.place import Gang, Node, place
-from fairlead.engine.gpu.admission import place_input
+from fairlead.engine.gpu.starting import place_input
 from fairlead.schema.border import check_shape
 from fairlead.schema.gpu import STYLE, PlaceDocument, decide_place
 from tests.core.gpu.test_devices import fleets, gangs

@@ -37,6 +37,21 @@ def test_only_who_asks_for_it_runs_on_idle_devices() -> None:
     assert len(world.log) == size
 
 
+def test_a_plan_says_that_it_starts_unfunded() -> None:
+    world = small()
+    world.apply(run("paid", "a", 2))
+    world.turn()
+
+    def planned(**spec: Any) -> Any:
+        return world.plane.objects.plan(run("idle", "a", 6, **spec), author=ADMIN)["overdraft"]
+
+    assert planned() is None, "only where it is allowed"
+    assert planned(**IDLE) == {"budget": "a", "envelope": "west"}
+    world.apply(run("theirs", "b", 4))
+    world.turn()
+    assert planned(**IDLE) is None, "2 are idle"
+
+
 def test_it_is_funded_as_soon_as_there_is_room() -> None:
     world = small()
     world.apply(run("paid", "a", 2), run("idle", "a", 2, **IDLE))

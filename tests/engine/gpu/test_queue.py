@@ -185,6 +185,7 @@ def test_a_waiting_run_is_told_its_position_and_its_earliest_start() -> None:
         "earliestStart": "2026-01-01T02:00:00Z",
         "after": "sweep",
         "afterOwner": "a",
+        "assumed": False,
     }
     assert world.status("Run", "next")["queue"] == {"position": 2, "waiting": 2}
 
@@ -221,3 +222,108 @@ def test_too_short_estimates_are_believed_until_one_is_overrun() -> None:
         "DelaysHead",
         "EndsBefore",
     }
+
+
+# -- runs that lack funding ------------------------------------------------------------------------
+
+
+def family_of(*owners: str, gpus: int, devices: int = 16) -> World:
+    """Owners of one family that share what they have, and more devices than they are granted."""
+    world = world_of(devices=devices, teams="")
+    for owner in owners:
+        world.apply(budget(owner, owner, envelope(concurrency=gpus), parents=["all"]))
+    return world
+
+
+def test_a_run_that_waits_for_its_familys_envelopes_is_not_passed_for_ever() -> None:
+    """Devices are free all the time; its own owner's narrow runs would use its envelope."""
+    world = family_of("a", "b", gpus=4)
+    world.apply(run("first", owner="b", gpus=4, duration="2h"))
+    world.turn()
+    world.apply(run("wide", owner="a", gpus=8, duration="1h"))
+    world.turn(0.01)
+    world.apply(*(run(f"n{i}", owner="a", duration="5h") for i in range(4)))
+    world.apply(run("short", owner="a", duration="1h"))
+    world.turn(0.09)
+    assert running(world) == {"first", "short"}
+    assert world.status("Run", "wide")["reason"] == "ConcurrencyCapExceeded"
+    assert world.status("Run", "wide")["queue"] == {
+        "position": 1,
+        "waiting": 5,
+        "gpus": 8,
+        "on": "n1",
+        "earliestStart": "2026-01-01T02:00:00Z",
+        "after": "first",
+        "afterOwner": "b",
+        "assumed": False,
+    }
+    assert world.status("Run", "n0")["reason"] == "Queued"
+    world.turn(1.9)
+    assert running(world) == {"wide"}
+    reasons = {entry.body["output"]["reason"] for entry in recorded(world, "gpu.backfill")}
+    assert reasons == {"DelaysHead", "EndsBefore"}
+    world.turn(1)
+    assert running(world) == {f"n{i}" for i in range(4)}
+
+
+def test_a_head_that_lacks_funding_holds_no_run_that_others_pay_for() -> None:
+    """Another family has its own envelopes, and there are devices for all."""
+    world = family_of("a", "b", gpus=4)
+    world.apply(budget("z", "z", envelope(concurrency=4)))
+    world.apply(run("first", owner="b", gpus=4, duration="2h"))
+    world.turn()
+    world.apply(run("wide", owner="a", gpus=8, duration="1h"))
+    world.turn(0.01)
+    world.apply(run("other", owner="z", gpus=4), run("behind", owner="b"))
+    world.turn(0.01)
+    assert running(world) == {"first", "other"}
+    (found,) = {entry.body["output"]["reason"] for entry in recorded(world, "gpu.backfill")} - {
+        "DelaysHead"
+    }
+    assert found == "LeavesRoom"
+
+
+def test_a_run_that_can_never_be_paid_blocks_none() -> None:
+    """Wider than all its family's envelopes, or beyond the hours that are left."""
+    world = family_of("a", "b", gpus=4)
+    hours = envelope("hours", concurrency=4, maxGPUHours=1, sharing="none")
+    world.apply(budget("h", "h", hours))
+    world.apply(run("first", owner="b", gpus=4, duration="2h"))
+    world.turn()
+    world.apply(run("never", owner="a", gpus=9, duration="1h"))
+    world.apply(run("spent", owner="h", gpus=2, duration="1h"))
+    world.turn(0.01)
+    world.apply(run("small", owner="a"), run("tiny", owner="h", duration="30m"))
+    world.turn(0.01)
+    assert running(world) == {"first", "small", "tiny"}
+    assert recorded(world, "gpu.backfill") == []
+
+
+def test_each_family_has_a_head_and_its_next_one_none() -> None:
+    """The second of a family gets its promise when the first has started."""
+    world = family_of("a", "b", gpus=4)
+    world.apply(budget("z", "z", envelope(concurrency=4)))
+    world.apply(run("one", owner="b", gpus=8, duration="2h"))
+    world.apply(run("two", owner="z", gpus=4, duration="3h"))
+    world.turn()
+    world.apply(run("wide", owner="a", gpus=8), run("next", owner="b", gpus=8))
+    world.apply(run("apart", owner="z", gpus=4))
+    world.turn(0.01)
+    starts = {
+        name: world.status("Run", name)["queue"].get("earliestStart")
+        for name in ("wide", "next", "apart")
+    }
+    assert starts == {"wide": "2026-01-01T02:00:00Z", "next": None, "apart": "2026-01-01T03:00:00Z"}
+
+
+def test_a_head_is_looked_for_where_its_payers_are() -> None:
+    """Only an envelope elsewhere pays for it, so it is placed elsewhere."""
+    world = world_of(devices=4, teams="")
+    world.apply(budget("a", "a", envelope(concurrency=4, location={"region": "west"})))
+    world.apply(run("first", gpus=4, duration="1h", location={"region": "west"}))
+    world.turn()
+    world.apply(run("far", gpus=4, duration="1h", location={"region": "east"}))
+    world.turn(0.5)
+    assert world.status("Run", "far")["queue"]["earliestStart"] == "2026-01-01T01:00:00Z"
+    world.turn(0.5)
+    assert running(world) == {"far"}

@@ -8,7 +8,7 @@ from fairlead.ledger.replay import replay
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import phases, reserve, world_of
-from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, run
+from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
 
 
 def family(devices: int = 8, **config: Any) -> World:
@@ -50,6 +50,22 @@ def test_an_owner_gets_its_own_envelope_back(reserved: bool) -> None:
     causes = [entry.body["cause"] for entry in entries(world, "gpu.resolve.case")]
     assert causes == ["reservation" if reserved else "admission"]
     entries(world, "gpu.refund"), entries(world, "gpu.deficit"), entries(world, "gpu.fund")
+
+
+def test_a_plan_says_that_it_starts_by_recall() -> None:
+    """Counts only: the leases are other owners'. A plan of a run that is paid for says nothing."""
+    world = family()
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    plan = world.plane.objects.plan(run("mine", "a", 8), author=ADMIN)
+    assert (plan["funded"], plan["recall"], plan["overdraft"]) == (
+        False,
+        {"leases": 1, "gpus": 4},
+        None,
+    )
+    shown = world.plane.objects.apply(run("mine", "a", 8), author=ADMIN, dry_run=True)
+    assert (shown.preview or {})["recall"] == plan["recall"]
+    assert world.plane.objects.plan(run("mine", "a", 4), author=ADMIN)["recall"] is None
 
 
 def test_with_free_devices_no_run_ends() -> None:
@@ -131,3 +147,47 @@ def test_an_ordinary_submit_takes_no_device_of_a_funded_run() -> None:
     assert (case.body["cause"], case.body["run"]) == ("admission", "other")
     last = entries(world, "gpu.deficit")[-1].body["output"]
     assert {row["reason"] for row in last["exclusions"]} == {"funded"}
+
+
+@pytest.mark.parametrize(
+    "more", [{"location": {"cluster": "typo"}}, {"groupGPUs": 8}, {"gpus": 8, "cordoned": True}]
+)
+def test_nothing_is_recalled_for_a_run_that_fits_nowhere(more: dict[str, Any]) -> None:
+    """It would take the funding of its family's runs for as long as it stays in the queue."""
+    world = family(devices=4)
+    world.apply(node("n2", 4, location={"region": "west", "cluster": "a", "domain": "d2"}))
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    if more.pop("cordoned", False):
+        world.plane.verbs.act("Node", "n2", "cordon", author=ADMIN)
+    world.apply(run("mine", "a", **{"gpus": 8, **more}))
+    world.turn(0.1)
+    assert entries(world, "gpu.recall") == []
+    assert world.status("Run", "guest")["funded"]
+    if "location" not in more and "groupGPUs" not in more:
+        world.plane.verbs.act("Node", "n2", "uncordon", author=ADMIN)
+        world.turn(0.1)
+        assert phases(world) == {"guest": "Pending", "mine": "Running"}
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_siblings_do_not_take_turns_on_a_recalled_envelope(fits: bool) -> None:
+    """What is recalled for the owner's run pays for no other waiting run that would preempt for it:
+    two of them would preempt each other at every turn, and the owner would never start."""
+    world = family(grace_ms=0)
+    if not fits:
+        world.apply(run("other", "d", 2))
+        world.turn()
+    world.apply(run("first", "b", 6), run("second", "b", 6))
+    world.turn()
+    world.apply(run("mine", "a", 8))
+    for _ in range(20):
+        world.turn(0.01)
+    assert phases(world)["mine"] == ("Running" if fits else "Pending")
+    assert len(entries(world, "gpu.resolve.commit")) == int(fits)
+    if not fits:
+        assert phases(world)["first"] == "Running", "nothing is gained by its end"
+        world.plane.verbs.act("Run", "other", "cancel", author=ADMIN)
+        world.turn(0.01)
+        world.turn(0.01)
+        assert phases(world)["mine"] == "Running"

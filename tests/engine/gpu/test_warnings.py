@@ -30,6 +30,8 @@ def test_a_run_that_would_wait_for_ever() -> None:
     assert width == "spec.totalGPUs: all nodes of H100 together have 4, not 5"
     (owner,) = warned(world, run("whose", owner="aa"))
     assert owner.startswith("spec.owner: 'aa' has no budget")
+    plan = world.plane.objects.plan(run("planned", owner="aa"), author=ADMIN)
+    assert plan["warnings"] == [owner], "a plan says it, too"
     assert warned(world, run("lent", owner="guest", funding={"allowBorrow": True})) == []
 
 

@@ -12,6 +12,7 @@ import click
 
 from fairlead.cli.client import Client, ServerError, Unreachable, reads_api, segment
 from fairlead.cli.completion import OBJECT, RUN, owner_option
+from fairlead.cli.gpu.render import singular
 from fairlead.cli.main import EXIT_INTERRUPTED, EXIT_REFUSED
 from fairlead.cli.options import flag, option, server_option
 from fairlead.cli.table import Output, cell, moment, note, show
@@ -65,7 +66,7 @@ class Follower:
     def _tell(self) -> None:
         """A line when what it waits for is another thing."""
         status = self._client.get_object("Run", self._run)["status"]
-        said = f"{status['reason']}: {cell(status['message'])}"
+        said = f"{status['reason']}: {cell(singular(status['message']))}"
         if status["phase"] == "Pending" and status["reason"] != "Submitted" and said != self._told:
             self._told = said
             note(f"run/{self._run} waits: {said}")

@@ -214,6 +214,11 @@ def chosen(client: Client, job: JobRequest) -> JobRequest:
     owners = me["owners"]
     if me["admin"] and not owners:
         owners = sorted({row["owner"] for row in budgets})
+    if job.owner is None and not owners and me["admin"]:
+        raise click.UsageError(
+            "there is no budget yet, so no owner: `fairlead apply -f budgets.yaml` makes one "
+            "(`fairlead apply --help` shows such a file)"
+        )
     if job.owner is None and not owners:
         raise click.UsageError(
             f"{me['user']} acts for no owner: ask the operator for `fairlead users bind "

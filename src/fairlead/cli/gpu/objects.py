@@ -24,6 +24,7 @@ from fairlead.cli.gpu.render import (
     print_plan,
     print_preview,
     queue_text,
+    singular,
 )
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
@@ -65,7 +66,8 @@ COLUMNS: dict[str, list[Column]] = {
             ("GPU%", lambda o: (o["status"].get("use") or {}).get("utilisationPercent")),
             ("GPU-MEMORY", lambda o: _gibibytes((o["status"].get("use") or {}).get("memoryBytes"))),
             ("IDLE", lambda o: (o["status"].get("use") or {}).get("idleSince")),
-            "NOMINATED=status.nominated MESSAGE=status.message",
+            "NOMINATED=status.nominated",
+            ("MESSAGE", lambda o: singular(o["status"]["message"])),
         ],
     ),
     "Node": columns(
@@ -136,6 +138,13 @@ def apply(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
       fairlead apply -f lab.yaml
       fairlead apply -f nodes.yaml -f budgets/ --dry-run
       fairlead get budgets -o yaml | sed s/128/256/ | fairlead apply -f -
+
+    \b
+    A budget, in a file:
+      apiVersion: fairlead.dev/v1alpha1
+      kind: Budget
+      metadata: {name: team-a}
+      spec: {owner: team-a, envelopes: [{name: main, flavor: H100, concurrency: 8}]}
     """
     changes = client.apply(read_manifests(files))
     out.each(changes, lambda change: print_effects(out, change))

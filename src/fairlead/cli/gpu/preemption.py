@@ -183,12 +183,20 @@ def _for_run(client: Client, out: Output, run: str) -> None:
         )
 
 
+MINUTE_MS = 60_000
+
+
 def start_time(text: str) -> str:
-    """A time with its zone, or `+2h` from now, as the server takes it."""
+    """A time with its zone, or `+2h` from now, as the server takes it.
+
+    From a minute on it is the next whole minute: `+1h` would miss an hour's notice by the
+    milliseconds that the request takes.
+    """
     try:
         if text.startswith("+"):
             ahead_ms = 0 if text in ("+0", "+0s") else parse_duration(text[1:], "TIME")
-            return format_time(now_ms() + ahead_ms)
+            step_ms = 1 if ahead_ms < MINUTE_MS else MINUTE_MS
+            return format_time(-(-(now_ms() + ahead_ms) // step_ms) * step_ms)
         return format_time(parse_time(text, "TIME"))
     except BadInput as error:
         raise click.BadParameter(f"{error.message}; or +30m from now") from error

@@ -38,23 +38,43 @@ _FIELDS = {"max_borrow_gpus": "funding.maxBorrowGPUs", "allow_borrow": "funding.
 def print_plan(plan: dict[str, Any], indent: str = "") -> None:
     if not plan["funded"]:
         print_refusal(plan["refusal"], indent)
-        return
-    print_table(plan["plan"], _PLAN, indent)
-    if plan["starts"]:
+        _print_unpaid(plan, indent)
+    elif plan["starts"]:
+        print_table(plan["plan"], _PLAN, indent)
         slots = [slot for group in plan["placement"]["groups"] for slot in group["active"]]
         click.echo(f"{indent}starts now on {', '.join(slots)}")
     else:
+        print_table(plan["plan"], _PLAN, indent)
         why = no_room(plan["placement"]["shortfall_gpus"], plan["gpus"])
         click.echo(f"{indent}funded, but {why}: it would wait")
     for warning in plan.get("warnings", ()):
         click.echo(f"{indent}warning: {warning}")
 
 
+def _print_unpaid(plan: dict[str, Any], indent: str) -> None:
+    """How a run that no budget pays for would start all the same."""
+    if (recall := plan.get("recall")) is not None:
+        leases = counted(recall["leases"], "lease")
+        click.echo(
+            f"{indent}starts by recall: others use its owner's envelopes; {leases} of theirs, "
+            f"{counted(recall['gpus'], 'GPU')}, would be unfunded, and first to be preempted"
+        )
+    elif (overdraft := plan.get("overdraft")) is not None:
+        where = f"{overdraft['budget']}/{overdraft['envelope']}"
+        click.echo(
+            f"{indent}starts unfunded, on idle devices: overdraft of {where}, first to be preempted"
+        )
+
+
+def singular(message: str | None) -> str | None:
+    """A message for people: as it is recorded, it counts in plurals."""
+    return message and _ONE.sub("1 GPU", message)
+
+
 def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
     remedy, message = refusal["remedy"], refusal["message"]
     # The message ends with the remedy; below it is given in the fields of the manifest.
-    short = message if remedy is None else message.rpartition("; ")[0]
-    short = _ONE.sub("1 GPU", short)  # as it is recorded, it counts in plurals
+    short = singular(message if remedy is None else message.rpartition("; ")[0])
     click.echo(f"{indent}not funded: {refusal['code']}: {short}")
     for limit in refusal["binding"]:
         where = "/".join(filter(None, (limit["budget"], limit["name"])))
@@ -188,10 +208,11 @@ def queue_text(queue: dict[str, Any], flavor: str) -> str:
     """What the head of a queue waits for, and until when."""
     where = f"on {cell(queue['on'])}" if queue["on"] else f"of {cell(flavor)}"
     ends = f" when {cell(queue['after'])} ends" if queue["after"] else ""
-    return (
-        f"waits for {counted(queue['gpus'], 'GPU')} {where}; first at about "
-        f"{moment(queue['earliestStart'])}{ends}"
-    )
+    if queue["assumed"]:
+        first = f"first{ends}, which has no known duration"
+    else:
+        first = f"first at about {moment(queue['earliestStart'])}{ends}"
+    return f"waits for {counted(queue['gpus'], 'GPU')} {where}; {first}"
 
 
 def print_cut(

@@ -14,16 +14,30 @@ from fairlead.cli.completion import FLAVOR, OWNER
 from fairlead.cli.gpu.follow import Follower, exit_status
 from fairlead.cli.gpu.jobs import JobRequest, chosen, manifests, read_after, read_env, read_secrets
 from fairlead.cli.gpu.objects import print_effects
-from fairlead.cli.gpu.sbatch import read_script
-from fairlead.cli.input import read_manifests
+from fairlead.cli.gpu.sbatch import read_script, slurm_time
+from fairlead.cli.input import BadFile, read_manifests
 from fairlead.cli.main import EXIT_INTERRUPTED
 from fairlead.cli.options import flag, option, server_option
 from fairlead.cli.table import Output, cell, note
+from fairlead.schema.border import BadInput
+from fairlead.schema.times import parse_duration
+
+
+def run_time(text: str) -> str:
+    """A duration, or Slurm's `2:00:00` and `1-12`. A bare number has no unit here."""
+    try:
+        if ":" in text or "-" in text:
+            return slurm_time(text, "TIME")
+        parse_duration(text, "TIME")
+    except (BadInput, BadFile) as error:
+        raise click.BadParameter(f"must be like 90m, 2h, 1h30m or 2:00:00, got {text!r}") from error
+    return text
+
 
 _DASHES = "fairlead.dashes"
 _OPTIONS = (
     option("-G --gpus", click.IntRange(1, 100_000), "Number of GPUs [default: 1]."),
-    option("-t --time", str, "How long it will take, like 90m or 2h."),
+    option("-t --time", run_time, "How long it will take, like 90m, 2h or 2:00:00."),
     option("-J --name", str, "Name of the run [default: made from the command]."),
     option("--owner", OWNER, "Who pays, if you act for several.", envvar="FAIRLEAD_OWNER"),
     option("--flavor", FLAVOR, "Kind of GPU; needed where several fit."),

@@ -97,7 +97,7 @@ def _apply(job: JobRequest, name: str, value: str, place: str) -> JobRequest | N
     if name in ("gpus", "gres", "gpus-per-node", "gpus-per-task"):
         return _gpus(job, name, value, place)
     read: dict[str, tuple[str, Callable[[], Any]]] = {
-        "time": ("time", lambda: _time(value, place)),
+        "time": ("time", lambda: slurm_time(value, place)),
         "job-name": ("title", lambda: _slug(value)),
         "dependency": ("after", lambda: _dependency(value, place)),
         "chdir": ("directory", lambda: str(Path(value).resolve())),
@@ -128,7 +128,7 @@ def _gpus(job: JobRequest, name: str, value: str, place: str) -> JobRequest | No
     return replace(job, gpus=int(parts[-1]), flavor=flavor)
 
 
-def _time(value: str, place: str) -> str:
+def slurm_time(value: str, place: str) -> str:
     """Slurm's minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
     match = _TIME.fullmatch(value)
     if match is None:

@@ -8,6 +8,7 @@ from fairlead.cli.importing.report import Imported
 from fairlead.cli.input import BadFile, head_of, reading
 from fairlead.cli.options import option, output_format
 from fairlead.cli.table import cell, note, show, to_yaml
+from fairlead.core.units import counted
 from fairlead.schema.border import BadInput
 
 _files = click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True))
@@ -106,9 +107,9 @@ def _print(made: Imported, output: str) -> None:
         return
     if made.manifests:
         click.echo(to_yaml(made.manifests), nl=False)
-    note(
-        f"{len(made.manifests)} budgets; {len(made.lost)} things were not carried over as they are"
-    )
+    were = "was" if len(made.lost) == 1 else "were"
+    lost = f"{counted(len(made.lost), 'thing')} {were} not carried over as in the input"
+    note(f"{counted(len(made.manifests), 'budget')}; {lost}")
     for one in made.lost:
         value = f"={cell(one.value)}" if one.value else ""
         note(f"  {cell(one.object)}: {cell(one.field)}{value}: {cell(one.why)}")

@@ -125,4 +125,7 @@ def _envelope(
             made_of["lending"] = {"allow": True, "to": siblings, "maxConcurrency": int(str(lends))}
             why = "its siblings' runs must say funding.allowBorrow to use it"
             made.lose(about, f"{where}.lendingLimit", lends, why)
+        elif str(lends) != "0":
+            why = "no other ClusterQueue of its cohort is in the input: it lends to none"
+            made.lose(about, f"{where}.lendingLimit", lends, why)
     return made_of

@@ -15,6 +15,13 @@ from fairlead.core.gpu.backfill import Promise as Promise
 from fairlead.core.gpu.backfill import QueueHead as QueueHead
 from fairlead.core.gpu.backfill import Release as Release
 from fairlead.core.gpu.backfill import backfill as backfill
+from fairlead.core.gpu.charges import ChargeOutlook as ChargeOutlook
+from fairlead.core.gpu.charges import HeadCap as HeadCap
+from fairlead.core.gpu.charges import HeadFunding as HeadFunding
+from fairlead.core.gpu.charges import LeaseCharge as LeaseCharge
+from fairlead.core.gpu.charges import Payment as Payment
+from fairlead.core.gpu.charges import envelope_key as envelope_key
+from fairlead.core.gpu.charges import head_funding as head_funding
 from fairlead.core.gpu.conflict import Action as Action
 from fairlead.core.gpu.conflict import Conflict as Conflict
 from fairlead.core.gpu.conflict import ConflictLease as ConflictLease

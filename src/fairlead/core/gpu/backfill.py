@@ -1,9 +1,10 @@
 """Backfill: whether a run may start now although others, before it in the queue, lack devices.
 
-EASY backfill. The first run of a scope that is funded and lacks devices is a head. It is promised
-the earliest start that follows from the ends of the leases that run. Another run may start only if
-it ends before that, or leaves the devices that the head needs then. So a head is never delayed by a
-run that came behind it, as long as leases end when they were expected to.
+EASY backfill. The first run of a scope that lacks devices is a head, and so is the first one that
+lacks envelopes which others use. It is promised the earliest start that follows from the ends of
+the leases that run: its devices are free then, and its envelopes have room. Another run may start
+only if it ends before that, or leaves what the head needs then. So a head is never delayed by a run
+that came behind it, as long as leases end when they were expected to.
 
 A lease without an expected end is taken to end `assumed` after its start. One that is still there
 after its end is taken to end a step later; the step doubles, so that a promise neither moves every
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from fairlead.core.gpu.charges import ChargeOutlook, HeadFunding, LeaseCharge, Payment
 from fairlead.core.gpu.place import DOMAIN_KEYS, Gang, matches
 from fairlead.core.reasons import BackfillReason
 from fairlead.core.units import (
@@ -44,8 +46,8 @@ class BackfillPolicy:
     overtime_ms: Annotated[int, Duration(), Written("overtime")] = 60_000
     """The first step past an expected end."""
 
-    def end_ms(self, release: "Release", now_ms: int) -> int:
-        """When devices are taken to come free: after now."""
+    def end_ms(self, release: "Release | LeaseCharge", now_ms: int) -> int:
+        """When a lease is taken to end: after now."""
         end_ms = release.end_ms
         if end_ms is None:
             end_ms = release.start_ms + self.assumed_ms
@@ -80,26 +82,31 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class QueueHead:
-    """A run that is funded and lacks devices, at the least width that it starts with."""
+    """A run that lacks devices or room in envelopes, at the least width that it starts with."""
 
     run: Name
     gang: Gang
+    funding: HeadFunding | None = None
+    """None: it is funded whatever else starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backfiller:
-    """A run that could start now, or grow: the GPUs that it would take of each pool."""
+    """A run that could start now, or grow: the GPUs that it would take of each pool, and who would
+    pay for them."""
 
     run: Name
     gpus: Mapping[str, int]
     end_ms: Annotated[int, Time(), Written("expected_end")] | None = None
+    payments: tuple[Payment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
     """All that is looked at: the pools of one flavor, heads in the order of the queue.
 
-    Releases after the last promised start may be left out: they change nothing.
+    Releases and charges that end after the last promised start may be left out: they change
+    nothing.
     """
 
     now_ms: Annotated[int, Time(), Written("now")]
@@ -107,6 +114,7 @@ class BackfillRequest:
     heads: tuple[QueueHead, ...]
     pools: tuple[Pool, ...]
     policy: BackfillPolicy = field(default_factory=BackfillPolicy)
+    charges: tuple[LeaseCharge, ...] = ()
 
     def faults(self) -> Iterator[OutOfRange]:
         yield from repeats("heads", "run", [head.run for head in self.heads])
@@ -121,7 +129,8 @@ class BackfillRequest:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The earliest start of a head; None: it does not fit even when all leases have ended."""
+    """The earliest start of a head; None: it does not fit, or is not funded, even when all leases
+    have ended."""
 
     run: str
     start_ms: Annotated[int, Time(), Written("earliest_start")] | None
@@ -141,8 +150,8 @@ class Backfill:
 
 
 def backfill(asked: BackfillRequest) -> Backfill:
-    outlook = Outlook(asked.pools, asked.now_ms, asked.policy)
-    promises = tuple(Promise(head.run, outlook.start_ms(head.gang)) for head in asked.heads)
+    outlook = Outlook(asked.pools, asked.now_ms, asked.policy, asked.charges)
+    promises = tuple(Promise(head.run, outlook.promise_ms(head)) for head in asked.heads)
     return check(asked.run, asked.heads, promises, outlook)
 
 
@@ -155,16 +164,23 @@ def check(
         start_ms = promise.start_ms
         if start_ms is None or (run.end_ms is not None and run.end_ms <= start_ms):
             continue
-        if not outlook.fits(head.gang, start_ms, without=run.gpus):
+        if not outlook.leaves(head, start_ms, run):
             return Backfill(BackfillReason.DELAYS, head.run, promises)
         reason = BackfillReason.LEAVES_ROOM
     return Backfill(reason, None, promises)
 
 
 class Outlook:
-    """The devices of a flavor that are free now, and that will be."""
+    """What is free of the devices of a flavor and of envelopes, now and later."""
 
-    def __init__(self, pools: Iterable[Pool], now_ms: int, policy: BackfillPolicy) -> None:
+    def __init__(
+        self,
+        pools: Iterable[Pool],
+        now_ms: int,
+        policy: BackfillPolicy,
+        charges: Iterable[LeaseCharge] = (),
+    ) -> None:
+        self.charges = ChargeOutlook(charges, lambda charge: policy.end_ms(charge, now_ms))
         self._pools = {pool.name: pool for pool in pools}
         self.now_ms = now_ms
         self.ends = sorted(
@@ -172,6 +188,20 @@ class Outlook:
             for pool in self._pools.values()
             for release in pool.releases
         )
+
+    def promise_ms(self, head: QueueHead) -> int | None:
+        """The first time at which a head has both devices and funding, if nothing else starts."""
+        start_ms = self.start_ms(head.gang)
+        if start_ms is None or head.funding is None:
+            return start_ms
+        return self.charges.start_ms(head.funding, start_ms)
+
+    def leaves(self, head: QueueHead, time_ms: int, run: Backfiller) -> bool:
+        """Whether a head can still start at a time if a run does not end before."""
+        funding = head.funding
+        if funding is not None and not self.charges.pay(funding, time_ms, run.payments):
+            return False
+        return self.fits(head.gang, time_ms, without=run.gpus)
 
     def start_ms(self, gang: Gang) -> int | None:
         """The first time at which a gang fits, if nothing else starts."""

@@ -146,12 +146,15 @@ class Book:
 _NO_USAGE = Usage()
 
 
-def find_route(book: Book, request: Request, now_ms: int) -> tuple[Route, Walk]:
+def find_route(
+    book: Book, request: Request, now_ms: int, *, whole: bool = False
+) -> tuple[Route, Walk]:
     """Every open envelope of the flavor that family or listed sponsors have, in cover order.
 
-    Walked on the way, and no further than the request is covered in full: most are covered by
-    their own few envelopes, and of a family's hundred the usage and the caps of the other ninety
-    need not be worked out (measured: a third of the time). A walk that falls short saw them all.
+    Walked on the way, and no further than the request is covered in full (unless the `whole` route
+    is asked for): most are covered by their own few envelopes, and of a family's hundred the usage
+    and the caps of the other ninety need not be worked out (measured: a third of the time). A walk
+    that falls short saw them all.
     """
     gates, walk = _Gates(book, request), Walk(request.gpus)
     candidates: list[Candidate] = []
@@ -161,7 +164,7 @@ def find_route(book: Book, request: Request, now_ms: int) -> tuple[Route, Walk]:
         candidates.append(candidate)
         walk.left += [gate.gpus for gate in gates.found[len(walk.left) :]]
         walk.visit(candidate)
-        if walk.gpus == request.gpus:
+        if walk.gpus == request.gpus and not whole:
             break
     return Route(tuple(candidates), tuple(gates.found)), walk
 

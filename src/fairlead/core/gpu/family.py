@@ -11,7 +11,7 @@ reachable. An owner that only others name as a parent makes siblings, but has no
 and so makes no cousins.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -67,9 +67,17 @@ class Families:
             for parent in named:
                 children.setdefault(parent, set()).add(owner)
         self._parents, self._children = parents, children
+        self._kin: dict[str, dict[str, Kin]] = {}
+        """Of owners that were asked about: thousands of runs wait, of a few owners."""
 
-    def kin(self, owner: str, sponsors: Iterable[str] = ()) -> dict[str, Kin]:
+    def kin(self, owner: str, sponsors: Iterable[str] = ()) -> Mapping[str, Kin]:
         """Every owner that could cover a request of `owner`, each in the first tier it is in."""
+        related = self._kin.get(owner)
+        if related is None:
+            related = self._kin[owner] = self._related(owner)
+        return {**dict.fromkeys(sponsors, SPONSOR), **related} if sponsors else related
+
+    def _related(self, owner: str) -> dict[str, Kin]:
         parents = self._parents.get(owner, set())
         siblings = self._children_of(parents)
         uncles = self.parents_generation(owner)
@@ -78,7 +86,6 @@ class Families:
             (SIBLING, siblings),
             (PARENT, parents),
             (COUSIN, self._children_of(uncles - parents - {owner})),
-            (SPONSOR, sponsors),
         ):
             for other in owners:
                 related.setdefault(other, kin)

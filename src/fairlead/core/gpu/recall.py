@@ -81,7 +81,7 @@ def recall(book: Book, request: Request, leases: Iterable[LentLease], now_ms: in
     )
 
     def covers(recalled: Iterable[LentLease]) -> bool:
-        return cover(_without(book, recalled), request, now_ms).funded
+        return cover(without(book, recalled), request, now_ms).funded
 
     if covers(()) or not covers(order):
         return Recall()
@@ -100,7 +100,7 @@ def _from_the_last(chosen: list[LentLease]) -> Iterator[LentLease]:
     return reversed(chosen[:-1])
 
 
-def _without(book: Book, recalled: Iterable[LentLease]) -> Book:
+def without(book: Book, recalled: Iterable[LentLease]) -> Book:
     """The same budgets, as if these leases were not paid for."""
     changed: dict[Key, Usage] = {}
     for lease in recalled:

@@ -1,7 +1,8 @@
-"""Which devices are kept for the first runs of the queue, and which runs may start beside them.
+"""What is kept for the first runs of the queue, and which runs may start beside them.
 
-One head per flavor and location. What `core.gpu.backfill` looks at is made here of leases and
-nodes; it is recorded where it lets a run start before a head, or holds one back.
+One head per flavor and location among the runs that lack devices; among those that lack funding
+one for envelopes that no head before it could use. What `core.gpu.backfill` looks at is made here
+of leases and nodes; it is recorded where it lets a run start before a head, or holds one back.
 """
 
 from collections import Counter
@@ -11,17 +12,20 @@ from typing import NamedTuple
 
 from fairlead.core import gpu
 from fairlead.core.gpu.backfill import check
+from fairlead.core.gpu.cover import Candidate, find_route
 from fairlead.core.gpu.place import Gang, Node
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, parse_slot
+from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import max_runtime_ms
 
 HEADS_MAX = 8
-"""Of a flavor: each costs a look at its leases, and a tenant could ask for any location."""
+"""Of a flavor, and of each kind: each costs a look at its leases, and a tenant could ask for any
+location, and name any sponsor."""
 
 
 _Labels = tuple[tuple[str, str], ...]
@@ -33,8 +37,9 @@ class _View(NamedTuple):
     pools: dict[str, gpu.Pool]
     pool_of: Mapping[str, str]
     """Of nodes."""
-    ends: list[tuple[str, gpu.Release]]
+    ends: list[tuple[str, gpu.Release | gpu.LeaseCharge]]
     """Of which run's leases."""
+    charges: tuple[gpu.LeaseCharge, ...]
     outlook: gpu.Outlook
     promises: dict[str, gpu.Promise]
     overdue: frozenset[str]
@@ -52,19 +57,19 @@ class BackfillAnswer(NamedTuple):
         """The decision with its input, but for leases that end after the last promised start."""
         last_ms = max(promise.start_ms or 0 for promise in self.found.promises)
         asked, policy = self.asked, self.asked.policy
+
+        def matters(end: gpu.Release | gpu.LeaseCharge) -> bool:
+            return policy.end_ms(end, asked.now_ms) <= last_ms
+
         pools = tuple(
-            replace(
-                pool,
-                releases=tuple(
-                    release
-                    for release in pool.releases
-                    if policy.end_ms(release, asked.now_ms) <= last_ms
-                ),
-            )
-            for pool in asked.pools
+            replace(pool, releases=tuple(filter(matters, pool.releases))) for pool in asked.pools
         )
+        caps = (cap for head in asked.heads if head.funding for cap in head.funding.caps)
+        paying = {envelope for cap in caps for envelope in cap.envelopes}
+        counted = (charge for charge in asked.charges if charge.envelope in paying)
+        charges = tuple(filter(matters, counted))
         body = BackfillDecision(asked.run.run, STYLE.from_core(self.found))
-        document = STYLE.from_core(replace(asked, pools=pools))
+        document = STYLE.from_core(replace(asked, pools=pools, charges=charges))
         effect, reasons = "backfill" if plan_id else None, (self.found.reason.value,)
         return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 
@@ -78,13 +83,17 @@ class Promised(NamedTuple):
 
 
 class QueueHeads:
-    """Runs of one turn that lack devices and are first in their scope."""
+    """Runs of one turn that lack devices or funding and are first in their scope."""
 
     def __init__(self, projection: Projection, policy: gpu.BackfillPolicy) -> None:
         self._projection, self._policy = projection, policy
         self._by_flavor: dict[str, dict[str, gpu.QueueHead]] = {}
         self._views: dict[str, _View] = {}
         self._seen = (0, 0)
+        self._unfunded: dict[str, dict[str, frozenset[str]]] = {}
+        """Heads that lack funding, by flavor, and the envelopes that could pay for each."""
+        self._looked_at: set[str] = set()
+        """What refused runs ask for that were looked at in this turn: the next one is no head."""
         self._leased: dict[str, list[tuple[str, gpu.Release]]] = {}
         """The devices of each lease by node: leases do not change, and there are thousands."""
         self._labels: dict[str, tuple[Mapping[str, str], _Labels]] = {}
@@ -93,24 +102,67 @@ class QueueHeads:
     def begin(self) -> None:
         """A turn begins: who is first is found anew."""
         self._by_flavor.clear()
+        self._unfunded.clear()
+        self._looked_at.clear()
 
     def add(self, run: str, found: gpu.Start, now_ms: int) -> None:
         """A run that is funded and lacks devices: a head, if it is the first of its scope."""
         gang = known(found.gang, "what is funded is a gang")
         heads = self._by_flavor.setdefault(gang.flavor, {})
-        if run in heads or len(heads) >= HEADS_MAX or self.leads(gang.flavor, gang.location):
+        lacking = len(heads) - len(self._unfunded.get(gang.flavor, ()))
+        if run in heads or lacking >= HEADS_MAX or self.leads(gang.flavor, gang.location):
             return
         shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
         least = replace(gang, gpus=shape.without_spares(found.request.enough_gpus))
-        heads[run] = gpu.QueueHead(run, least)
-        view = self._view(gang.flavor, now_ms)
-        if view.promises[run].start_ms is None:
-            del heads[run], view.promises[run]
+        funding = self._funding(found.request, now_ms)[0]
+        self._promise(gpu.QueueHead(run, least, funding), now_ms)
+
+    def add_refused(
+        self, run: str, request: gpu.Request, now_ms: int, alike: str | None = None
+    ) -> None:
+        """A run that is not funded: a head, if it will be when leases have ended, and none before
+        it could be paid by the same envelopes. `alike`: the same for all that ask for the same."""
+        unfunded = self._unfunded.setdefault(request.flavor, {})
+        if run in unfunded or alike in self._looked_at or len(unfunded) >= HEADS_MAX:
+            return
+        if alike is not None:
+            self._looked_at.add(alike)
+        funding, route = self._funding(request, now_ms)
+        payers = frozenset(gpu.envelope_key(row.budget.name, row.envelope.name) for row in route)
+        if any(payers & others for others in unfunded.values()):
+            return
+        if not self._view(request.flavor, now_ms).outlook.charges.could_pay(funding):
+            return
+        shape = objects.to_shape(self._projection.run_spec(run))
+        gang = shape.gang(request, gpu.Plan(request.enough_gpus, ()))
+        if all(row.tier.value.endswith("elsewhere") for row in route):
+            gang = replace(gang, elsewhere=True)
+        if self._promise(gpu.QueueHead(run, gang, funding), now_ms):
+            unfunded[run] = payers
+
+    def _funding(
+        self, request: gpu.Request, now_ms: int
+    ) -> tuple[gpu.HeadFunding, tuple[Candidate, ...]]:
+        route, _ = find_route(self._projection.book(now_ms), request, now_ms, whole=True)
+        return gpu.head_funding(route, request), route.candidates
+
+    def _promise(self, head: gpu.QueueHead, now_ms: int) -> bool:
+        """Keep a head that has an earliest start."""
+        heads = self._by_flavor.setdefault(head.gang.flavor, {})
+        heads[head.run] = head
+        view = self._view(head.gang.flavor, now_ms)
+        if view.promises[head.run].start_ms is None:
+            del heads[head.run], view.promises[head.run]
+            return False
+        return True
 
     def leads(self, flavor: str, location: Mapping[str, str]) -> bool:
-        """Whether a head of this scope was found in this turn."""
-        heads = self._by_flavor.get(flavor, {}).values()
-        return any(head.gang.location == location for head in heads)
+        """Whether a head of this scope that lacks devices was found in this turn."""
+        unfunded = self._unfunded.get(flavor, {})
+        return any(
+            head.gang.location == location and head.run not in unfunded
+            for head in self._by_flavor.get(flavor, {}).values()
+        )
 
     def ask(self, run: str, found: gpu.Start, now_ms: int) -> BackfillAnswer | None:
         """Whether a run may take the devices that were found for it; None: no head waits."""
@@ -130,9 +182,13 @@ class QueueHeads:
         if duration_ms is None or found.request.owner in view.overdue:
             duration_ms = max_runtime_ms(self._projection.run_spec(run))
         end_ms = None if duration_ms is None else now_ms + duration_ms
-        taker = gpu.Backfiller(run, dict(sorted(gpus.items())), end_ms)
+        payments = tuple(
+            gpu.Payment(gpu.envelope_key(line.budget, line.envelope), line.gpus, line.borrowed)
+            for line in found.plan.lines
+        )
+        taker = gpu.Backfiller(run, dict(sorted(gpus.items())), end_ms, payments)
         pools = tuple(view.pools.values())
-        asked = gpu.BackfillRequest(now_ms, taker, waiting, pools, self._policy)
+        asked = gpu.BackfillRequest(now_ms, taker, waiting, pools, self._policy, view.charges)
         promises = tuple(view.promises[head.run] for head in waiting)
         return BackfillAnswer(asked, check(taker, waiting, promises, view.outlook))
 
@@ -159,7 +215,7 @@ class QueueHeads:
             view = self._views[flavor] = self._look(flavor, now_ms)
         for run, head in self._by_flavor.get(flavor, {}).items():
             if run not in view.promises:
-                view.promises[run] = gpu.Promise(run, view.outlook.start_ms(head.gang))
+                view.promises[run] = gpu.Promise(run, view.outlook.promise_ms(head))
         return view
 
     def _look(self, flavor: str, now_ms: int) -> _View:
@@ -176,7 +232,8 @@ class QueueHeads:
             pool_of[node.name] = name
             free[name] += len(node.free)
         releases: dict[str, list[gpu.Release]] = {name: [] for name in pools}
-        ends: list[tuple[str, gpu.Release]] = []
+        ends: list[tuple[str, gpu.Release | gpu.LeaseCharge]] = []
+        charges: list[gpu.LeaseCharge] = []
         runs, overdue = self._projection.runs, set[str]()
         for lease in self._projection.leases.values():
             parts = self._parts(lease)
@@ -188,12 +245,16 @@ class QueueHeads:
                         overdue.add(lease.owner)
                     releases[pool_of[on]].append(release)
                     ends.append((lease.run, release))
+            if parts and self._projection.is_funded(lease.id):
+                charge = _charge(lease, parts[0][1])
+                charges.append(charge)
+                ends.append((lease.run, charge))
         pools = {
             name: replace(pool, free_gpus=free[name], releases=tuple(releases[name]))
             for name, pool in pools.items()
         }
-        outlook = gpu.Outlook(pools.values(), now_ms, self._policy)
-        return _View(pools, pool_of, ends, outlook, {}, frozenset(overdue))
+        outlook = gpu.Outlook(pools.values(), now_ms, self._policy, charges)
+        return _View(pools, pool_of, ends, tuple(charges), outlook, {}, frozenset(overdue))
 
     def _labels_of(self, node: Node) -> _Labels:
         labels, ordered = self._labels.get(node.name, (None, ()))
@@ -225,3 +286,9 @@ class QueueHeads:
             found = [(node, gpu.Release(count, *times)) for node, count in gpus.items()]
             self._leased[lease.id] = found
         return found
+
+
+def _charge(lease: LeaseFact, part: gpu.Release) -> gpu.LeaseCharge:
+    """What a lease takes of its envelope, as long as it holds its devices."""
+    envelope = gpu.envelope_key(lease.budget, lease.envelope)
+    return gpu.LeaseCharge(envelope, lease.gpus, part.start_ms, part.end_ms, lease.borrowed)

@@ -13,6 +13,8 @@ from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import ReservationManifest
 from fairlead.schema.times import format_duration, format_time, parse_time
 
+MINUTE_MS = 60_000
+
 
 class ReservationRules:
     """The operator's policy for the reservations of one batch."""
@@ -66,7 +68,9 @@ class ReservationRules:
 
 def _sentence(asked: ReserveRequest, found: ReserveAnswer, others: list[int]) -> str:
     """The rule that is broken, and what would do."""
-    earliest = "" if found.earliest_ms is None else format_time(found.earliest_ms)
+    # In whole minutes: by the time that it is typed, a time to the millisecond would not do.
+    minutes = -(-(found.earliest_ms or 0) // MINUTE_MS)
+    earliest = format_time(minutes * MINUTE_MS)
     if found.reason is ReserveReason.IN_THE_PAST:
         return f"its start is in the past; the earliest that would do is {earliest}"
     if found.reason is ReserveReason.NOTICE_TOO_SHORT:

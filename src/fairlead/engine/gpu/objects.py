@@ -12,11 +12,11 @@ from typing import Literal
 
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
-from fairlead.core.gpu.funding import Demotion, demotions
-from fairlead.engine.gpu.admission import RunAdmission, ask
+from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.dependencies import check_dependencies
+from fairlead.engine.gpu.dry_run import preview
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.hosts import refuse_foreign
 from fairlead.engine.gpu.in_use import refuse_in_use, refuse_used_payers
@@ -32,8 +32,6 @@ from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Fo
 from fairlead.engine.gpu.warnings import warnings_of
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
-from fairlead.schema.funding import from_plan
-from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import (
     RUN_MUTABLE,
     BudgetManifest,
@@ -175,7 +173,9 @@ class Objects:
             raise BadInput("kind", "must be Run: only runs are planned")
         with self._committer.current() as projection:
             may_apply(projection, author, run, {})
-            return preview(projection, run, self._committer.now())
+            now_ms, grace = self._committer.now(), self._committer.config.grace
+            hints = warnings_of(projection, run.metadata.name, run.spec, now_ms, grace)
+            return {**preview(projection, run, now_ms), "warnings": list(hints)}
 
     def document(self, kind: str, name: str) -> Document:
         return self.render(self._committer.stored(kind, name))
@@ -383,31 +383,6 @@ def may_touch(projection: Projection, author: Author, stored: Stored) -> None:
     if not (author.admin or (owner is not None and author.may_act_for(owner))):
         allowed = "admins only" if owner is None else "its owner and admins only"
         raise Forbidden(f"{author.user} may not change {stored.kind} {stored.name!r}: {allowed}")
-
-
-def preview(projection: Projection, manifest: Manifest, now_ms: int) -> Document:
-    """What a manifest would lead to if it were applied now."""
-    name = manifest.metadata.name
-    if isinstance(manifest, RunManifest):
-        found = ask(projection, manifest.spec, now_ms).found
-        place = None if found.placement is None else STYLE.from_core(found.placement)
-        return {**from_plan(found.plan, found.remedy), "placement": place, "starts": found.starts}
-    if isinstance(manifest, BudgetManifest):
-        # As it was before a period ended that is not settled yet: a look must not end it.
-        end_ms = projection.accounts.rolls_over(now_ms)
-        at_ms = now_ms if end_ms is None else end_ms - 1
-        lost = demotions(to_budget(name, manifest.spec), projection.accounts, at_ms)
-        return {"unfunded": [_unfunded(projection, demotion) for demotion in lost]}
-    if isinstance(manifest, ReservationManifest):
-        return {"due": manifest.spec.earliest_start}
-    return {"leases": sorted(set(projection.taken.get(name, {}).values()))}
-
-
-def _unfunded(projection: Projection, lost: Demotion) -> Document:
-    """A lease that a budget would pay for no longer, and the cap that it is over."""
-    lease = projection.leases[lost.lease]
-    facts = {"lease": lease.id, "run": lease.run, "owner": lease.owner, "gpus": lease.gpus}
-    return {**facts, "cap": lost.kind, "name": lost.name, "hours": lost.hours}
 
 
 def _refuse_repeated(submissions: Sequence[Submission]) -> None:

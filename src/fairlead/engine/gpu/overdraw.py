@@ -10,11 +10,12 @@ from functools import partial
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known
+from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
-from fairlead.engine.gpu.admission import ask
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import NewEntry
 from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.starting import ask
 from fairlead.engine.gpu.state import Phase
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE
@@ -51,13 +52,23 @@ class Overdrafts:
         projection = self._projection
         if run not in projection.live or not self._may(run, now_ms):
             return []
-        asked = _asked(projection, run, now_ms)
+        asked = _asked(projection, run, projection.run_spec(run), now_ms)
         found = gpu.overdraw(asked)
         return _entries(Context(projection, now_ms), asked, found) if found.starts else []
 
 
-def _asked(projection: Projection, run: str, now_ms: int) -> gpu.OverdrawRequest:
-    spec = projection.run_spec(run)
+def overdraft_of(
+    projection: Projection, run: str, spec: objects.RunSpec, now_ms: int
+) -> gpu.OwnEnvelope | None:
+    """The envelope whose overdraft a run would be if it waited now for funding."""
+    if spec.funding.allow_unfunded is not True:
+        return None
+    return gpu.overdraw(_asked(projection, run, spec, now_ms)).payer
+
+
+def _asked(
+    projection: Projection, run: str, spec: objects.RunSpec, now_ms: int
+) -> gpu.OverdrawRequest:
     request, shape = objects.to_request(spec), objects.to_shape(spec)
     widths = sorted({request.gpus, request.enough_gpus}, reverse=True)
     gangs = tuple(
@@ -120,7 +131,8 @@ def _entries(at: Context, asked: gpu.OverdrawRequest, found: gpu.Overdraw) -> li
             decision=decision,
         )
         made.append(at.entry(unfunded))
-    message = f"{width} GPUs without funding: overdraft of {where}, the first to be preempted"
+    gpus = counted(width, "GPU")
+    message = f"{gpus} without funding: overdraft of {where}, the first to be preempted"
     phase = entries.RunPhase(run, Phase.RUNNING.value, "Unfunded", message, job=job)
     return [*made, at.entry(phase, job, "phase")]
 

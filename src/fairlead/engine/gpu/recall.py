@@ -6,13 +6,15 @@ unfunded runs are the first to be preempted (`reclaim.py`, `reservations.py`), w
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from fairlead.core import gpu
-from fairlead.engine.gpu.admission import fund_input
+from fairlead.core.gpu.recall import without
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import LeaseUnfunded, NewEntry, RecallDecision
 from fairlead.engine.gpu.projection import Projection, starts_ms
+from fairlead.engine.gpu.starting import fund_input
 from fairlead.engine.gpu.state import LeaseFact
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE, recall_document
@@ -95,13 +97,35 @@ def asked_of(
     return tuple(sorted(found, key=lambda row: row.id))
 
 
+def recall_of(projection: Projection, spec: objects.RunSpec, now_ms: int) -> gpu.Recall:
+    """What a run would recall if it waited now."""
+    request = objects.to_request(spec)
+    leases = asked_of(projection, request, now_ms)
+    return gpu.recall(projection.book(now_ms), request, leases, now_ms)
+
+
+def _could_fit(projection: Projection, run: str, book: gpu.Book, now_ms: int) -> bool:
+    """Whether a run would be placed if every lease had ended."""
+    spec = projection.run_spec(run)
+    request, shape = objects.to_request(spec), objects.to_shape(spec)
+    gang = shape.gang(request, gpu.cover(book, request, now_ms))
+    least = replace(gang, gpus=shape.without_spares(request.enough_gpus))
+    leased = (slot for lease in projection.leases.values() for slot in lease.slots)
+    return projection.devices.after(leased).place(least).placed
+
+
 def recall_entries(at: Context, run: str) -> list[NewEntry]:
-    """The decision and what follows; none where it is covered, or a recall would not help."""
+    """The decision and what follows; none where it is covered, or a recall would not help: a run
+    that fits on no device in service would take the funding of others for as long as it waits."""
     projection, now_ms = at.projection, at.now_ms
-    request = objects.to_request(projection.run_spec(run))
-    leases, book = asked_of(projection, request, now_ms), projection.book(now_ms)
+    request, book = objects.to_request(projection.run_spec(run)), projection.book(now_ms)
+    if gpu.cover(book, request, now_ms).funded:
+        return []  # as `recall` would say: most of thousands, at every turn
+    leases = asked_of(projection, request, now_ms)
     found = gpu.recall(book, request, leases, now_ms)
-    if not found.leases:
+    recalled = {row.lease for row in found.leases}
+    chosen = [lease for lease in leases if lease.id in recalled]
+    if not chosen or not _could_fit(projection, run, without(book, chosen), now_ms):
         return []
     document = recall_document(fund_input(projection, request, now_ms), leases)
     reasons = tuple(sorted({row.reason.value for row in found.leases}))

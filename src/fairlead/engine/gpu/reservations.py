@@ -25,20 +25,14 @@ from fairlead.core.gpu import (
 )
 from fairlead.core.invariant import known
 from fairlead.core.reasons import ActivationReason
-from fairlead.engine.gpu.admission import (
-    RecordedOrder,
-    StartAnswer,
-    admission,
-    opens_leases,
-    order_decision,
-    start_decision,
-)
+from fairlead.engine.gpu.admission import RecordedOrder, order_decision
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import SYSTEM, ActivateDecision, NewEntry, ReservationState
 from fairlead.engine.gpu.projection import reservation_spec, starts_ms
 from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
+from fairlead.engine.gpu.starting import StartAnswer, admission, opens_leases, start_decision
 from fairlead.engine.gpu.state import OutcomeStage, Phase, Reservation
 from fairlead.engine.gpu.values import Refused
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.reasons import Exclusion, StartReason
-from fairlead.engine.gpu.admission import StartAnswer, ask
 from fairlead.engine.gpu.entries import DeficitDecision, NewEntry
 from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.starting import StartAnswer, ask
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.schema.gpu import STYLE, deficit_document
 

@@ -31,7 +31,6 @@ from fairlead.core.lottery import (
 from fairlead.core.reasons import DeficitReason, StartReason
 from fairlead.core.units import are, counted
 from fairlead.engine.gpu import entries
-from fairlead.engine.gpu.admission import admission, opens_leases, start_decision
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
@@ -44,6 +43,7 @@ from fairlead.engine.gpu.resolver.deficit import (
     need_of,
     shortage_of,
 )
+from fairlead.engine.gpu.starting import admission, opens_leases, start_decision
 from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, RunState, Step
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource

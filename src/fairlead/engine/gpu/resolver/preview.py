@@ -118,7 +118,9 @@ class Previews:
                 run, at_ms = reservation_spec(stored).run, max(at_ms, starts_ms(stored))
             state = projection.runs.get(run)
             if state is None or state.phase is not Phase.PENDING:
-                raise Refused("NotPending", f"run {run!r} is not waiting")
+                now = "unknown" if state is None else state.phase.value
+                why = f"run {run!r} is {now}, not Pending: there is nothing to preview"
+                raise Refused("NotPending", why)
             opened = projection.resolver.open_outcome(projection.run_spec(run).flavor)
             if opened is not None and opened.run == run:
                 raise Refused(

@@ -222,7 +222,8 @@ class Resolver:
             self.refuse_unless_allowed(run, author)
             state = projection.runs[run]
             if state.phase is not Phase.PENDING or state.stopping:
-                raise Refused("NotPending", f"run {run!r} is not waiting")
+                now = "being cancelled" if state.stopping else state.phase.value
+                raise Refused("NotPending", f"run {run!r} is {now}, not Pending")
             if projection.waits_for_runs(run):
                 raise Refused("DependencyPending", f"run {run!r} starts after others")
             need = need_of(projection, run, self._committer.now())
