@@ -9,7 +9,7 @@ OUT ?= out
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev planes up deb test check fast soak bench docs lock clean kube-assets kube-base
+.PHONY: help venv dev planes up deb test check fast soak bench docs lock clean kube-assets kube-base image
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,11 @@ HELM = $$($(BIN)/fairlead kube assets --tools)/helm
 kube-base: venv ## derive deploy/kube/base from the chart, and the CRDs from the kinds
 	@$(BIN)/fairlead kube crds > deploy/kube/base/crds.yaml
 	@$(HELM) template fairlead deploy/chart/fairlead -n fairlead --set crds.enabled=false 2>/dev/null > deploy/kube/base/fairlead.yaml
+
+IMAGE ?= fairlead:0.1.0
+image: venv ## build the image for Kubernetes with the eBPF programs; IMAGE=REPOSITORY:TAG (docker, clang)
+	@rm -rf build/ebpf && mkdir -p build/ebpf && cp "$$($(BIN)/fairlead traffic build-ebpf)" build/ebpf/
+	@docker build -f deploy/Dockerfile -t $(IMAGE) .
 
 deb: venv ## build dist/fairlead_VERSION_ARCH.deb for this Debian (docs/operate/install-many-users.md)
 	@echo "building the package (less than a minute)"

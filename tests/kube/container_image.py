@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fairlead.dataplane.ebpf.toolchain import build as compile_programs
+from fairlead.dataplane.ebpf.toolchain import object_file, tools_missing
 from fairlead.host import files
 from fairlead.kube.dev.assets import cache
 from tests.kube.charts import ROOT
@@ -30,7 +32,7 @@ def missing_image() -> str | None:
     for name in PACKAGES:
         if shutil.which(name) is None:
             return f"{name} is missing (apt-get install {' '.join(PACKAGES)})"
-    return None
+    return "; ".join(tools_missing()) or None
 
 
 def build() -> Path:
@@ -39,6 +41,7 @@ def build() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with files.holding(folder / "lock"):
         _make_base(folder)
+        _make_programs(ROOT / "build" / "ebpf")
         _buildah(folder, *_build(folder), "-t", REFERENCE, str(ROOT))
         name = _buildah(folder, "images", "-q", "--no-trunc", REFERENCE).strip().split(":")[-1]
         archive = folder / f"{name}.tar"
@@ -74,6 +77,14 @@ def _make_base(folder: Path) -> None:
     (context / "Dockerfile").write_text(DOCKERFILE)
     _buildah(folder, "build", "-q", "--isolation=chroot", "-t", BASE, str(context))
     shutil.rmtree(context)
+
+
+def _make_programs(folder: Path) -> None:
+    """As `make image` does; an object that is there is kept, with the layer that holds it."""
+    wanted = folder / object_file().name
+    if not wanted.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        compile_programs(wanted)
 
 
 def _write_settings(folder: Path) -> None:

@@ -91,6 +91,7 @@ def test_every_value_is_documented_and_checked(programs: Programs) -> None:
         ({"admissionPolicy_deviceResources": []}, "deviceResources"),
         ({"controller_replicas": 2}, "needs ledger.postgres.secretName"),
         ({"controller_replicas": 2, "ledger_postgres_secretName": "pg"}, "ReadWriteMany"),
+        ({"traffic_enabled": True, "traffic_config": {"plane": "haproxy"}}, "has ebpf alone"),
     ):
         assert field in refusal(programs, **values)
 

@@ -19,11 +19,14 @@ from fairlead.host.process import free_port
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import SERVICE_ADDRESS, ClusterOptions
-from fairlead.kube.dev.real_node import BRIDGE, CGROUP, NAME
+from fairlead.kube.dev.real_node import ADDRESS, BRIDGE, CGROUP, NAME
 from fairlead.ledger.place import open_for_reading
+from fairlead.ports.dataplane import Backend
+from tests.dataplane.ebpf.places import Place, own_cgroup
 from tests.kube import charts
 from tests.kube.container_image import REFERENCE, build
 from tests.kube.real_nodes import BUSYBOX, busybox_image
+from tests.kube.traffic_world import TrafficWorld, route_group, service
 from tests.kube.world import Document, World, run, team, until
 from tests.ledger.postgres_server import server
 
@@ -35,6 +38,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # a cold build takes minutes
 ]
 WITHIN_S = 120.0
+PINS = "/sys/fs/bpf"
 GPUS = 2
 
 
@@ -161,9 +165,9 @@ def test_the_chart_runs_a_run_on_a_real_node(cluster: Cluster, tmp_path: Path) -
 def test_a_lost_volume_is_restored_by_the_page(cluster: Cluster, tmp_path: Path) -> None:
     """After the test above. A Run goes on in its pod while the ledger is lost and restored."""
     world = World(cluster, tmp_path)
-    sleeping = {"name": "main", "image": BUSYBOX, "args": ["sleep", "600"]}
-    spec = {"containers": [sleeping]}
-    world.apply(run("kept", 1, template={"spec": spec}, checkpointGrace="1s"))
+    sleeping = ["sh", "-c", "trap 'exit 0' TERM; sleep 600 & wait"]  # it ends at once when asked to
+    spec = {"containers": [{"name": "main", "image": BUSYBOX, "args": sleeping}]}
+    world.apply(run("kept", 1, template={"spec": spec}))
     until(lambda: world.phase("kept") == "Running", "it runs", WITHIN_S)
     until(
         lambda: world.get("pod", "kept-0", "team-a")["status"]["phase"] == "Running",
@@ -283,3 +287,71 @@ def test_a_killed_leader_is_replaced_by_the_other_replica(
             assert reader.verify().ok
             kinds = [entry.kind for entry in reader.entries(0, 10_000)]
         assert kinds.count("lease.open") == kinds.count("lease.close") == 2
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """A cgroup of our own, whose processes alone are balanced."""
+    with own_cgroup() as cgroup:
+        made = Place(cgroup, Path(PINS), [], [])
+        yield made
+        made.end()
+
+
+def on_node(cluster: Cluster, *command: str) -> str:
+    """What a command prints that sees the node's mounts."""
+    target = ("nsenter", "--mount", f"--target={cluster.pids()['node']}")
+    done = subprocess.run([*target, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.component("ebpf")
+def test_the_charts_traffic_agent_balances_in_the_kernel_and_leaves_nothing(
+    cluster: Cluster, place: Place
+) -> None:
+    """A Service's address leads to its endpoints, without the pod too; by the page's commands the
+    kernel is as it was."""
+    on_node(cluster, "mount", "-t", "bpf", "bpf", PINS)  # it goes with the node
+    empty = on_node(cluster, "ls", PINS)  # but for files of the kernel's own
+    repository, _, tag = REFERENCE.partition(":")
+    charts.install(
+        cluster,
+        image_repository=repository,
+        image_tag=tag,
+        image_pullPolicy="Never",
+        controller_replicas=0,
+        ledger_storage_existingClaim="not-used",
+        kubernetes_host="127.0.0.1",
+        kubernetes_port=cluster.port,
+        traffic_enabled=True,
+        traffic_config={"plane": {"kind": "ebpf", "cgroup": str(place.cgroup)}},
+    )
+    cluster.kubectl("create", "namespace", "team-t")
+    world = TrafficWorld(cluster, "team-t")
+    ports = place.talker("tests.dataplane.ebpf.servers", "2", ADDRESS).hello
+    world.apply(service("team-t"), route_group("team-t", dataplane="ebpf", config={"warmup_ms": 0}))
+    world.endpoints([Backend(id, ADDRESS, port) for id, port in zip("ab", ports, strict=True)])
+    client, address = place.client(), world.address("web")
+
+    def reached() -> set[str]:
+        return set(client.do("tcp", host=address, port=80, count=64))
+
+    try:
+        ready(cluster, "daemonset/fairlead-traffic")
+        until(lambda: world.condition("Programmed").get("status") == "True", "served", WITHIN_S)
+        until(lambda: reached() == {"0", "1"}, "both are probed and in use", 30.0)
+    except AssertionError as error:
+        logs = cluster.kubectl("-n", charts.NAMESPACE, "logs", "daemonset/fairlead-traffic")
+        raise AssertionError(f"{error}\n{world.status()}\n{logs}\n{reached()}") from error
+    cluster.kubectl("-n", charts.NAMESPACE, "delete", "pod", "--all", "--force")
+    assert reached() == {"0", "1"}
+    charts.follow(cluster, "uninstall, traffic")
+    assert on_node(cluster, "ls", PINS) == empty
+    attached = subprocess.run(
+        ["bpftool", "cgroup", "show", str(place.cgroup)], capture_output=True, text=True, check=True
+    )
+    assert attached.stdout == ""
+    listed = cluster.get(f"/apis/apps/v1/namespaces/{charts.NAMESPACE}/daemonsets")
+    assert listed["items"] == []
+    world.client.close()
