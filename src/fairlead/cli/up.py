@@ -23,7 +23,7 @@ from fairlead.schema.border import BadInput
 
 DEMO_GRACE_S = 1
 DEMO = """fairlead: a demo lab, for a browser or this shell (Ctrl-C ends it):
-  export FAIRLEAD_SERVER={socket}
+  export FAIRLEAD_SERVER={socket} PATH={programs}:$PATH
   fairlead budgets; fairlead leases; fairlead watch"""
 HELP = """Run the embedded control plane.
 
@@ -217,7 +217,8 @@ def command(
             if server.port is not None:
                 say(f"fairlead: http://127.0.0.1:{server.port}")
             if demo:
-                say(DEMO.format(socket=config.socket_path))
+                programs = Path(sys.executable).parent  # `make up` puts it on no path
+                say(DEMO.format(socket=config.socket_path, programs=programs))
             with agents, Lab(server.service) if demo else nullcontext():
                 server.run()
     say(f"fairlead: stopped{'' if demo else '; runs continue'}")

@@ -122,6 +122,7 @@ class Shim:
         terminal = bool(self._job.get("terminal"))
         self._pipe, output = os.openpty() if terminal else os.pipe()
         if terminal:
+            self._resize(24, 80)  # the user's comes later: a command that asks before it gets none
             self._open_terminal(output)
         self._complaint, error = os.pipe()
         wait, go = os.pipe()
@@ -241,13 +242,16 @@ class Shim:
         bounds.filter_devices(self._job, [*self._minors, *minors])
         self._minors, self._narrow_at = minors, time.monotonic() + grace_ms / 1000
 
+    def _resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._pipe, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+
     def _press(self, keys: dict[str, Any] | None) -> None:
         """Ctrl-C, and another size of the terminal; the kernel tells its programs of that."""
         if keys is None:
             return
         if self._typed >= 0 and keys["size"] != self._size:
             self._size = keys["size"]
-            fcntl.ioctl(self._pipe, termios.TIOCSWINSZ, struct.pack("4H", *self._size, 0, 0))
+            self._resize(*self._size)
         if keys["interrupts"] > self._interrupts:
             self._interrupts = keys["interrupts"]
             self._signal(signal.SIGINT)

@@ -168,3 +168,26 @@ def test_nothing_is_recalled_for_a_run_that_fits_nowhere(more: dict[str, Any]) -
         world.plane.verbs.act("Node", "n2", "uncordon", author=ADMIN)
         world.turn(0.1)
         assert phases(world) == {"guest": "Pending", "mine": "Running"}
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_siblings_do_not_take_turns_on_a_recalled_envelope(fits: bool) -> None:
+    """What is recalled for the owner's run pays for no other waiting run that would preempt for it:
+    two of them would preempt each other at every turn, and the owner would never start."""
+    world = family(grace_ms=0)
+    if not fits:
+        world.apply(run("other", "d", 2))
+        world.turn()
+    world.apply(run("first", "b", 6), run("second", "b", 6))
+    world.turn()
+    world.apply(run("mine", "a", 8))
+    for _ in range(20):
+        world.turn(0.01)
+    assert phases(world)["mine"] == ("Running" if fits else "Pending")
+    assert len(entries(world, "gpu.resolve.commit")) == int(fits)
+    if not fits:
+        assert phases(world)["first"] == "Running", "nothing is gained by its end"
+        world.plane.verbs.act("Run", "other", "cancel", author=ADMIN)
+        world.turn(0.01)
+        world.turn(0.01)
+        assert phases(world)["mine"] == "Running"

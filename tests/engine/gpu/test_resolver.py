@@ -400,7 +400,7 @@ def test_a_run_may_be_started_by_resolving_by_those_who_may() -> None:
     world.plane.verbs.act("Run", "new", "resolve", author=alice)
     world.turn()
     assert phases(world)["new"] == "Running"
-    with pytest.raises(Refused, match="not waiting"):
+    with pytest.raises(Refused, match="not Pending"):
         world.plane.verbs.act("Run", "new", "resolve", author=ADMIN)
 
 

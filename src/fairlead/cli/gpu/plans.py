@@ -178,20 +178,24 @@ def _explain_node(name: str, reply: dict[str, Any]) -> None:
 
 def _explain_lease(name: str, reply: dict[str, Any]) -> None:
     spec, status = reply["object"]["spec"], reply["object"]["status"]
-    payer = f"{spec['payer']['budget']}/{spec['payer']['envelope']}"
     end = "open" if status["open"] else f"ended {moment(status['end'])} ({status['reason']})"
     click.echo(f"{name}: {spec['role']} lease of run {spec['run']}, {end}")
     click.echo(f"  {', '.join(spec['slots'])} since {moment(spec['start'])} ({spec['reason']})")
-    marks = spec["borrowed"] * ", borrowed", (not status["funded"]) * ", unfunded"
-    click.echo(f"  paid by {payer}{marks[0]}: {status['gpuHours']:.2f} GPU-hours{marks[1]}")
+    payer = _payer(spec["payer"], funded=status["funded"]) + spec["borrowed"] * ", borrowed"
+    click.echo(f"  {payer}: {status['gpuHours']:.2f} GPU-hours")
+
+
+def _payer(payer: dict[str, Any], *, funded: bool) -> str:
+    """An unfunded lease is counted on an envelope, and is not paid for."""
+    return f"{'paid by' if funded else 'unfunded, on'} {payer['budget']}/{payer['envelope']}"
 
 
 def _print_leases(leases: list[dict[str, Any]]) -> None:
     for lease in leases:
-        marks = lease["borrowed"] * ", borrowed" + (not lease["funded"]) * ", unfunded"
+        marks = lease["borrowed"] * ", borrowed"
         click.echo(
             f"  lease {lease['lease']}: {', '.join(lease['slots'])} for {lease['run']}, "
-            f"paid by {lease['budget']}/{lease['envelope']}{marks}"
+            f"{_payer(lease, funded=lease['funded'])}{marks}"
         )
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known
+from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import NewEntry
@@ -130,7 +131,8 @@ def _entries(at: Context, asked: gpu.OverdrawRequest, found: gpu.Overdraw) -> li
             decision=decision,
         )
         made.append(at.entry(unfunded))
-    message = f"{width} GPUs without funding: overdraft of {where}, the first to be preempted"
+    gpus = counted(width, "GPU")
+    message = f"{gpus} without funding: overdraft of {where}, the first to be preempted"
     phase = entries.RunPhase(run, Phase.RUNNING.value, "Unfunded", message, job=job)
     return [*made, at.entry(phase, job, "phase")]
 

@@ -2,8 +2,10 @@
 
 Through the resolver, as for a reservation, but only runs with an unfunded lease are candidates: an
 ordinary submit never ends a run that keeps to its budget. Where these hold too little, it waits.
+So does a run that would be paid for by an envelope which its owner recalled for another one.
 """
 
+from fairlead.core import gpu
 from fairlead.core.gpu import GangDemand
 from fairlead.core.reasons import DeficitReason
 from fairlead.engine.gpu.committer import Committer
@@ -55,9 +57,23 @@ class Reclaims:
             },
         )
 
+    def _is_promised(self, run: str, plan: gpu.Plan) -> bool:
+        """Whether a run would be paid for by an envelope that its owner recalled for another run.
+        It would take the devices from the leases that lost this funding, lose the funding itself,
+        and they would take them back: at every turn, and never for the owner."""
+        projection = self._projection
+        owner, promised = projection.run_spec(run).owner, projection.recalled()
+        leases = (projection.leases[lease] for lease in promised)
+        claimed = {(lease.budget, lease.envelope) for lease in leases}
+        return any(
+            (line.budget, line.envelope) in claimed
+            and projection.budgets[line.budget].owner != owner
+            for line in plan.lines
+        )
+
     def _reclaim(self, run: str, now_ms: int) -> bool:
         found = need_of(self._projection, run, now_ms).found
-        if found.gang is None or found.starts:
+        if found.gang is None or found.starts or self._is_promised(run, found.plan):
             return False
         demand = GangDemand(run, found.gang, unfunded_only=True)
         shortage = shortage_of(self._projection, demand, self._committer.protection())
