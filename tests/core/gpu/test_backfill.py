@@ -221,6 +221,10 @@ def test_runs_beside_a_head() -> None:
     assert backfill(narrow).reason is BackfillReason.DELAYS
     elsewhere = replace(narrow, run=Backfiller("x", {"b": 1}))
     assert backfill(elsewhere).reason is BackfillReason.LEAVES_ROOM
+    west = replace(REQUEST, heads=(QueueHead("west", Gang("H100", 4, location={"region": "w"})),))
+    assert backfill(replace(west, run=Backfiller("x", {"b": 1}))).reason is (
+        BackfillReason.LEAVES_ROOM
+    ), "what is not in its location is not counted"
     assert backfill(replace(REQUEST, heads=())).starts
 
 

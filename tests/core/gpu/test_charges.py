@@ -233,7 +233,7 @@ def outlook(*charges: LeaseCharge) -> Outlook:
 def test_the_first_time_at_which_a_head_is_paid() -> None:
     """Now, at an end, at a later end that gives the devices too, or never."""
     head = HeadFunding(4, (HeadCap(1, ("a/one",)), HeadCap(1, ("a/two",))), ((0,), (1,)))
-    ends = [NOW_MS + minutes * MINUTE for minutes in (1, 2, 2, 3)]
+    ends = [NOW_MS + minutes * MINUTE for minutes in (2, 3, 3, 4)]
     rows = zip(("a/one", "a/two", "b/one", "a/one"), ends, strict=True)
     charges = outlook(*(LeaseCharge(name, 1, NOW_MS, end_ms) for name, end_ms in rows)).charges
     assert charges.start_ms(head, NOW_MS) == ends[1]
@@ -245,6 +245,8 @@ def test_the_first_time_at_which_a_head_is_paid() -> None:
     assert charges.could_pay(replace(head, gpus=5))
     assert not charges.could_pay(replace(head, gpus=6))
     assert outlook().charges.start_ms(replace(head, gpus=2), NOW_MS) == NOW_MS
+    strange = (LeaseCharge("z/one", 1, NOW_MS, NOW_MS + minutes * MINUTE) for minutes in (1, 2))
+    assert outlook(*strange).charges.start_ms(head, NOW_MS) is None, "others' ends change nothing"
     assert outlook().charges.start_ms(head, NOW_MS) is None
 
 
