@@ -73,7 +73,7 @@ check: dev ## the quality gates and the whole test suite
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/gate.py
 
 fast: dev ## the test suite without the gates
-	@$(BIN)/python tests/gate.py real-nodes clusters rest core
+	@$(BIN)/python tests/gate.py kubernetes rest core
 
 soak: dev ## the large counts in full; the report goes to bench/results/soak.json
 	@$(BIN)/python -m tests.soak

@@ -28,8 +28,11 @@ REAL_NODES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/kub
 CLUSTERS = ["tests/kube", *(f"--ignore={path}" for path in REAL_NODES)]
 REST = ["tests", *(f"--ignore={path}" for path in [*CORE, "tests/kube"])]
 LANES = {
-    "real-nodes": {"tests on real nodes": [*PYTEST, *REAL_NODES]},
-    "clusters": {"tests on clusters": [*PYTEST, "-n", "2", "--dist", "loadfile", *CLUSTERS]},
+    # One after the other: side by side they starve each other's leases and certificates of CPU.
+    "kubernetes": {
+        "tests on real nodes": [*PYTEST, *REAL_NODES],
+        "tests on clusters": [*PYTEST, "-n", "2", "--dist", "loadfile", *CLUSTERS],
+    },
     "rest": {"other tests": [*PYTEST, "-n", "2", "--dist", "worksteal", *REST]},
     "static": STATIC,
     "core": {"tests of the core": [*PYTEST, *COVERAGE, *CORE]},
