@@ -90,7 +90,10 @@ class Load:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self.seen.add(self.ask(self.bundle))
+                try:
+                    self.seen.add(self.ask(self.bundle))
+                except ssl.SSLEOFError:  # a handshake was cut: clients connect once more
+                    self.seen.add(self.ask(self.bundle))
                 self.done += 1
             except Exception as error:  # noqa: BLE001 - whatever a client would see
                 self.failed.append(repr(error))
