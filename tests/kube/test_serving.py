@@ -1,8 +1,10 @@
 """The certificate of the controller's server: issued, shared, and rotated under load."""
 
 import http.client
+import itertools
 import ssl
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from cryptography import x509
 
 from fairlead.api import cluster_server
 from fairlead.api.cluster_server import ClusterListen, ClusterServer, ControllerState
+from fairlead.host import files
+from fairlead.kube.certificates import KeyPair, Signer
 from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.serving import CertificateTerms, Material, ServingCertificate, renewed
@@ -90,10 +94,7 @@ class Load:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                try:
-                    self.seen.add(self.ask(self.bundle))
-                except ssl.SSLEOFError:  # a handshake was cut: clients connect once more
-                    self.seen.add(self.ask(self.bundle))
+                self.seen.add(self.ask(self.bundle))
                 self.done += 1
             except Exception as error:  # noqa: BLE001 - whatever a client would see
                 self.failed.append(repr(error))
@@ -109,6 +110,41 @@ class Named(http.client.HTTPSConnection):
     def connect(self) -> None:
         http.client.HTTPConnection.connect(self)
         self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)
+
+
+def test_no_handshake_fails_while_the_files_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often, and though certificate and key are two files."""
+    monkeypatch.setattr(cluster_server, "RELOAD_S", 0.0005)
+    authority = Signer.create("test")
+    pairs = [authority.server("a.svc", NAMES) for _ in range(2)]
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def write(pair: KeyPair) -> None:
+        files.replace(key, pair.key, durable=False)
+        files.replace(certificate, pair.certificate, durable=False)
+
+    write(pairs[0])
+    server = ClusterServer(
+        ClusterListen("127.0.0.1", 0, certificate, key),
+        lambda: ControllerState(None, None, True, {}),
+        lambda _: None,
+        lambda _: None,
+    )
+    server.start()
+    try:
+        with Load(server.port, NAMES[0], authority.pair.certificate.decode()) as load:
+            deadline = time.monotonic() + 3
+            for pair in itertools.cycle(pairs):
+                write(pair)
+                if time.monotonic() > deadline:
+                    break
+        assert load.failed == []
+        assert load.done > 5
+        assert len(load.seen) == 2
+    finally:
+        server.stop()
 
 
 def test_no_request_fails_while_certificate_and_authority_are_rotated(

@@ -117,6 +117,8 @@ class ClusterServer:
         self._tls = _load_tls(listen)
         config.load()
         config.ssl = self._tls
+        if self._tls is not None:
+            self._tls.sni_callback = self._use_newest
         self._socket = _bind(listen)
         self.port: int = self._socket.getsockname()[1]
         self._server = QuietServer(config)
@@ -138,17 +140,23 @@ class ClusterServer:
         asyncio.run(self._server.serve(sockets=[self._socket]))
 
     def _reload(self) -> None:
-        """New handshakes use the new certificate; connections that are open stay."""
+        """New handshakes use the new certificate; connections that are open stay.
+
+        A context that serves is not changed: while OpenSSL has the new certificate and not yet its
+        key, handshakes would fail. Half of a pair makes no context, and the other half comes.
+        """
         seen = _stamp(self._listen)
         while not self._stopping.wait(RELOAD_S):
             now = _stamp(self._listen)
-            if now == seen or self._tls is None or self._listen.certificate is None:
-                continue
-            with suppress(PermanentFault, OSError, ssl.SSLError):
-                # Half of a pair would spoil the one that serves: the other half comes.
-                _load_tls(self._listen)
-                self._tls.load_cert_chain(self._listen.certificate, self._listen.key)
-                seen = now
+            if now != seen:
+                with suppress(PermanentFault):
+                    self._tls = _load_tls(self._listen)
+                    seen = now
+
+    def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
+        """OpenSSL asks at each handshake, also where the client names no server."""
+        if self._tls is not None:
+            connection.context = self._tls
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
