@@ -12,7 +12,7 @@ from fairlead.executor import bounds, confine, device_filter
 from fairlead.executor.local import LocalExecutor
 from tests.executor.worlds import open_folder, shell, until
 
-KINDS: tuple[confine.Kind, ...] = ("cgroup2", "freezer")
+KINDS: tuple[confine.Kind, ...] = ("cgroup2", "freezer", "tree")
 MINORS = {"host#0": 3, "host#1": 4, "host#2": 5}
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 
@@ -64,6 +64,19 @@ def test_a_run_opens_its_own_devices_and_no_others(executor: LocalExecutor, node
     until(lambda: len(executor.poll()) == 2, "both ended")
     assert output(executor, "lab/a").split("\n")[:-1] == ["no 3", "no 5", "others"]
     assert output(executor, "lab/b").split("\n")[:-1] == ["no 3", "no 4", "no 5", "others"]
+
+
+def test_a_later_run_changes_nothing_for_an_earlier_one(
+    executor: LocalExecutor, nodes: Path
+) -> None:
+    """Each has a cgroup of its own, whatever confines its processes."""
+    nodes.chmod(0o777)
+    tries = f"until [ -e {nodes}/go ]; do sleep 0.01; done; {OPEN % nodes}"
+    executor.start(shell("a", tries, devices=("host#1",)))
+    until(executor.running, "the first began")
+    executor.start(shell("b", f"touch {nodes}/go; sleep 1", devices=("host#2",)))
+    until(lambda: len(executor.poll()) == 2, "both ended")
+    assert output(executor, "lab/a").split("\n")[:-1] == ["no 3", "no 5"]
 
 
 def test_the_filter_follows_the_width(executor: LocalExecutor, nodes: Path) -> None:

@@ -72,7 +72,7 @@ def find(kind: confine.Kind, cgroups: str) -> Controls:
 def _no_v2(name: str, cgroups: str) -> str | None:
     trial = f"{cgroups}/trial-{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        os.makedirs(trial)
+        confine.make(trial)
         if name == "devices":
             return device_filter.why_not(trial, unified=True)
         _delegate(name, cgroups)
@@ -92,7 +92,7 @@ def _delegate(name: str, cgroups: str) -> None:
 def _no_v1_filter(mount: str) -> str | None:
     trial = f"{mount}/{confine.CGROUP}/trial-{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        os.makedirs(trial)
+        confine.make(trial)
         return device_filter.why_not(trial, unified=False)
     except OSError as error:
         return str(error.strerror)
@@ -116,7 +116,7 @@ def prepare(job: dict[str, Any]) -> None:
     """Before the command begins; raises OSError. What was asked for and cannot be held is no job
     to start."""
     for name, path, wanted in _of(job):
-        os.makedirs(path, 0o755, exist_ok=True)
+        confine.make(path)
         if job["bounds"][name]["place"] == V2 and name in _V2_FILES:
             _delegate(name, os.path.dirname(path))  # the common parent comes and goes with jobs
         if name == "devices":

@@ -21,6 +21,17 @@ Kind = Literal["cgroup2", "freezer", "tree"]
 KINDS: tuple[Kind, ...] = ("cgroup2", "freezer", "tree")
 CGROUP = "fairlead-exec"
 """All cgroups of all executors on a machine lie below this one."""
+_MAKE_TRIES = 10
+
+
+def make(path: str) -> None:
+    """Make the cgroup of a job. Another job may remove the common parent, just empty, between the
+    two steps, so they are tried again."""
+    for _ in range(_MAKE_TRIES - 1):
+        with contextlib.suppress(FileNotFoundError):
+            os.makedirs(path, 0o755, exist_ok=True)
+            return
+    os.makedirs(path, 0o755, exist_ok=True)
 
 
 class Cgroup:
@@ -31,12 +42,7 @@ class Cgroup:
         self._unified, self.path = kind == "cgroup2", path
 
     def prepare(self) -> None:
-        # Another job may remove the common parent, just empty, between our two steps.
-        for _ in range(3):
-            with contextlib.suppress(FileNotFoundError):
-                os.makedirs(self.path, 0o755, exist_ok=True)
-                return
-        os.makedirs(self.path, 0o755, exist_ok=True)
+        make(self.path)
 
     def join(self, pid: int) -> None:
         """Put a process in; its children follow by themselves."""
@@ -191,7 +197,7 @@ def _works(kind: Kind, point: str) -> bool:
     needed = "cgroup.kill" if kind == "cgroup2" else "freezer.state"
     trial = f"{point}/{CGROUP}/trial-{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        os.makedirs(trial)
+        make(trial)
         works = all(os.access(f"{trial}/{name}", os.W_OK) for name in (needed, "cgroup.procs"))
     except OSError:
         works = False

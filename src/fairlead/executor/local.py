@@ -376,8 +376,8 @@ class LocalExecutor:
     def _confine(self, folder: JobFolder) -> dict[str, str]:
         # Two executors of one machine may be asked for the same id; their cgroups must differ.
         own = hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:8]
-        path = "" if self.kind == "tree" else f"{self._cgroups}/{own}-{folder.path.name}"
-        return {"kind": self.kind, "path": path}
+        # A tree has no cgroup of its own, but its bounds have, and take their name from here.
+        return {"kind": self.kind, "path": f"{self._cgroups}/{own}-{folder.path.name}"}
 
     def _mend(self, folder: JobFolder) -> None:
         """Finish what a crash left undone. Nothing to do while the shim lives, or after the end."""
