@@ -1,8 +1,8 @@
 """Who is at the other end of the Unix socket: the kernel's word, and whether it is a run's process.
 
 A run's process has its user's uid, and not its user's rights: what a run may do ends with the run,
-and what the user may do does not. The process that connected counts, whoever sends the request. One
-that ended since then may have been a run's, so it is treated as one.
+and what the user may do does not. The process that connected counts, not the one that sends the
+request. One that ended since then may have been a run's, so it is treated as one.
 """
 
 import contextlib

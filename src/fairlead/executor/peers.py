@@ -77,7 +77,7 @@ def ancestors(pid: int) -> list[Identity]:
     found: list[Identity] = []
     while pid > 0:
         own = confine.stat(pid)
-        # Read again after the parent's: while it is still the parent, its number is nobody else's.
+        # Read again after the parent's: while it is still the parent, no other has its number.
         parent = None if own is None else confine.stat(own[0])
         if own is None or confine.stat(pid) != own or (parent is None and own[0] > 0):
             raise ProcessLookupError(f"process {pid} has ended")
