@@ -18,6 +18,7 @@ from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.nodes import UID, is_another, is_as, is_out, node_manifest
 from fairlead.kube.gpu.pod_fields import refuse_fields, template_of, without_effect
+from fairlead.kube.gpu.run_order import RunOrder
 from fairlead.kube.gpu.verdicts import NO_OWNER, NO_RUN, REFUSALS, TOO_MANY, Acceptance, refused
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
@@ -35,8 +36,6 @@ TAKEN_MAX, AT_ONCE = 500, 250
 """Objects of a kind that one turn takes into the engine, and of these in one step."""
 SHARE = 10
 """Objects of a namespace before the next one's."""
-CHAIN_MAX = 1000
-"""Runs, each waiting for the next, that are searched for a circle."""
 ADMIN = Author("kubernetes", admin=True)
 
 
@@ -85,8 +84,7 @@ class FrontEnd:
         self.verdicts: dict[tuple[str, Key], Acceptance] = {}
         self._judged: set[tuple[str, Key]] = set()
         """Objects that have a new verdict."""
-        self._awaits: dict[Key, Key] = {}
-        """Runs that start after one which is not in the ledger yet, and which one."""
+        self._order = RunOrder(plane.committer.projection.runs)
         self.behind = False
         """There are more objects than one turn takes: runs are admitted before the next ones."""
         self.bound: dict[str, Document] = {}
@@ -116,16 +114,11 @@ class FrontEnd:
         for kind, waiting in self._waiting.items():
             waiting.update(changed := sources.of(kind).take_keys())
             if kind == "Run":
-                waiting.update(self._no_longer_waiting())
+                waiting.update(self._order.ready())
                 if changed:
                     self._waiting["Reservation"] |= self._refused("Reservation", NO_RUN)
             self._follow_all(kind, waiting)
-        self.behind = self.behind or bool(self._no_longer_waiting())
-
-    def _no_longer_waiting(self) -> set[Key]:
-        """Runs that were to wait for another one, which is in the ledger by now."""
-        runs = self._plane.committer.projection.runs
-        return {key for key, missing in self._awaits.items() if engine_name(*missing) in runs}
+        self.behind = self.behind or bool(self._order.ready())
 
     def _follow_all(self, kind: str, waiting: set[Key]) -> None:
         """Objects of one kind, new ones in a few steps; what is done is taken from `waiting`."""
@@ -290,7 +283,7 @@ class FrontEnd:
         document = self._sources.of(kind).get(key)
         name = _ledger_name(kind, key)
         if kind == "Run":
-            self._awaits.pop(key, None)
+            self._order.forget(key)
         if document is None:
             self.verdicts.pop((kind, key), None)
             self.unheld.discard((kind, key))
@@ -373,7 +366,7 @@ class FrontEnd:
             if not spec.get("command"):
                 spec["command"] = template.command
             labels[TEMPLATE] = template.digest
-            self._name_after(key, spec)
+            self._order.name_after(key, spec)
         elif kind == "Reservation":
             spec["run"] = engine_name(key.namespace, wanted := spec["run"])
             if self._plane.objects.get("Run", spec["run"]) is None:
@@ -420,30 +413,6 @@ class FrontEnd:
         labels = {} if before is None else before["metadata"]["labels"]
         recorded = labels.get(IMAGE) if labels.get(UID) == uid else None
         return self._image if recorded is None else str(recorded)
-
-    def _name_after(self, key: Key, spec: Document) -> None:
-        """Runs that it starts after, as the ledger calls them; it waits for those to be taken."""
-        wanted = [row["run"] for row in spec.get("after") or ()]
-        if not wanted:
-            return
-        spec["after"] = [
-            {**row, "run": engine_name(key.namespace, row["run"])} for row in spec["after"]
-        ]
-        runs = self._plane.committer.projection.runs
-        missing = next((run for run in wanted if engine_name(key.namespace, run) not in runs), None)
-        if missing is None or engine_name(*key) in runs:
-            return
-        self._awaits[key] = Key(key.namespace, missing)
-        if key in self._chain(key):
-            raise BadInput("spec.after", f"forms a circle: {missing!r} starts after {key.name!r}")
-        raise Denied(NO_RUN, f"there is no Run {missing!r} in its namespace yet")
-
-    def _chain(self, key: Key) -> list[Key]:
-        """Runs that one waits for, each of which waits for the next."""
-        found: list[Key] = []
-        while (key := self._awaits.get(key, key)) not in found and len(found) < CHAIN_MAX:
-            found.append(key)
-        return found
 
     def hold(self, kind: str, key: Key) -> bool:
         """An object stays until its accounts are settled."""
