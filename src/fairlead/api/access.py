@@ -235,7 +235,13 @@ class AccessGate:
             return None
         if peer.in_run:
             return self.access.author_in_run(user_name(peer.uid), self.submission(peer.job))
-        return self.access.author_of_user(user_name(peer.uid), admin=peer.uid in (0, os.geteuid()))
+        return self._local(peer.uid)
+
+    def is_admin(self, uid: int) -> bool:
+        return self._local(uid).admin
+
+    def _local(self, uid: int) -> Author:
+        return self.access.author_of_user(user_name(uid), admin=uid in (0, os.geteuid()))
 
     def _check_headers(self, request: Request, *, local: bool) -> None:
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
