@@ -8,8 +8,8 @@
 
 The descriptors of the process are divided beforehand, so that they are never used up: over TCP, and
 by users over the Unix socket, only so many connections are open. Admins on the socket have the
-rest. A connection that waits for a request makes room for a new one of the same peer, so the
-peer that is locked out by half-open connections is none.
+rest. A connection that waits for a request makes room for a new one of the same peer, so
+half-open connections lock no peer out.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fairlead.api.access import AccessGate, Unauthenticated
@@ -202,6 +202,7 @@ def problem(status: int, code: str, message: str, path: str | None = None) -> Re
 _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (BadInput, 422, "Invalid"),
     (Malformed, 400, "Malformed"),
+    (ClientDisconnect, 400, "Malformed"),  # the client is gone; no defect of ours
     (TooLarge, 413, "TooLarge"),
     (Unauthenticated, 401, "Unauthenticated"),
     (Forbidden, 403, "Forbidden"),
