@@ -7,8 +7,9 @@ their order never matters, and either all of them are applied or none.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
+
+from msgspec import UNSET
 
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
@@ -22,6 +23,7 @@ from fairlead.engine.gpu.hosts import refuse_foreign
 from fairlead.engine.gpu.in_use import refuse_in_use, refuse_used_payers
 from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.quota import OwnerQuotas
 from fairlead.engine.gpu.resolver.chains import SecretHashes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.settlement import Settlement
@@ -200,19 +202,17 @@ class Objects:
         with committer.current() as projection:
             refuse_foreign(committer.config.host, (item.manifest for item in submissions))
             if dry_run:
-                now = ReservationRules(projection, committer.config, committer.now())
-                return self._imagine(changes_of(projection, submissions, now))
+                return self._imagine(self._changes(submissions))
             changes = self._record(submissions)
             return [self._applied(item, projection) for item in changes]
 
     def _record(self, submissions: Sequence[Submission]) -> Changes:
         committer = self._committer
-        with committer.current() as projection:
-            rules = partial(ReservationRules, projection, committer.config)
+        with committer.current():
             changes, edited = Changes(), list[str]()
             if any(submission.manifest.kind == "Budget" for submission in submissions):
                 # Hours that ran out before an edit ran out under the caps before it.
-                changes = changes_of(projection, submissions, rules(committer.now()))
+                changes = self._changes(submissions)
                 keys = [change.submission.key for change in changes if change.word == "configured"]
                 edited = [name for kind, name in keys if kind == "Budget"]
             if edited:
@@ -221,7 +221,7 @@ class Objects:
 
             def decide() -> Sequence[NewEntry]:
                 nonlocal changes
-                changes = changes_of(projection, submissions, rules(committer.now()))
+                changes = self._changes(submissions)
                 made = self._entries(changes)
                 specs = [item.manifest.spec for item in submissions]
                 return [*self._hashes.of(specs), *made] if made else []
@@ -230,6 +230,11 @@ class Objects:
             if edited:
                 self._settlement.refund(edited)
             return changes
+
+    def _changes(self, submissions: Sequence[Submission]) -> Changes:
+        projection, config = self._projection, self._committer.config
+        rules = ReservationRules(projection, config, self._committer.now())
+        return changes_of(projection, submissions, rules, OwnerQuotas(projection, config.quota))
 
     def _applied(self, change: ManifestChange, projection: Projection) -> Applied:
         document = self.document(*change.submission.key)
@@ -311,7 +316,10 @@ def _located(path: str) -> Iterator[None]:
 
 
 def changes_of(
-    projection: Projection, submissions: Sequence[Submission], rules: ReservationRules
+    projection: Projection,
+    submissions: Sequence[Submission],
+    rules: ReservationRules,
+    quotas: OwnerQuotas,
 ) -> list[ManifestChange]:
     """What each manifest of a batch changes; raises for the first that cannot be."""
     manifests = [submission.manifest for submission in submissions]
@@ -332,11 +340,13 @@ def changes_of(
                 raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
             check_dependencies(projection, submission.manifest, before, runs)
+            if isinstance(submission.manifest, RunManifest):
+                quotas.check(submission.manifest, before, submission.author)
             decisions: list[NewEntry] = []
             if isinstance(manifest := submission.manifest, ReservationManifest):
                 owner = _owner_of(projection, manifest, runs)
                 decisions = rules.decide(manifest, before, owner, submission.author)
-        body = _body(projection, submission.manifest, before, rules.now_ms)
+        body = _body(projection, submission, before, rules.now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
             word = "created" if before is None else "configured"
@@ -451,8 +461,9 @@ def _check_reservation(
 
 
 def _body(
-    projection: Projection, manifest: Manifest, before: Stored | None, now_ms: int
+    projection: Projection, submission: Submission, before: Stored | None, now_ms: int
 ) -> ObjectApplied | None:
+    manifest, token = submission.manifest, submission.author.token
     document, labels = spec_document(manifest.spec), manifest.metadata.labels
     # As it is read today: fields that came with a later version have their defaults.
     written = None if before is None else spec_document(before.spec)
@@ -464,4 +475,5 @@ def _body(
     else:
         uid = before.uid
         generation = before.generation + int(written != document)
-    return ObjectApplied(kind, name, uid, generation, labels, document)
+    by = UNSET if token is None else token
+    return ObjectApplied(kind, name, uid, generation, labels, document, by)
