@@ -194,9 +194,7 @@ def nonce(
     """
     path = key_file or key_path(owner)
     if not path.exists():
-        raise click.UsageError(
-            f"{path} does not exist; make a key with `fairlead audit key {owner}`"
-        )
+        raise click.UsageError(f"there is no {path}; `fairlead audit key {owner}` makes a key")
     text, head = secrets.token_hex(32) if nonce is None else nonce.lower(), client.get("/v1/head")
     if not _NONCE.fullmatch(text):
         raise click.BadParameter("nonce: must be 1 to 64 bytes in hex")

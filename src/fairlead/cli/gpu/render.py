@@ -276,7 +276,7 @@ def print_outcome(outcome: dict[str, Any]) -> None:
         click.echo("  every run had the same odds, not every owner (up --owner-weighting tokens)")
     if outcome["ownerWeighting"] == "stake":
         click.echo("  every GPU had the same odds, not every owner (up --owner-weighting stake)")
-    if outcome["voids"]:
+    if outcome.get("voids"):
         click.echo(f"  {counted(outcome['voids'], 'outcome')} before it in its sequence are void")
     _print_seed(outcome)
     if outcome["reason"]:

@@ -65,6 +65,8 @@ class Contributions:
             keys = self._keys(projection, owner)
             message = key_message(self._ledger, owner, bytes.fromhex(public_key))
             self._require_signed("signature", public_key, message, signature)
+            if keys and keys[-1][0] == public_key:
+                return entries.OwnerKey(owner, public_key, signature, None).document()
             if keys:
                 if approval is None:
                     why = f"{owner!r} has a key; a new one needs the signature of that one too"
