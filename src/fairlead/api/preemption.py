@@ -154,7 +154,7 @@ class OwnerKeyBody(Shape):
     """Made with the key before; null: it is the owner's first."""
 
 
-class OwnerKey(Shape):
+class RegisteredKey(Shape):
     """The recorded key."""
 
     owner: str
@@ -279,7 +279,7 @@ def put_nonce(service: Service, call: Call) -> dict[str, Any]:
 
 @routes(
     "PUT /v1/owner-keys/{owner}",
-    OwnerKey,
+    RegisteredKey,
     DryRunQuery,
     body=OwnerKeyBody,
     needs="user",

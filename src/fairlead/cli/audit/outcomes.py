@@ -149,8 +149,8 @@ _KEY_FILE = option(
 def key(client: Client, out: Output, *, owner: str, key_file: Path | None, replace: bool) -> None:
     """Register the key that OWNER signs its nonces with.
 
-    The key is made here and its private half never leaves this machine, so nobody else can add
-    entropy in OWNER's name, the operator included. Keep the file: a lost key cannot be replaced.
+    The key is made here and its private half never leaves this machine, so the operator cannot add
+    entropy in OWNER's name. Keep the file: a lost key cannot be replaced.
 
     \b
       fairlead audit key team-a
@@ -184,8 +184,8 @@ def nonce(
 ) -> None:
     """Add your own entropy to OWNER's next lottery, signed with OWNER's key.
 
-    Nobody knows the seed of that lottery before, the operator included: to OWNER it is then
-    `owner-nonced`. Default: 32 random bytes; or give 1 to 64 bytes in hex. A nonce is used once; a
+    The operator does not know the seed of that lottery before: to OWNER it is then `owner-nonced`.
+    Default: 32 random bytes; or give 1 to 64 bytes in hex. A nonce is used once; a
     new one replaces an unused one. `fairlead audit key OWNER` makes the key.
 
     \b

@@ -1,7 +1,7 @@
 """Public networks that sign a round of randomness every few seconds, and the rounds of them.
 
 A network is known by its public key. Fairlead knows that of drand's `quicknet`; an operator may
-name another, which a verifier then has to be told too: whoever has a network's secret knows its
+name another, which a verifier then has to be told too: the holder of a network's secret knows its
 rounds in advance.
 """
 

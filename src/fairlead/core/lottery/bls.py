@@ -155,7 +155,7 @@ def hash_to_g1(message: bytes) -> tuple[Fp2, Fp2]:
     """BLS12381G1_XMD:SHA-256_SSWU_RO_."""
     data = _expanded(message, 128)
     first, second = (_mapped(int.from_bytes(data[at : at + 64], "big") % P) for at in (0, 64))
-    return known(_multiple(_COFACTOR, _add(first, second)), "nobody knows a hash to infinity")
+    return known(_multiple(_COFACTOR, _add(first, second)), "no hash to infinity is known")
 
 
 def _expanded(message: bytes, size: int) -> bytes:

@@ -10,9 +10,9 @@ nothing that the conflict says: who changes a label or a name does not get anoth
 not end a turn. It shows what it would have been, and the outcome after it continues with the same
 entropy, nonces and beacon round, so that voiding is no second draw.
 
-The label says what protects the seed from whoever runs the ledger, who knows the entropy in
-advance. docs/design/lottery-adversaries.md is the model. Commitments without a turn are of the
-first protocol: a sequence per scope, a seed that hashes the conflict, a new seed after a void.
+The label says what protects the seed from the operator, who knows the entropy in advance.
+docs/design/lottery-adversaries.md is the model. Commitments without a turn are of the first
+protocol: a sequence per scope, a seed that hashes the conflict, a new seed after a void.
 
 The documents here are the bodies of `gpu.resolve.commit` and of `gpu.resolve.draw` or
 `gpu.resolve.void`; docs/reference/outcome-export.md describes them field by field. The engine makes
@@ -31,7 +31,7 @@ from fairlead.core.lottery.seed import ENTROPY_BYTES, derive_seed, derive_turn_s
 
 
 class Label(StrEnum):
-    """What protects the seed from whoever runs the ledger."""
+    """What protects the seed from the operator."""
 
     OPERATOR_TRUSTED = "operator-trusted"
     """Nothing: the operator could have known it, and arranged the conflict."""

@@ -624,7 +624,7 @@ class NonceGiven(Body, frozen=True):
     size: int | UnsetType = UNSET
     """How many entries the owner knew of when it signed: an old nonce is no new one."""
     signature: str | UnsetType = UNSET
-    """With the owner's key; nonces that nobody signed are not used any more."""
+    """With the owner's key; nonces without a signature are not used any more."""
 
 
 class OwnerKey(Body, frozen=True):

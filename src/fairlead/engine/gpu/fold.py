@@ -279,7 +279,7 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
             _next_step(resolver, body.asked)
         case entries.NonceGiven():
             if body.signature is not UNSET:
-                resolver.signed_nonces[body.owner] = state.Nonce(body.nonce, at.seq)
+                resolver.signed_nonces[body.owner] = state.PendingNonce(body.nonce, at.seq)
         case entries.OwnerKey():
             resolver.owner_keys.setdefault(body.owner, []).append((body.public_key, at.seq))
         case entries.BeaconValue():

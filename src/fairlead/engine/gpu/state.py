@@ -322,7 +322,7 @@ class Outcome(Struct):
         return self.k if self.turn is None else self.turn
 
 
-class Nonce(Struct):
+class PendingNonce(Struct):
     """What an owner wants to add to its next outcome, and the entry that it signed it in."""
 
     nonce: str
@@ -376,7 +376,7 @@ class ResolverState(Struct):
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     owner_keys: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     """The keys that owners sign nonces with, in hex, and in which entry; the last is valid."""
-    signed_nonces: dict[str, Nonce] = field(default_factory=dict)
+    signed_nonces: dict[str, PendingNonce] = field(default_factory=dict)
     """What owners want to add to the next outcome; each is used once."""
     beacons: dict[str, str] = field(default_factory=dict)
     """Values of all beacon rounds ever recorded, by `source/round`."""
