@@ -273,8 +273,8 @@ class InsideBound:
 def is_buried(
     inside: int | None, per_s: float | None, l_ref_ms: LatencyMs | None, serving: int
 ) -> bool:
-    """Whether requests piled up in the group that nobody waits for any more: more are inside than
-    any group is given before it is known, and by Little's law they stay for many times the
+    """Whether requests piled up in the group whose clients have given up: more are inside than any
+    group is given before it is known, and by Little's law they stay for many times the
     reference. Where that is not known (None), only a group that serves nothing is buried.
     """
     if inside is None or inside < UNLEARNED_EACH * max(1, serving):
