@@ -278,7 +278,10 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
         case entries.StepSkipped():
             _next_step(resolver, body.asked)
         case entries.NonceGiven():
-            resolver.nonces[body.owner] = body.nonce
+            if body.signature is not UNSET:
+                resolver.signed_nonces[body.owner] = state.PendingNonce(body.nonce, at.seq)
+        case entries.OwnerKey():
+            resolver.owner_keys.setdefault(body.owner, []).append((body.public_key, at.seq))
         case entries.BeaconValue():
             # Kept for good: a round that was forgotten could be given another value.
             resolver.beacons[BeaconRound(body.source, body.round).key] = body.value
@@ -305,6 +308,7 @@ def _committed(known: "Projection", at: Stamp, body: entries.OutcomeCommitted) -
         promised.beacon,
         at.time_ms,
         owner_weighting=promised.owner_weighting,
+        turn=promised.turn,
     )
     # How the last outcome of a reservation ended decides whether another one may begin.
     cited = {reservation.outcome for reservation in resolver.reservations.values()}
@@ -323,7 +327,8 @@ def _case(known: "Projection", at: Stamp, body: entries.OutcomeCase) -> None:
     outcome.cause, outcome.author = body.cause, at.author
     outcome.run, outcome.reservation, outcome.node = body.run, body.reservation, body.node
     for owner in body.nonce_owners:
-        resolver.nonces.pop(owner, None)
+        if owner in resolver.signed_nonces:  # those of the first protocol are not kept
+            resolver.signed_nonces[owner].used = True
     if outcome.reservation in resolver.reservations:
         resolver.reservations[outcome.reservation].outcome = outcome.seq
     if body.asked is not None:
@@ -339,11 +344,13 @@ def _next_step(resolver: state.ResolverState, request: int) -> None:
 
 
 def _drawn(known: "Projection", at: Stamp, body: entries.OutcomeDrawn) -> None:
-    """A draw or a void: either way the entropy is out, and the next one is fixed."""
+    """A draw or a void: either way the entropy is out; what the next one has is fixed."""
     resolver, shown = known.resolver, body.reveal
     outcome, chain = resolver.outcomes[shown.commit_seq], resolver.chains[shown.chain]
     chain.k, chain.published_seq, chain.open_seq = chain.k + 1, at.seq, None
     chain.commitment = shown.next_commitment
+    chain.carry = None if shown.carry is None else dict(shown.carry)
+    chain.voids += 0 if shown.carry is None else 1
     outcome.final_seq, outcome.label = at.seq, shown.label.value
     outcome.result_digest = shown.result_digest
     if shown.void is None:
@@ -399,6 +406,7 @@ FACTS = (
     *(entries.ActivateDecision, entries.GrowDecision),
     *(entries.LeaseFunded, entries.OwnerPseudonym, entries.ChainOpened),
     *(entries.BudgetRequested, entries.StepSkipped, entries.NonceGiven, entries.BeaconValue),
+    entries.OwnerKey,
 )
 FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     **dict.fromkeys(FACTS, _fact),

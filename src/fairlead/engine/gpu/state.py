@@ -258,7 +258,7 @@ class OutcomeStage(StrEnum):
 
 
 class OutcomeChain(Struct):
-    """The sequence of outcomes of one scope."""
+    """The sequence of outcomes of one flavor; of the first protocol, of one scope."""
 
     chain: str
     flavor: str
@@ -272,6 +272,15 @@ class OutcomeChain(Struct):
     """The number of the next outcome."""
     open_seq: int | None = None
     """The commitment that is not answered yet."""
+    voids: int = 0
+    """How many of its outcomes were voided; of the first protocol none is counted."""
+    carry: Document | None = None
+    """The beacon and the nonces of the outcome that was voided last, for the next one."""
+
+    @property
+    def turn(self) -> int:
+        """How many draws came before the next outcome."""
+        return self.k - self.voids
 
 
 class Outcome(Struct):
@@ -304,7 +313,21 @@ class Outcome(Struct):
     reclaiming: dict[str, bool] = field(default_factory=dict, name="cutting")
     """Runs that still hold what they are to give back."""
     owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
-    """Whether owners or tokens are equally likely."""
+    """Whether owners, tokens or GPUs are equally likely."""
+    turn: int | None = None
+    """Which entropy and pseudonyms it is made with; None: the first protocol, those of k."""
+
+    @property
+    def entropy_index(self) -> int:
+        return self.k if self.turn is None else self.turn
+
+
+class PendingNonce(Struct):
+    """What an owner wants to add to its next outcome, and the entry that it signed it in."""
+
+    nonce: str
+    seq: int
+    used: bool = False
 
 
 class Reservation(Struct):
@@ -351,7 +374,9 @@ class ResolverState(Struct):
     """Owners whose secret is committed to, and in which entry."""
     chains: dict[str, OutcomeChain] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    nonces: dict[str, str] = field(default_factory=dict)
+    owner_keys: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """The keys that owners sign nonces with, in hex, and in which entry; the last is valid."""
+    signed_nonces: dict[str, PendingNonce] = field(default_factory=dict)
     """What owners want to add to the next outcome; each is used once."""
     beacons: dict[str, str] = field(default_factory=dict)
     """Values of all beacon rounds ever recorded, by `source/round`."""
