@@ -114,8 +114,9 @@ class KubeClient:
         limit: RateLimit | None = None,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`may_write` is asked before every request that changes something: a leader that was
-        replaced, and does not know it yet, is refused here by its own clock."""
+        """`may_write` is asked before every request that changes something, when all that is left
+        to do is to send it: a leader that was replaced, and does not know it yet, is refused here
+        by its own clock."""
         self._to, self._limit, self._may_write = to, limit, may_write
         self._closed = False
         self._kept = threading.local()
@@ -244,8 +245,7 @@ class KubeClient:
             last = attempt == retries
             if self._limit is not None:
                 self._limit.wait()
-            if method != "GET" and (self._closed or not self._may_write()):
-                raise TemporaryFault("this controller does not lead: nothing is written")
+            self._refuse(method)
             try:
                 return self._exchange(method, path, sent, content)
             except ApiError as error:
@@ -308,10 +308,20 @@ class KubeClient:
         made = getattr(self._kept, "connection", None)
         if made is None:
             made = self._kept.connection = self._connect(timeout_s=TIMEOUT_S)
-        headers = self._headers()
+        made.putrequest(method, path)
+        for name, value in self._headers().items():
+            made.putheader(name, value)
         if body is not None:
-            headers["Content-Type"] = content
-        made.request(method, path, body, headers)
+            made.putheader("Content-Type", content)
+        if body is not None or method in ("POST", "PUT", "PATCH"):
+            made.putheader("Content-Length", str(len(body or b"")))
+        try:
+            # To connect takes as long as a handshake takes, and a process may be halted meanwhile.
+            self._refuse(method)
+        except TemporaryFault:
+            self._drop()
+            raise
+        self._send(made, method, path, body)
         self._sent += 1
         response = made.getresponse()
         data = response.read()
@@ -321,6 +331,15 @@ class KubeClient:
             return dict(decode(data)) if data else {}
         except (ValueError, TypeError) as error:  # a proxy's page
             raise http.client.HTTPException(f"the answer is no object: {error}") from error
+
+    def _refuse(self, method: str) -> None:
+        if method != "GET" and (self._closed or not self._may_write()):
+            raise TemporaryFault("this controller does not lead: nothing is written")
+
+    def _send(
+        self, made: http.client.HTTPConnection, method: str, path: str, body: bytes | None
+    ) -> None:
+        made.endheaders(body)
 
     def _connect(self, *, timeout_s: float) -> http.client.HTTPConnection:
         to = self._to

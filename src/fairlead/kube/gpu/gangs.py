@@ -159,11 +159,13 @@ class GangWriter:
         try:
             self._tell(pod.document, {WARNING: notice})
         except ApiError as error:
-            if not gone(error):
+            if not is_another(error):
                 raise
 
     def _annotate(self, document: Document, annotations: dict[str, str]) -> Document:
-        changed = self._client.patch(path_of(document), {"metadata": {"annotations": annotations}})
+        # Of this pod only: one that came late must not mark another one of its name.
+        meta = {"uid": document["metadata"]["uid"], "annotations": annotations}
+        changed = self._client.patch(path_of(document), {"metadata": meta})
         self._pods.put(changed)
         return changed
 
@@ -213,8 +215,8 @@ class GangWriter:
         try:
             self._client.request("POST", f"{path_of(document)}/eviction", body, retries=0)
         except ApiError as error:
-            if gone(error) or error.status == 409:
-                return  # it is gone, or another by now
+            if is_another(error):
+                return
             if error.status == 429:
                 # A disruption budget of the tenant: it does not stand above a recorded decision.
                 self._delete(document, options, decision)
@@ -228,7 +230,7 @@ class GangWriter:
             try:
                 self._annotate(document, {DECISION: decision})
             except ApiError as error:
-                if gone(error):
+                if is_another(error):
                     return
                 raise
         self._client.delete(path_of(document), options)
@@ -241,6 +243,11 @@ class GangWriter:
 def only(document: Document) -> Document:
     """Options of a delete that comes late: it must not hit the next pod of the same name."""
     return {"preconditions": {"uid": document["metadata"]["uid"]}}
+
+
+def is_another(error: ApiError) -> bool:
+    """Whether the pod that a request names is gone, or another one has its name by now."""
+    return gone(error) or error.status == 409
 
 
 def path_of(document: Document) -> str:

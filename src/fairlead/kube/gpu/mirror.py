@@ -357,21 +357,26 @@ class Mirror:
                 expected = self._runs[name].phase
         if all(document.get("status", {}).get(field) == value for field, value in status.items()):
             return _nothing
-        return partial(self._patch, kind, key, status, expected)
+        return partial(self._patch, kind, key, document["metadata"], status, expected)
 
     def _note_shown(self, key: Key, phase: str) -> None:
         self._phases.pop(key, None)
         if phase not in ENDED:
             self._phases[key] = phase
 
-    def _patch(self, kind: str, key: Key, status: Document, expected: Phase | None) -> bool:
+    def _patch(
+        self, kind: str, key: Key, meta: Document, status: Document, expected: Phase | None
+    ) -> bool:
+        """Of the version that it was made for: one that a deposed leader sends late must not hide
+        what its successor has shown, because nothing reads it back."""
         if expected is not None:
             state = self._runs.get(engine_name(*key))
             if state is None or state.phase is not expected:
                 return False  # it has changed since: its newest state is written, not this one
         path = KINDS[kind].path(key.namespace, key.name, "status")
         try:
-            self._sources.of(kind).put(self._client.patch(path, {"status": status}))
+            patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status}
+            self._sources.of(kind).put(self._client.patch(path, patch))
         except ApiError as error:
             return error.status == 404
         return True
