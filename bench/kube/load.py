@@ -133,6 +133,7 @@ def run(name: str, namespace: str, of: WorkloadClass, **template: Any) -> Docume
             "flavor": "gpu",
             "totalGPUs": of.gpus,
             "duration": "1h",
+            "priority": of.priority,
             "env": {RUNTIME: str(of.runtime_ms)},
             "template": pod,
         },

@@ -80,6 +80,8 @@ class FrontEnd:
         self._failing: dict[str, str] = {}
         """Objects that cannot be followed, and why, as was said."""
         self.verdicts: dict[tuple[str, Key], Acceptance] = {}
+        self._turned_away: set[tuple[str, Key]] = set()
+        """Objects that are not accepted: a few of thousands."""
         self._judged: set[tuple[str, Key]] = set()
         """Objects that have a new verdict."""
         self.behind = False
@@ -265,8 +267,8 @@ class FrontEnd:
     def _refused(self, kind: str, reason: str | None = None) -> set[Key]:
         return {
             key
-            for (of, key), verdict in self.verdicts.items()
-            if of == kind and not verdict.accepted and reason in (None, verdict.reason)
+            for of, key in self._turned_away
+            if of == kind and reason in (None, self.verdicts[of, key].reason)
         }
 
     def _follow(self, kind: str, key: Key, batch: "list[_Manifest]") -> bool:
@@ -276,6 +278,7 @@ class FrontEnd:
         name = _ledger_name(kind, key)
         if document is None:
             self.verdicts.pop((kind, key), None)
+            self._turned_away.discard((kind, key))
             self.unheld.discard((kind, key))
             return self._forget(kind, key, None)
         meta = document["metadata"]
@@ -303,6 +306,7 @@ class FrontEnd:
         if self.verdicts.get(pair) != verdict:
             self.verdicts[pair] = verdict
             self._judged.add(pair)
+            (self._turned_away.discard if verdict.accepted else self._turned_away.add)(pair)
         return pair
 
     def _take(self, batch: "list[_Manifest]") -> None:

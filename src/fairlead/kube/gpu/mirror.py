@@ -6,11 +6,12 @@ compared once with what the cluster shows.
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future
 from enum import StrEnum
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from fairlead.engine.gpu import Author, ControlPlane
@@ -102,6 +103,9 @@ class Mirror:
         """The last entry that was looked at; None: nothing was compared yet."""
         self._due: dict[Item, Rank] = {}
         """What is to be shown, the oldest first; it stays here until it is handed over."""
+        self._ranked: list[tuple[Rank, Item]] = []
+        """A heap of the same, and of ranks that items had before: thousands wait, and a turn hands
+        over a few."""
         self._news: set[Item] = set()
         """What something happened to since the last turn."""
         self._under_way: dict[Item, Future[bool]] = {}
@@ -126,7 +130,7 @@ class Mirror:
                 if item.part is ItemPart.FINALIZER:
                     self._front.unheld.discard((item.kind, item.key))
             else:
-                self._due[item] = self._rank(item)
+                self._want(item)
         self._hand_over()
         if faults:
             raise faults[0]
@@ -168,23 +172,46 @@ class Mirror:
         now_s = time.monotonic()
         span_s, self._turned_s = now_s - self._turned_s, now_s
         room = self._client.room(max(AHEAD_S, 1.5 * span_s)) - len(self._under_way)
-        busy = {(item.kind, item.key) for item in self._under_way}  # one write of each at a time
-        free = [item for item in self._due if (item.kind, item.key) not in busy]
-        if room <= 0 or not free:
+        if room <= 0 or not self._due:
             return
-        oldest = free[: room // OLDEST] if len(free) > room else []
-        chosen = oldest + heapq.nsmallest(room - len(oldest), free, key=self._due.__getitem__)
-        ending = self._leases.ending()
-        for item in dict.fromkeys(chosen):
+        busy = {(item.kind, item.key) for item in self._under_way}  # one write of each at a time
+        ending, later = self._leases.ending(), list[Item]()
+        for item in islice(self._first(room), room + len(busy)):
             if (item.kind, item.key) in busy:
+                later.append(item)
                 continue
             write = self._write_of(item, ending)
             if write is None:
-                continue  # not yet
+                later.append(item)  # not yet
+                continue
             del self._due[item]
             if write is not _nothing:
                 busy.add((item.kind, item.key))
                 self._under_way[item] = self._client.submit(write)
+                room -= 1
+            if not room:
+                break
+        for item in later:
+            heapq.heappush(self._ranked, (self._due[item], item))
+
+    def _first(self, room: int) -> Iterator[Item]:
+        """Those that wait longest, a few, then by rank; each once."""
+        seen: set[Item] = set()
+        if len(self._due) > room:
+            seen.update(islice(self._due, room // OLDEST))
+            yield from sorted(seen)
+        while self._ranked:
+            rank, item = heapq.heappop(self._ranked)
+            if item not in seen and self._due.get(item) == rank:
+                seen.add(item)
+                yield item
+
+    def _want(self, item: Item) -> None:
+        """An item is to be shown, by its present rank."""
+        rank = self._rank(item)
+        if self._due.get(item) != rank:
+            self._due[item] = rank
+            heapq.heappush(self._ranked, (rank, item))
 
     def _rank(self, item: Item) -> Rank:
         """What is shown first: who was preempted, then who may run, of these the widest; how runs
