@@ -77,7 +77,7 @@ class Effects:
         executor = self._executor
         if executor is not None:
             self._try("*poll", lambda: exits.extend(executor.poll()))
-            for name, state in sorted(self._projection.live.items()):
+            for name, state in sorted(self._projection.running.items()):
                 self._try(name, partial(self._look_for, executor, name, state, exits))
         return exits
 
@@ -107,14 +107,14 @@ class Effects:
         ):
             return
         self.missing.clear()
-        wanted = {state.job for state in self._projection.live.values() if state.job is not None}
+        wanted = {state.job for state in self._projection.running.values() if state.job is not None}
         self._forget_all_but(wanted)
         leaving: set[str] = set()
         for job in sorted(running - wanted):
             run = _run_of(job)
             leaving.add(run)
             self._try(run, partial(self._stop_unwanted, executor, run, job))
-        for name, state in sorted(self._projection.live.items()):
+        for name, state in sorted(self._projection.running.items()):
             if state.job is not None and self.has_process(name):
                 self._drive(executor, name, state, running, leaving)
 

@@ -47,7 +47,8 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
         known.accounts.define(known.budgets[name], at.time_ms)
     elif isinstance(spec, RunSpec) and before is None:
         run = state.RunState(submitted_seq=at.seq, since_ms=at.time_ms)
-        known.runs[name] = known.live[name] = run
+        known.runs[name] = run
+        known.index_run(name, run)
     elif isinstance(spec, ReservationSpec) and before is None:
         known.reserved[spec.run] = name
         known.resolver.reservations[name] = state.Reservation(since_ms=at.time_ms)
@@ -105,8 +106,8 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is not state.Phase.RUNNING:
         run.job, run.shrunk, run.grows_to, run.grown = None, False, 0, False
         run.restarts = run.restarts if body.restarts is UNSET else body.restarts
+    known.index_run(body.run, run)
     if phase.ended:
-        known.live.pop(body.run, None)
         run.ended_ms = None if body.ended_ms is UNSET else body.ended_ms
         run.exit_code = None if body.code is UNSET else body.code
         run.exit_signal = None if body.signal is UNSET else body.signal

@@ -47,6 +47,10 @@ class Projection:
         self.runs: dict[str, state.RunState] = {}
         self.live: dict[str, state.RunState] = {}
         """Those of them that have not ended: a turn looks at these, and not at history."""
+        self.running: dict[str, state.RunState] = {}
+        """Those of them that have leases and a job: thousands may wait, and need no look."""
+        self.following: set[str] = set()
+        """Those of them that start after other runs."""
         self.run_owners: dict[str, int] = {}
         """How many runs each owner has."""
         self.leases: dict[str, state.LeaseFact] = {}
@@ -207,7 +211,7 @@ class Projection:
             "recalled",
             lambda: {
                 lease
-                for run in self.live.values()
+                for run in self.running.values()
                 for lease, by in run.recalled.items()
                 if by in self.live and self.live[by].phase is state.Phase.PENDING
             },
@@ -247,7 +251,22 @@ class Projection:
             if not self.run_owners[owner]:
                 del self.run_owners[owner]
             del self.runs[name]
+            self.index_run(name, None)
+
+    def index_run(self, name: str, run: state.RunState | None) -> None:
+        """A run as it is from now on; None: it is gone."""
+        if run is None or run.phase.ended:
             self.live.pop(name, None)
+            self.running.pop(name, None)
+            self.following.discard(name)
+            return
+        self.live[name] = run
+        if run.phase is state.Phase.RUNNING:
+            self.running[name] = run
+        else:
+            self.running.pop(name, None)
+        if after_of(self.run_spec(name)):
+            self.following.add(name)
 
     def adopt(self, fact: state.LeaseFact) -> None:
         """Index an open lease of a run by its id and its devices."""
