@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.kube.gpu.front import FrontEnd
+from fairlead.kube.writers import Rank
 from fairlead.ports.executor import Exit
 from tests.kube.small import Server, Small, put, refusing
 from tests.kube.world import node, run
@@ -22,7 +23,7 @@ class Later:
         monkeypatch.setattr(client, "submit", self._submit)
         monkeypatch.setattr(client, "room", lambda span_s: room)
 
-    def _submit(self, write: Write) -> Future[bool]:
+    def _submit(self, write: Write, rank: Rank) -> Future[bool]:
         future: Future[bool] = Future()
         self._taken.append((write, future))
         return future

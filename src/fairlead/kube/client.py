@@ -24,6 +24,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from fairlead.kube.kubeconfig import Connection, connection
+from fairlead.kube.writers import Rank, RankedWriters
 from fairlead.ports.faults import Fault, TemporaryFault
 
 __all__ = ["ApiError", "Connection", "KubeClient", "RateLimit", "connection"]
@@ -120,7 +121,7 @@ class KubeClient:
         self._closed = False
         self._kept = threading.local()
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube")
-        self._showing = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube-show")
+        self._showing = RankedWriters(WRITERS, "kube-show")
         self.namespace = to.namespace
         self._apart: list[KubeClient] = []
         self._sent = 0
@@ -131,8 +132,8 @@ class KubeClient:
         self._closed = True
         for client in self._apart:
             client.close()
-        for pool in (self._pool, self._showing):
-            pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
+        self._showing.close()
 
     @property
     def requests(self) -> int:
@@ -152,15 +153,10 @@ class KubeClient:
         by then."""
         return ROOM if self._limit is None else self._limit.room(span_s)
 
-    def submit(self, write: Callable[[], bool]) -> Future[bool]:
-        """Beside the caller, and beside what `later` was given: what only shows something must not
-        keep pods waiting."""
-        try:
-            return self._showing.submit(write)
-        except RuntimeError:  # closed: the next leader does it
-            dropped: Future[bool] = Future()
-            dropped.cancel()
-            return dropped
+    def submit(self, write: Callable[[], bool], rank: Rank = (0,)) -> Future[bool]:
+        """Beside the caller, by rank, and beside what `later` was given: what only shows something
+        must not keep pods waiting. Cancelled when this is closed: the next leader does it."""
+        return self._showing.submit(write, rank)
 
     def later(self, write: Callable[..., object], *given: object) -> None:
         """Beside the caller; faults are the callee's to handle."""

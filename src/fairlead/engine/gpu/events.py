@@ -3,6 +3,8 @@
 A border: events carry the recorded bodies as they are.
 """
 
+from collections.abc import Callable
+
 from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import READ_AT_ONCE, Committer
@@ -57,8 +59,31 @@ class EventFeed:
                 events += [_event(projection, entry) for entry in ledger.entries(after, limit)]
             return events
 
+    def follow(self, wanted: Callable[[str], bool]) -> "EventTail":
+        """Events of some kinds from now on, without reading them back from the ledger."""
+        return EventTail(self._committer, wanted)
+
     def wait(self, after: int, timeout_s: float) -> int:
         return self._committer.wait(after, timeout_s)
+
+
+class EventTail:
+    """What happened since it was last asked; entries that are not wanted cost nothing."""
+
+    def __init__(self, committer: Committer, wanted: Callable[[str], bool]) -> None:
+        self._committer, self._wanted = committer, wanted
+        self._taken: list[Entry] = []
+        self.seq = committer.listen(self._note)
+        """What happened up to here is not told."""
+
+    def _note(self, entry: Entry) -> None:
+        if self._wanted(entry.kind):
+            self._taken.append(entry)
+
+    def take(self) -> list[Document]:
+        with self._committer.current() as projection:
+            taken, self._taken = self._taken, []
+            return [_event(projection, entry) for entry in taken]
 
 
 def _event(projection: Projection, entry: Entry) -> Document:

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from fairlead.engine.gpu import Author, ControlPlane
+from fairlead.engine.gpu.events import EventTail
 from fairlead.engine.gpu.resolver.preview import without_names
 from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Denied
@@ -52,8 +53,9 @@ EVENTS = {
 
 GPUS_MAX = 10**9
 ENDED = frozenset(phase.value for phase in Phase if phase.ended)
-AHEAD_S = 1.3
-"""Writes for so long are handed over at once, or for half as long again as the last turn took."""
+AHEAD_S = 3.0
+"""Writes for so long are handed over at once, or for half as long again as the last turn took: on a
+busy machine a turn is late, and the client's limit is not to be left unused."""
 OLDEST = 32
 """One in so many is the one that waits longest, whatever it is: nothing waits for ever."""
 
@@ -99,8 +101,8 @@ class Mirror:
         self._front, self._auditor = front, auditor
         self._leases = LeaseMirror(client, plane, sources.leases, auditor)
         self._runs = plane.committer.projection.runs
-        self._seq: int | None = None
-        """The last entry that was looked at; None: nothing was compared yet."""
+        self._tail: EventTail | None = None
+        """What happened since the last turn; None: nothing was compared yet."""
         self._due: dict[Item, Rank] = {}
         """What is to be shown, the oldest first; it stays here until it is handed over."""
         self._ranked: list[tuple[Rank, Item]] = []
@@ -184,10 +186,10 @@ class Mirror:
             if write is None:
                 later.append(item)  # not yet
                 continue
-            del self._due[item]
+            rank = self._due.pop(item)
             if write is not _nothing:
                 busy.add((item.kind, item.key))
-                self._under_way[item] = self._client.submit(write)
+                self._under_way[item] = self._client.submit(write, rank)
                 room -= 1
             if not room:
                 break
@@ -270,8 +272,10 @@ class Mirror:
 
     def _look(self) -> None:
         """What entries are about since the last turn; after a start, everything."""
-        plane, last = self._plane, self._plane.seq
-        if self._seq is None:
+        plane = self._plane
+        if self._tail is None:
+            self._tail = plane.events.follow(_is_shown)
+            seq, last = self._told_to(self._tail.seq), self._tail.seq
             for kind in ("Budget", "Run", "Reservation"):
                 for key in self._sources.of(kind).known():
                     self._news.add(Item(ItemPart.OBJECT, kind, key))
@@ -281,15 +285,16 @@ class Mirror:
                 self._note_lease(key.name)
             for seq in sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:]:
                 self._note_outcome(seq)
-            self._seq = self._told_to(last)
+            while seq < last and (page := plane.events.read(seq, min(PAGE, last - seq))):
+                for event in page:
+                    self._note(event)
+                    seq = event["seq"]
         # One that was made although we were told otherwise is seen after its lease was closed.
         for key in self._sources.leases.take_keys():
             if not self._leases.is_open(key.name):
                 self._note_lease(key.name)
-        while self._seq < last and (page := plane.events.read(self._seq, PAGE)):
-            for event in page:
-                self._note(event)
-                self._seq = event["seq"]
+        for event in self._tail.take():
+            self._note(event)
 
     def _told_to(self, last: int) -> int:
         """Up to which entry Events are told for sure."""
@@ -459,6 +464,12 @@ _RANKS = {
     ItemPart.FINALIZER: (3, 0, 0),
     ItemPart.LEASE: (4, 0, 0),
 }
+
+
+def _is_shown(kind: str) -> bool:
+    """Whether something is to be shown because of an entry: what was decided about a run is
+    followed by what became of it."""
+    return not kind.startswith("gpu.") or kind.startswith("gpu.resolve.")
 
 
 def _nothing() -> bool:
