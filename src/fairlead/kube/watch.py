@@ -33,7 +33,7 @@ class Key(NamedTuple):
 
 def key_of(document: Document) -> Key:
     meta = document["metadata"]
-    return Key(intern(meta.get("namespace", "")), meta["name"])
+    return Key(intern(meta.get("namespace", "")), intern(meta["name"]))
 
 
 class Mirrored:

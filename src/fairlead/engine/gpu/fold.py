@@ -142,7 +142,7 @@ def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None
     payer = known.budgets[body.budget].owner
     lease = state.LeaseFact(**_shared(body.terms()), id=body.lease, seq=at.seq, payer=payer)
     run = known.runs[lease.run]
-    run.leases[lease.id] = lease
+    run.add_lease(lease)
     if lease.reason == "Grow":
         run.numbered, run.grown = run.numbered + 1, True
     known.resolver.changed_seq = at.seq
@@ -168,9 +168,7 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
             run.grows_to = 0
         elif not run.grows_to:
             run.grows_to = run.width
-    del run.leases[lease.id]
-    run.recalled.pop(lease.id, None)
-    run.hours_over.pop(lease.id, None)
+    run.drop_lease(lease.id)
     for slot in lease.slots:
         node, ordinal = state.parse_slot(slot)
         del known.taken[node][ordinal]
@@ -245,9 +243,9 @@ def _warned(known: "Projection", at: Stamp, body: entries.RunWarned) -> None:
 def _unfunded(known: "Projection", at: Stamp, body: entries.LeaseUnfunded) -> None:
     run = known.runs[body.run]
     if body.hours:
-        run.hours_over[body.lease] = body.at_ms
+        run.hours_over = {**run.hours_over, body.lease: body.at_ms}
     if body.recalled_for is not UNSET:
-        run.recalled[body.lease] = body.recalled_for
+        run.recalled = {**run.recalled, body.lease: body.recalled_for}
     known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
     known.resolver.changed_seq = at.seq
 
@@ -263,9 +261,8 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
         case entries.OrderDecision():
             known.orders[body.ENTRY] = body.names
         case entries.LeaseFunded():
-            known.runs[body.run].hours_over.pop(body.lease, None)
+            known.runs[body.run].forget_unfunded(body.lease)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
-            known.runs[body.run].recalled.pop(body.lease, None)
             resolver.changed_seq = at.seq
         case entries.OwnerPseudonym():
             resolver.owners[body.owner] = at.seq

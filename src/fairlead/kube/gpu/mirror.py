@@ -122,7 +122,7 @@ class Mirror:
         self._look()
         for pair in self._front.take_judged():
             self._news.add(Item(ItemPart.OBJECT, *pair))
-            if pair in self._front.unheld:
+            if pair in self._front.unheld and self._holds(*pair):
                 self._news.add(Item(ItemPart.FINALIZER, *pair))
         self._take_audited()
         news, self._news = self._news, set()
@@ -260,6 +260,11 @@ class Mirror:
             return state is None or state.phase.ended
         return False
 
+    def _holds(self, kind: str, key: Key) -> bool:
+        """Whether there are accounts to settle before an object may go. A run that waits has none:
+        deleted, it is gone at once, and is cancelled."""
+        return kind != "Run" or engine_name(*key) in self._plane.committer.projection.running
+
     def _hold(self, kind: str, key: Key) -> Write:
         """An object stays until its accounts are settled; of a run that has ended they are."""
         state = self._runs.get(engine_name(*key)) if kind == "Run" else None
@@ -326,7 +331,7 @@ class Mirror:
         name = about["name"]
         key = Key("", name) if about["kind"] == "Budget" else Key(*kube_name(name))
         self._news.add(Item(ItemPart.OBJECT, about["kind"], key))
-        if kind == "run.phase" and ("Run", key) in self._front.unheld:
+        if kind == "run.phase" and ("Run", key) in self._front.unheld and self._holds("Run", key):
             self._news.add(Item(ItemPart.FINALIZER, "Run", key))
         if kind in EVENTS:
             reason, type = EVENTS[kind]
