@@ -125,6 +125,8 @@ class KubeClient:
         self.namespace = to.namespace
         self._apart: list[KubeClient] = []
         self._sent = 0
+        self._waiting, self._begun = 0, threading.Condition()
+        """What `later` was given and no thread has begun."""
 
     def close(self) -> None:
         """What is not begun is dropped; what is under way is waited for, so that nothing is
@@ -160,8 +162,22 @@ class KubeClient:
 
     def later(self, write: Callable[..., object], *given: object) -> None:
         """Beside the caller; faults are the callee's to handle."""
+
+        def begin() -> None:
+            with self._begun:
+                self._waiting -= 1
+                self._begun.notify_all()
+            write(*given)
+
         with contextlib.suppress(RuntimeError):  # closed: the next leader does it
-            self._pool.submit(write, *given)
+            self._pool.submit(begin)
+            with self._begun:
+                self._waiting += 1
+
+    def catch_up(self, within_s: float) -> None:
+        """Wait until all that `later` was given is begun, at most for so long."""
+        with self._begun:
+            self._begun.wait_for(lambda: self._waiting <= 0 or self._closed, within_s)
 
     def each(self, wanted: set[T], write: Callable[[T], bool]) -> None:
         """Write several at once; what is done is wanted no more. Raises a fault at the end, also

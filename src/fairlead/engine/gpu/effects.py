@@ -78,13 +78,14 @@ class Effects:
         if executor is not None:
             self._try("*poll", lambda: exits.extend(executor.poll()))
             for name, state in sorted(self._projection.running.items()):
-                self._try(name, partial(self._look_for, executor, name, state, exits))
+                if state.job not in self._started:
+                    self._try(name, partial(self._look_for, executor, name, state, exits))
         return exits
 
     def _look_for(self, executor: Executor, name: str, state: RunState, exits: list[Exit]) -> None:
         """Add the end of a job that this process did not start, and that is not there any more."""
         job, started_ms = state.job, state.started_ms or 0
-        if job is None or job in self._started or not self.has_process(name):
+        if job is None or not self.has_process(name):
             return
         if self._committer.now() - started_ms < START_MS:
             return  # a crash may have come before it was asked for: it is asked for again

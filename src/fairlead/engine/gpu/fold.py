@@ -246,6 +246,7 @@ def _unfunded(known: "Projection", at: Stamp, body: entries.LeaseUnfunded) -> No
         run.hours_over = {**run.hours_over, body.lease: body.at_ms}
     if body.recalled_for is not UNSET:
         run.recalled = {**run.recalled, body.lease: body.recalled_for}
+        known.index_run(body.run, run)
     known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
     known.resolver.changed_seq = at.seq
 

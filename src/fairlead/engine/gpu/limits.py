@@ -32,12 +32,13 @@ class LimitEnforcement:
 
     def _over(self, now_ms: int) -> Iterator[NewEntry]:
         at, grace = Context(self._projection, now_ms), self._committer.config.grace
+        use_counts = self._committer.config.idle_after_ms is not None
         for run, state in sorted(self._projection.running.items()):
             # What already gives leases back is asked again when it has.
             if state.stopping or state.reclaim is not None:
                 continue
             spec = self._projection.run_spec(run)
-            idle = self._idle(spec, state)
+            idle = self._idle(spec, state) if use_counts or spec.idle_after is not UNSET else None
             if spec.max_runtime is UNSET and not state.hours_over and idle is None:
                 continue
             asked = limits_of(self._projection, run, state, now_ms, idle)

@@ -433,8 +433,8 @@ class FrontEnd:
 
     def _forget_other(self, kind: str, key: Key, uid: str) -> bool:
         """Another object had this name before; whether it is gone from the engine."""
-        before = self._plane.objects.get(kind, _ledger_name(kind, key))
-        if before is None or before["metadata"]["labels"].get(UID) in (None, uid):
+        before = self._plane.committer.projection.get(kind, _ledger_name(kind, key))
+        if before is None or before.labels.get(UID) in (None, uid):
             return True
         return self._forget(kind, key, None)
 

@@ -133,7 +133,8 @@ class Mirror:
                     self._front.unheld.discard((item.kind, item.key))
             else:
                 self._want(item)
-        self._hand_over()
+        with self._plane.committer.current():  # which is read once for all of them
+            self._hand_over()
         if faults:
             raise faults[0]
 
@@ -176,11 +177,12 @@ class Mirror:
         room = self._client.room(max(AHEAD_S, 1.5 * span_s)) - len(self._under_way)
         if room <= 0 or not self._due:
             return
-        busy = {(item.kind, item.key) for item in self._under_way}  # one write of each at a time
+        busy = {(item.kind, item.key): item for item in self._under_way}
         ending, later = self._leases.ending(), list[Item]()
         for item in islice(self._first(room), room + len(busy)):
-            if (item.kind, item.key) in busy:
-                later.append(item)
+            other = busy.get((item.kind, item.key))
+            if other is not None and not self._take_back(other, item):
+                later.append(item)  # one write of each at a time
                 continue
             write = self._write_of(item, ending)
             if write is None:
@@ -188,13 +190,23 @@ class Mirror:
                 continue
             rank = self._due.pop(item)
             if write is not _nothing:
-                busy.add((item.kind, item.key))
+                busy[item.kind, item.key] = item
                 self._under_way[item] = self._client.submit(write, rank)
                 room -= 1
             if not room:
                 break
         for item in later:
             heapq.heappush(self._ranked, (self._due[item], item))
+
+    def _take_back(self, other: Item, item: Item) -> bool:
+        """Whether a write that was handed over, and matters less than another one of its object,
+        is not begun: then it is due again."""
+        rank = self._rank(other)
+        if other == item or rank <= self._due[item] or not self._under_way[other].cancel():
+            return False
+        del self._under_way[other]
+        self._news.add(other)
+        return True
 
     def _first(self, room: int) -> Iterator[Item]:
         """Those that wait longest, a few, then by rank; each once."""
@@ -263,7 +275,8 @@ class Mirror:
     def _holds(self, kind: str, key: Key) -> bool:
         """Whether there are accounts to settle before an object may go. A run that waits has none:
         deleted, it is gone at once, and is cancelled."""
-        return kind != "Run" or engine_name(*key) in self._plane.committer.projection.running
+        state = self._runs.get(engine_name(*key)) if kind == "Run" else None
+        return state is None or state.phase is not Phase.PENDING
 
     def _hold(self, kind: str, key: Key) -> Write:
         """An object stays until its accounts are settled; of a run that has ended they are."""
