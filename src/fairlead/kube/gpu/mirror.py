@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future
-from enum import StrEnum
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.events import EventTail
@@ -24,6 +22,17 @@ from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.announce import announcements, event_of
 from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.front import FrontEnd
+from fairlead.kube.gpu.items import (
+    EVENTS,
+    TOLD,
+    Item,
+    ItemPart,
+    is_told,
+    items_of,
+    key_named,
+    lease_item,
+    outcome_item,
+)
 from fairlead.kube.gpu.lease_mirror import LeaseMirror, Write, as_leased
 from fairlead.kube.kinds import KINDS, as_named_in, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
@@ -34,21 +43,12 @@ from fairlead.schema.times import format_time
 
 _PUBLIC = Author("kubernetes-mirror")
 """All readers see outcomes: under pseudonyms."""
-TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost", "Restarted")
-"""Changes of a run that are Events: what its status shows for good needs none."""
 SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
 PAGE = 100
 """Entries in memory at once: each comes with all that it was decided on."""
 RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
 """Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
-EVENTS = {
-    "run.cut": ("Preempted", "Warning"),
-    "pod.mismatch": ("PodMismatch", "Warning"),
-    "lease.unfunded": ("Unfunded", "Warning"),
-    "lease.funded": ("Funded", "Normal"),
-    "reservation.state": ("ReservationChanged", "Normal"),
-}
 
 
 GPUS_MAX = 10**9
@@ -58,24 +58,6 @@ AHEAD_S = 3.0
 busy machine a turn is late, and the client's limit is not to be left unused."""
 OLDEST = 32
 """One in so many is the one that waits longest, whatever it is: nothing waits for ever."""
-
-
-class ItemPart(StrEnum):
-    """What an item of the mirror is about."""
-
-    OBJECT = "object"
-    FINALIZER = "finalizer"
-    LEASE = "lease"
-    OUTCOME = "outcome"
-    EVENT = "event"
-
-
-class Item(NamedTuple):
-    """Something that the cluster is to show."""
-
-    part: ItemPart
-    kind: str
-    key: Key
 
 
 Rank = tuple[int, int, int]
@@ -101,8 +83,10 @@ class Mirror:
         self._front, self._auditor = front, auditor
         self._leases = LeaseMirror(client, plane, sources.leases, auditor)
         self._runs = plane.committer.projection.runs
-        self._tail: EventTail | None = None
-        """What happened since the last turn; None: nothing was compared yet."""
+        self._tail: EventTail[Item] = plane.events.follow(items_of, is_told)
+        """What happened since the last turn."""
+        self._compared = False
+        """Whether all that the cluster shows was compared once."""
         self._due: dict[Item, Rank] = {}
         """What is to be shown, the oldest first; it stays here until it is handed over."""
         self._ranked: list[tuple[Rank, Item]] = []
@@ -144,7 +128,7 @@ class Mirror:
             self._news.add(Item(ItemPart.OBJECT, "Run", Key(*kube_name(run))))
             state = self._plane.committer.projection.live.get(run)
             for name in () if state is None else state.leases:
-                self._note_lease(name)
+                self._news.add(lease_item(name))
 
     def wait(self) -> None:
         """Until what was handed over is written, or has failed."""
@@ -290,29 +274,39 @@ class Mirror:
 
     def _look(self) -> None:
         """What entries are about since the last turn; after a start, everything."""
-        plane = self._plane
-        if self._tail is None:
-            self._tail = plane.events.follow(_is_shown)
-            seq, last = self._told_to(self._tail.seq), self._tail.seq
-            for kind in ("Budget", "Run", "Reservation"):
-                for key in self._sources.of(kind).known():
-                    self._news.add(Item(ItemPart.OBJECT, kind, key))
-            for name in sorted(plane.committer.projection.leases):
-                self._note_lease(name)
-            for key in self._sources.leases.known():
-                self._note_lease(key.name)
-            for seq in sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:]:
-                self._note_outcome(seq)
-            while seq < last and (page := plane.events.read(seq, min(PAGE, last - seq))):
-                for event in page:
-                    self._note(event)
-                    seq = event["seq"]
+        if not self._compared:
+            self._look_at_all()
+            self._compared = True
         # One that was made although we were told otherwise is seen after its lease was closed.
         for key in self._sources.leases.take_keys():
             if not self._leases.is_open(key.name):
-                self._note_lease(key.name)
-        for event in self._tail.take():
-            self._note(event)
+                self._news.add(lease_item(key.name))
+        touched, events = self._tail.take()
+        self._news |= touched
+        for part, kind, key in touched:
+            held = part is not ItemPart.OBJECT or (kind, key) not in self._front.unheld
+            if not held and self._holds(kind, key):
+                self._news.add(Item(ItemPart.FINALIZER, kind, key))
+        for event in events:
+            self._tell(event)
+
+    def _look_at_all(self) -> None:
+        plane = self._plane
+        for kind in ("Budget", "Run", "Reservation"):
+            for key in self._sources.of(kind).known():
+                self._news.add(Item(ItemPart.OBJECT, kind, key))
+        for name in sorted(plane.committer.projection.leases):
+            self._news.add(lease_item(name))
+        for key in self._sources.leases.known():
+            self._news.add(lease_item(key.name))
+        for outcome in sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:]:
+            self._news.add(outcome_item(outcome))
+        last = self._tail.seq
+        seq = self._told_to(last)
+        while seq < last and (page := plane.events.read(seq, min(PAGE, last - seq))):
+            for event in page:
+                self._tell(event)
+                seq = event["seq"]
 
     def _told_to(self, last: int) -> int:
         """Up to which entry Events are told for sure."""
@@ -320,35 +314,17 @@ class Mirror:
         recent = self._plane.events.read(max(0, last - RECENT_ENTRIES), RECENT_ENTRIES)
         return next((event["seq"] - 1 for event in recent if event["time"] >= since), last)
 
-    def _note_lease(self, name: str) -> None:
-        self._news.add(Item(ItemPart.LEASE, "GPULease", Key(kube_name(name)[0], name)))
-
-    def _note_outcome(self, seq: int) -> None:
-        self._news.add(Item(ItemPart.OUTCOME, "ResolverOutcome", Key("", str(seq))))
-
-    def _note(self, event: Document) -> None:
-        about, kind, body = event["object"], event["kind"], event["body"]
-        if kind in ("lease.open", "lease.close", "lease.unfunded", "lease.funded"):
-            self._note_lease(body["lease"])
-            if "run" in body:
-                key = Key(*kube_name(body["run"]))
-                self._news.add(Item(ItemPart.OBJECT, "Run", key))
+    def _tell(self, event: Document) -> None:
+        """The Events by which people are told of an entry."""
+        named, kind = event["object"], event["kind"]
         if kind.startswith("gpu.resolve."):
-            seq = event["seq"] if kind == "gpu.resolve.commit" else body.get("outcome")
-            seq = body.get("commit_seq", seq)
-            if isinstance(seq, int):
-                self._note_outcome(seq)
             self._announce(event)
-        if about is None or about["kind"] not in KINDS:
+        if named is None or named["kind"] not in KINDS:
             return
-        name = about["name"]
-        key = Key("", name) if about["kind"] == "Budget" else Key(*kube_name(name))
-        self._news.add(Item(ItemPart.OBJECT, about["kind"], key))
-        if kind == "run.phase" and ("Run", key) in self._front.unheld and self._holds("Run", key):
-            self._news.add(Item(ItemPart.FINALIZER, "Run", key))
+        key = key_named(named["kind"], named["name"])
         if kind in EVENTS:
             reason, type = EVENTS[kind]
-            self._event(about["kind"], key, event["reason"] or reason, type, event)
+            self._event(named["kind"], key, event["reason"] or reason, type, event)
         elif kind == "run.phase" and event["reason"] in TOLD:
             self._event("Run", key, event["reason"], "Warning", event)
 
@@ -482,12 +458,6 @@ _RANKS = {
     ItemPart.FINALIZER: (3, 0, 0),
     ItemPart.LEASE: (4, 0, 0),
 }
-
-
-def _is_shown(kind: str) -> bool:
-    """Whether something is to be shown because of an entry: what was decided about a run is
-    followed by what became of it."""
-    return not kind.startswith("gpu.") or kind.startswith("gpu.resolve.")
 
 
 def _nothing() -> bool:
