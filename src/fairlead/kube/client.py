@@ -82,8 +82,8 @@ class RateLimit:
         self._tokens, self._at = float(burst), time.monotonic()
 
     def room(self, span_s: float) -> int:
-        """How many it lets through in such a while."""
-        return max(WRITERS, int(span_s * self._per_s))
+        """How many it lets through in such a while, as far as that is worth preparing."""
+        return max(WRITERS, min(ROOM, int(span_s * self._per_s)))
 
     def wait(self) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost", 
 """Changes of a run that are Events: what its status shows for good needs none."""
 EVENTS = {
     "run.cut": ("Preempted", "Warning"),
+    "run.warned": ("PreemptionPossible", "Warning"),
     "pod.mismatch": ("PodMismatch", "Warning"),
     "lease.unfunded": ("Unfunded", "Warning"),
     "lease.funded": ("Funded", "Normal"),

@@ -376,6 +376,7 @@ class Mirror:
             status |= {"reason": verdict.reason, "message": verdict.message}
         status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
         if kind == "Run":
+            status["owner"] = self._front.owner_of(key.namespace, stored)
             self._note_shown(key, status.get("phase", ""))
             if stored is not None:
                 expected = self._runs[name].phase
