@@ -59,8 +59,8 @@ class NewEntry:
     author: str = SYSTEM
     plan_id: str | None = None
     effect: str | None = None
-    input: Document | None = field(default=None, repr=False)
-    """The whole input of a decision."""
+    input: Document | Rendered | None = field(default=None, repr=False)
+    """The whole input of a decision, or its canonical text."""
     input_digest: str | None = None
     blobs: tuple[bytes, ...] = field(default=(), repr=False)
     version: int | None = None
