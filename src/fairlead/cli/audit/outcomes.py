@@ -182,11 +182,11 @@ def key(client: Client, out: Output, *, owner: str, key_file: Path | None, repla
 def nonce(
     client: Client, out: Output, *, owner: str, nonce: str | None, key_file: Path | None
 ) -> None:
-    """Add your own entropy to OWNER's next lottery, signed with OWNER's key.
+    """Add your own entropy to OWNER's next lottery.
 
-    The operator does not know the seed of that lottery before: to OWNER it is then `owner-nonced`.
-    Default: 32 random bytes; or give 1 to 64 bytes in hex. A nonce is used once; a
-    new one replaces an unused one. `fairlead audit key OWNER` makes the key.
+    It is signed with OWNER's key. The operator does not know the seed of that lottery before: to
+    OWNER it is then `owner-nonced`. Default: 32 random bytes; or give 1 to 64 bytes in hex. A nonce
+    is used once; a new one replaces an unused one. `fairlead audit key OWNER` makes the key.
 
     \b
       fairlead audit nonce team-a
@@ -211,10 +211,11 @@ def nonce(
 @click.argument("value", metavar="HEX")
 @changes_api
 def beacon(client: Client, out: Output, *, source: str, number: int, value: str) -> None:
-    """Supply the value of a public network's round: its signature.
+    """Supply the value of a public network's round.
 
-    drand publishes it as `signature`. The control plane checks it against the network's key, and
-    so does every verifier. An outcome that waits for it continues at once.
+    It is the signature of the round, which drand publishes as `signature`. The control plane checks
+    it against the network's key, and so does every verifier. An outcome that waits for it continues
+    at once.
 
     \b
       fairlead audit outcome 812        # names the round and network it waits for
