@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -37,6 +36,8 @@ from fairlead.schema.times import format_time
 USER, TOKEN = "access.user", "access.token"
 SNAPSHOT = "api.access"
 _PREFIX = "flt_"
+KEEP_EVERY = 10_000
+"""Entries after which the state is kept again."""
 NAMES_KEPT_S = 10
 
 
@@ -73,9 +74,11 @@ class Access:
         if snapshot is not None:
             self._state = decode_json(snapshot.state, _State)
             self._seq = snapshot.seq
-        kinds = (ledger.entries(self._seq, 100_000, kind=kind) for kind in (USER, TOKEN))
-        for entry in sorted(chain.from_iterable(kinds), key=lambda entry: entry.seq):
-            self._fold(entry)
+        self._kept = self._seq
+        """The last entry that the kept state is of."""
+        self._catch_up()
+        with suppress(Fault):
+            self.keep()
 
     def author_of_user(self, name: str, *, admin: bool = False) -> Author:
         """A user of this machine; an unbound one may only read."""
@@ -155,8 +158,24 @@ class Access:
             self._fold(entry)
             with suppress(Fault):  # the entry is recorded; the next change writes the state again
                 # An archive may take the entries away, but not the state that they led to.
-                state = msgspec.json.encode(self._state)
-                self._ledger.snapshot_put(SNAPSHOT, entry.seq, state)
+                self._keep(entry.seq)
+
+    def keep(self, every: int = KEEP_EVERY) -> None:
+        """Keep the state as of now if the ledger grew by so much since: a start reads, and
+        compares with the tree, all that came after."""
+        with self._lock:
+            size = self._ledger.head().head.size
+            if size - self._kept >= every:
+                self._catch_up()
+                self._keep(max(size, self._seq))
+
+    def _keep(self, seq: int) -> None:
+        self._ledger.snapshot_put(SNAPSHOT, seq, msgspec.json.encode(self._state))
+        self._kept = seq
+
+    def _catch_up(self) -> None:
+        for entry in self._ledger.following(max(self._seq, self._kept), (USER, TOKEN)):
+            self._fold(entry)
 
     def _fold(self, entry: Entry) -> None:
         if entry.seq <= self._seq:

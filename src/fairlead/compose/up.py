@@ -121,6 +121,7 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             notifications = _notifications(config.webhooks, ledger, plane)
             chores.append((lambda: notifications.turn(now_ms()), NOTIFY_S))
         access = Access(ledger, now_ms)
+        plane.committer.after_checkpoint = access.keep
         parts = executor.log_parts
         service = Service(plane, ledger, access, parts, now_ms, tuple(chores), console=executor)
         mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)

@@ -16,11 +16,11 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from fairlead.core.audit import Frontier
+from fairlead.core.audit import Frontier, Head, SignedHead, check_consistency, consistency_proof
 from fairlead.ledger import store
 from fairlead.ledger.entries import Numbered, Position, Prepared, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
-from fairlead.ledger.reading import StoreReader
+from fairlead.ledger.reading import StoreReader, identity_at
 from fairlead.ledger.writing import StoreWriter, begin
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged, HeadMoved
@@ -202,7 +202,7 @@ class Session:
 class PostgresReader(StoreReader):
     """Reads a ledger, without a key."""
 
-    def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
+    def __init__(self, dsn: str, *, schema: str = SCHEMA, inspect: bool = False) -> None:
         with ExitStack() as undo:
             session = undo.enter_context(closing(Session(dsn, schema)))
             session.run(DOING, session.check_tables)
@@ -251,6 +251,46 @@ class PostgresLedger(StoreWriter[Connection]):
                 source = resources.enter_context(closing(Session(dsn, schema)))
             return cls(session, source, signers, resources)
 
+    def head(self) -> SignedHead:
+        """The newest of all replicas, once it is shown to continue what this one knows."""
+        signed, _ = store.read_kept(self._query)
+        if signed != self._position.signed:
+            self._move(self._continued(self._query, signed))
+        return signed
+
+    def _covering(self, seq: int) -> Head:
+        known = self._position.signed.head
+        return known if seq <= known.size else self.head().head
+
+    def _continued(self, query: store.Execute, signed: SignedHead) -> Position:
+        """The position of a head that another replica wrote; raises `Damaged` if it is none that a
+        holder of the key signed, or does not continue the log that this process knows."""
+        head, known = signed.head, self._position.signed.head
+        nodes = partial(store.read_nodes, query)
+        if problem := identity_at(query, head.size).check(signed):
+            raise Damaged(f"the head of size {head.size} {problem}")
+        if known.size > head.size:
+            raise Damaged(f"the ledger has {head.size} entries; this process knows {known.size}")
+        if known.key_id != head.key_id:
+            self._signers.load(head.key_id)
+        if not check_consistency(
+            old_size=known.size,
+            old_root=bytes.fromhex(known.root),
+            new_size=head.size,
+            new_root=bytes.fromhex(head.root),
+            proof=consistency_proof(known.size, head.size, nodes),
+        ):
+            raise Damaged(f"the log of {head.size} entries does not continue that of {known.size}")
+        frontier = Frontier.of(head.size, nodes)
+        if frontier.root().hex() != head.root:
+            raise Damaged(f"the tree is not that of the head of size {head.size}")
+        return Position(signed, frontier)
+
+    def _move(self, position: Position) -> None:
+        """Forward only: another thread may have been quicker."""
+        if position.frontier.size >= self._position.frontier.size:
+            self._position = position
+
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
     ) -> list[store.Found]:
@@ -270,7 +310,7 @@ class PostgresLedger(StoreWriter[Connection]):
                 with self._session.changing(connection):
                     answer = _answer(execute, waiting)
                     position = self._number(connection) if answer is None else self._position
-                self._position = position  # only now: what is not durable never was
+                self._move(position)  # only now: what is not durable never was
                 if answer is not None:
                     return answer
         except Exception:
@@ -285,8 +325,7 @@ class PostgresLedger(StoreWriter[Connection]):
         execute, position = _executing(connection), self._position
         signed, _ = store.read_kept(execute)
         if position.signed != signed:
-            nodes = partial(store.read_nodes, execute)
-            position = Position(signed, Frontier.of(signed.head.size, nodes))
+            position = self._continued(execute, signed)
         for row in execute(
             "SELECT id, expected_size, time_ms, drafts FROM batches WHERE answered IS NULL "
             f"ORDER BY ticket LIMIT {BATCHES_AT_ONCE} FOR UPDATE SKIP LOCKED"

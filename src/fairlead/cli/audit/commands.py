@@ -216,7 +216,7 @@ def verify(
             with reading(segment), open_segment(segment) as opened:
                 verification = opened.verify(heads, progress=progress)
         else:
-            with open_for_reading(ledger) as reader:
+            with open_for_reading(ledger, inspect=True) as reader:
                 verification = reader.verify(heads, progress=progress)
                 if verification.ok and archived is not None:
                     in_archive = reader.verify_archive(archived, progress=progress)
