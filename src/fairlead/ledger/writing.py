@@ -71,8 +71,15 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
         self._failure = None
         # Read back from the bytes: what a projection sees now is what it will see at a replay.
         entries = [entry_of(found) for found in recorded]
-        ours = zip(prepared, entries, strict=True)
-        self._witnessed([entry for draft, entry in ours if entry.data != draft.data(entry.seq)])
+        known = []
+        for draft, entry in zip(prepared, entries, strict=True):
+            if entry.data == draft.data(entry.seq):
+                continue
+            effect = (entry.plan_id, entry.effect)
+            if draft.effect is None or (draft.plan_id, draft.effect) != effect:
+                raise Damaged(f"entry {entry.seq} is not what was appended", entry.seq)
+            known.append(entry)  # an effect that was recorded before
+        self._witnessed(known)
         return entries
 
     def failure(self) -> str | None:
