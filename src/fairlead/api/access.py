@@ -58,9 +58,25 @@ class Token(msgspec.Struct, frozen=True):
         return msgspec.structs.asdict(row)
 
 
-class _State(msgspec.Struct):
+class AccessState(msgspec.Struct):
+    """What the entries about access add up to."""
+
     users: dict[str, UserRow] = msgspec.field(default_factory=dict)
     tokens: dict[str, Token] = msgspec.field(default_factory=dict)
+
+    def fold(self, entry: Entry) -> None:
+        body = entry.body
+        if entry.kind == USER and body.get("gone"):
+            self.users.pop(body["name"], None)
+        elif entry.kind == USER:
+            self.users[body["name"]] = UserRow(body["name"], body["owners"], body["admin"])
+        elif body.get("revoked"):
+            old = self.tokens[body["id"]]
+            self.tokens[old.id] = msgspec.structs.replace(old, revoked_ms=entry.time_ms)
+        else:
+            self.tokens[body["id"]] = Token(
+                body["id"], body["user"], body["digest"], entry.time_ms, body["note"]
+            )
 
 
 class Access:
@@ -69,10 +85,10 @@ class Access:
     def __init__(self, ledger: Ledger, now_ms: Callable[[], int]) -> None:
         self._ledger, self._now_ms = ledger, now_ms
         self._lock = threading.RLock()
-        self._state, self._seq = _State(), 0
+        self._state, self._seq = AccessState(), 0
         snapshot = ledger.snapshot_get(SNAPSHOT)
         if snapshot is not None:
-            self._state = decode_json(snapshot.state, _State)
+            self._state = decode_json(snapshot.state, AccessState)
             self._seq = snapshot.seq
         self._kept = self._seq
         """The last entry that the kept state is of."""
@@ -170,7 +186,7 @@ class Access:
                 self._keep(max(size, self._seq))
 
     def _keep(self, seq: int) -> None:
-        self._ledger.snapshot_put(SNAPSHOT, seq, msgspec.json.encode(self._state))
+        self._ledger.snapshot_put(SNAPSHOT, seq, encode(self._state))
         self._kept = seq
 
     def _catch_up(self) -> None:
@@ -178,21 +194,13 @@ class Access:
             self._fold(entry)
 
     def _fold(self, entry: Entry) -> None:
-        if entry.seq <= self._seq:
-            return
-        body, self._seq = entry.body, entry.seq
-        users, tokens = self._state.users, self._state.tokens
-        if entry.kind == USER and body.get("gone"):
-            users.pop(body["name"], None)
-        elif entry.kind == USER:
-            users[body["name"]] = UserRow(body["name"], body["owners"], body["admin"])
-        elif body.get("revoked"):
-            old = tokens[body["id"]]
-            tokens[old.id] = msgspec.structs.replace(old, revoked_ms=entry.time_ms)
-        else:
-            tokens[body["id"]] = Token(
-                body["id"], body["user"], body["digest"], entry.time_ms, body["note"]
-            )
+        if entry.seq > self._seq:
+            self._seq = entry.seq
+            self._state.fold(entry)
+
+
+def encode(state: AccessState) -> bytes:
+    return msgspec.json.encode(state)
 
 
 def _digest(secret: str) -> str:

@@ -40,10 +40,6 @@ class CoverageList:
             how = "no entry confirms it, so it is not used: the state is made from the entries"
             self.leaves_out(f"snapshot {name}", seq, how)
 
-    def archive(self, entries: int) -> None:
-        self._left_out = [row for row in self._left_out if row.what != "archived entries"]
-        self._covers("archived entries", entries, "in the segments, against the tree")
-
     def _covers(self, what: str, count: int | None, how: str) -> None:
         self._done.append(Coverage(what, count, how))
 

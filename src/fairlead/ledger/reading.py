@@ -131,11 +131,18 @@ class StoreReader:
         return bound
 
     def verify(
-        self, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
+        self,
+        held: Sequence[SignedHead] = (),
+        *,
+        progress: Progress | None = None,
+        snapshots: bool = True,
     ) -> Verification:
-        """Follow the whole log as it is now; what is appended meanwhile is not looked at."""
+        """Follow the whole log as it is now; what is appended meanwhile is not looked at.
+
+        `snapshots`: whether the states kept beside it are compared with what entries say.
+        """
         with self._source.view() as view:
-            return LedgerWalk(view, held, progress=progress).run()
+            return LedgerWalk(view, held, progress=progress, snapshots=snapshots).run()
 
     def verify_archive(self, directory: Path, *, progress: Progress | None = None) -> Verification:
         head, archived_to = self.head().head, self.archived_to()

@@ -273,15 +273,17 @@ def restore(
     author: str,
     reason: str,
     lost: SignedHead | None = None,
+    drop_snapshots: bool = False,
 ) -> Entry:
     """Put a backup where a ledger is to be, and begin a new epoch; returns the entry that says so.
 
-    `lost`: the newest head that is known of the ledger that went. Refuses one that does not verify.
+    `lost`: the newest head that is known of the ledger that went. Refuses one that does not verify;
+    `drop_snapshots`: the states that it keeps are not looked at, and not taken over.
     """
     if path.exists():
         raise PermanentFault(f"{path} is there already; move it away first")
     with SqliteReader(source) as reader:
-        found = reader.verify()
+        found = reader.verify(snapshots=not drop_snapshots)
         if not found.ok:
             raise Damaged(f"the backup {source} does not verify: {found.problem}")
         signers.load(reader.head().head.key_id)
@@ -291,6 +293,8 @@ def restore(
         # The epoch begins before the file gets its name: no crash leaves a restored ledger that
         # does not say so. Closing moves the log into the file, which is then whole by itself.
         with SqliteLedger.open(draft, signers) as ledger:
+            if drop_snapshots:
+                ledger.snapshots_drop()
             entry = ledger.begin_epoch(time_ms=time_ms, author=author, reason=reason, lost=lost)
         lock_file(draft).unlink()
     return entry

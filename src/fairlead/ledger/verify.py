@@ -39,8 +39,10 @@ class LedgerWalk:
         *,
         start: tuple[Frontier, LedgerIdentity] | None = None,
         progress: Progress | None = None,
+        snapshots: bool = True,
     ) -> None:
         self.view, self.held, self.progress = view, held, progress
+        self.snapshots = snapshots
         self.frontier, self.identity = start or (Frontier(), LedgerIdentity())
         self.whole = start is None
         self.named: dict[str, tuple[int, int]] = {}
@@ -141,7 +143,8 @@ class LedgerWalk:
                 raise Damaged(f"the entries up to {head.size} are not those of {what}")
 
     def _beside(self) -> None:
-        self._snapshots()
+        if self.snapshots:
+            self._snapshots()
         blobs = 0
         for digest, data in self.view.blobs():
             blobs += 1

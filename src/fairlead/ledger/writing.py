@@ -128,6 +128,10 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
         row = (name, seq, state)
         self._change("keep a snapshot", lambda execute: execute(store.KEEP_SNAPSHOT, *row))
 
+    def snapshots_drop(self) -> None:
+        """Forget all of them: states are made again from the entries."""
+        self._change("drop snapshots", lambda execute: execute("DELETE FROM snapshots"))
+
     def position_put(self, name: str, seq: int) -> None:
         head = self.head().head
         bound = newest_binding(self._query, name, head)
