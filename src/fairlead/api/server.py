@@ -5,10 +5,10 @@ import contextlib
 import os
 import signal
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fairlead.api.access import AccessGate, loopback_names
 from fairlead.api.app import build
 from fairlead.api.background import Background
+from fairlead.api.peers import JobOf, peer_of
 from fairlead.api.service import Service
 from fairlead.ports.faults import PermanentFault
 
-_CREDENTIALS = struct.Struct("3i")
 STOP_S = 5
 _FIRST_FD = 3  # SD_LISTEN_FDS_START
 
@@ -38,14 +38,17 @@ class Listen:
     """Group of the socket; with mode 0660 only its members connect."""
 
 
-class _Peer(H11Protocol):
-    """Adds the uid of a Unix socket's peer, as the kernel reports it."""
+class _Connection(H11Protocol):
+    """Adds the peer of a Unix socket."""
+
+    def __init__(self, *arguments: Any, job_of: JobOf | None, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._job_of = job_of
 
     def connection_made(self, transport: Any) -> None:
-        peer = transport.get_extra_info("socket")
-        if peer is not None and peer.family == socket.AF_UNIX:
-            data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            self.app_state = {**self.app_state, "peer_uid": _CREDENTIALS.unpack(data)[1]}
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family == socket.AF_UNIX:
+            self.app_state = {**self.app_state, "peer": peer_of(connection, self._job_of)}
         super().connection_made(transport)
 
 
@@ -72,10 +75,11 @@ class ControlServer:
             self.port = self._sockets[-1].getsockname()[1]
         self._bug: BaseException | None = None
         hosts, origins = loopback_names(self.port or 0)
-        app = build(service, AccessGate(service.access, hosts, origins), self._on_bug)
+        gate = AccessGate(service.access, hosts, origins, service.submission)
+        app = build(service, gate, self._on_bug)
         config = uvicorn.Config(
             app,
-            http=_Peer,
+            http=partial(_Connection, job_of=service.job_of),  # type: ignore[arg-type]  # a factory
             ws="none",
             lifespan="off",
             log_config=None,
