@@ -115,7 +115,7 @@ def _same_projection(projection: Projection, state: bytes, found: Inspection) ->
 
 
 def _modes(state: Path, found: Inspection) -> None:
-    """Whoever may write here replaces the ledger, its keys or the jobs."""
+    """Who may write here replaces the ledger, its keys or the jobs."""
     paths = [state, *(state / name for name in (FILE, KEYS, "runs", "runs/jobs"))]
     present = [path for path in paths if os.path.lexists(path)]
     for path in present:

@@ -19,7 +19,13 @@ from fairlead.ports.ledger import Damaged, Entry, Progress
 PAGE = 1_000
 
 
-def rebuild(ledger: StoreWriter[Any], archive: Path | None, progress: Progress | None) -> int:
+def rebuild(
+    ledger: StoreWriter[Any],
+    archive: Path | None,
+    progress: Progress | None,
+    *,
+    dry_run: bool = False,
+) -> int:
     """Fold everything, keep the states, and record what they are; returns the last entry."""
     if ledger.archived_to():
         if archive is None:
@@ -35,6 +41,8 @@ def rebuild(ledger: StoreWriter[Any], archive: Path | None, progress: Progress |
         if progress is not None and entry.seq % PAGE == 0:
             progress(entry.seq, total)
     seq = projection.seq
+    if dry_run:
+        return seq
     ledger.snapshot_put(checkpoint.NAME, seq, checkpoint.packed(projection))
     ledger.snapshot_put(access.SNAPSHOT, seq, access.encode(rights))
     return seq

@@ -29,7 +29,7 @@ POSITION_EVERY = 1_000
 """Events after which an entry records a receiver's position again."""
 
 
-class Binding(NamedTuple):
+class SnapshotBinding(NamedTuple):
     """What an entry says of a snapshot."""
 
     name: str
@@ -37,11 +37,11 @@ class Binding(NamedTuple):
     digest: str
 
     @classmethod
-    def of(cls, name: str, seq: int, state: bytes) -> "Binding":
+    def of(cls, name: str, seq: int, state: bytes) -> "SnapshotBinding":
         return cls(name, seq, sha256(state).hexdigest())
 
     @classmethod
-    def said_by(cls, entry: Entry) -> "Binding":
+    def said_by(cls, entry: Entry) -> "SnapshotBinding":
         try:
             body = entry.body
             return cls(str(body["name"]), int(body["after"]), str(body["digest"]))
@@ -67,13 +67,13 @@ class Binding(NamedTuple):
         )
 
 
-def find_binding(query: Execute, binding: Binding, head: Head) -> Entry | None:
+def find_binding(query: Execute, binding: SnapshotBinding, head: Head) -> Entry | None:
     """The entry that says this, proved to be in the log of the head; None if there is none."""
     text = "SELECT seq, data FROM entries WHERE plan_id = ? AND effect = ?"
     for row in query(text, binding.plan_id, binding.effect):
         entry = entry_of(Found(*row))
         check_included(query, [entry], head)
-        if entry.kind == SNAPSHOT and Binding.said_by(entry) == binding:
+        if entry.kind == SNAPSHOT and SnapshotBinding.said_by(entry) == binding:
             return entry
     return None
 
@@ -84,7 +84,7 @@ def newest_binding(query: Execute, name: str, head: Head) -> int | None:
     for row in query(text, f"snapshot:{name}"):
         entry = entry_of(Found(*row))
         check_included(query, [entry], head)
-        if entry.kind == SNAPSHOT and (binding := Binding.said_by(entry)).name == name:
+        if entry.kind == SNAPSHOT and (binding := SnapshotBinding.said_by(entry)).name == name:
             return binding.seq
     return None
 
@@ -107,7 +107,7 @@ def position_sealed(
 
 def problem_of(query: Execute, kept: ProjectionSnapshot, head: Head) -> str:
     """Why a kept snapshot is not believed; empty if it is."""
-    if find_binding(query, Binding.of(kept.name, kept.seq, kept.state), head):
+    if find_binding(query, SnapshotBinding.of(kept.name, kept.seq, kept.state), head):
         return ""
     for _ in query("SELECT 1 FROM entries WHERE plan_id = ? LIMIT 1", f"snapshot:{kept.name}"):
         return "is not one that an entry confirms"

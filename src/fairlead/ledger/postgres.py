@@ -20,7 +20,7 @@ from fairlead.core.audit import Frontier, Head, SignedHead, check_consistency, c
 from fairlead.ledger import postgres_schema, store
 from fairlead.ledger.entries import Numbered, Position, Prepared, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
-from fairlead.ledger.postgres_batches import COLUMNS, Waiting, sealed
+from fairlead.ledger.postgres_batches import COLUMNS, WaitingBatch, sealed
 from fairlead.ledger.reading import StoreReader, identity_at
 from fairlead.ledger.writing import StoreWriter, begin
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
@@ -306,7 +306,7 @@ class PostgresLedger(StoreWriter[Connection]):
         waiting = sealed(data, **times, head=head, key=key)
         return self._session.run("append to the ledger", partial(self._append, waiting=waiting))
 
-    def _append(self, connection: Connection, *, waiting: Waiting) -> list[store.Found]:
+    def _append(self, connection: Connection, *, waiting: WaitingBatch) -> list[store.Found]:
         execute = _executing(connection)
         execute(
             f"INSERT INTO batches ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) "
@@ -329,7 +329,7 @@ class PostgresLedger(StoreWriter[Connection]):
                 raise
             return _answer(execute, waiting) or []
 
-    def _number(self, connection: Connection, own: Waiting) -> Position:
+    def _number(self, connection: Connection, own: WaitingBatch) -> Position:
         """Number what waits, under the lock; returns the position after it."""
         execute, position = _executing(connection), self._position
         signed, _ = store.read_kept(execute)
@@ -341,7 +341,7 @@ class PostgresLedger(StoreWriter[Connection]):
             f"ORDER BY ticket LIMIT {BATCHES_AT_ONCE} FOR UPDATE SKIP LOCKED",
             *([own.id] if self._alone else []),
         ).fetchall():
-            waiting = own if row[0] == own.id else Waiting(*row)
+            waiting = own if row[0] == own.id else WaitingBatch(*row)
             if waiting is own or self._is_ours(execute, waiting, position.signed.head):
                 position = self._number_one(connection, position, waiting)
             else:
@@ -350,13 +350,15 @@ class PostgresLedger(StoreWriter[Connection]):
         execute(f"DELETE FROM batches WHERE answered < now() - interval '{ANSWERS_KEPT}'")
         return position
 
-    def _is_ours(self, execute: store.Execute, waiting: Waiting, head: Head) -> bool:
+    def _is_ours(self, execute: store.Execute, waiting: WaitingBatch, head: Head) -> bool:
         """Whether a replica with our key wrote this batch; the key may have changed since."""
         then = identity_at(execute, min(waiting.after or 0, head.size))
         keys = [self._signers.load(head.key_id).public_key, then.keys.get(then.key_id, b"")]
         return waiting.is_sealed(head, keys)
 
-    def _number_one(self, connection: Connection, position: Position, waiting: Waiting) -> Position:
+    def _number_one(
+        self, connection: Connection, position: Position, waiting: WaitingBatch
+    ) -> Position:
         execute, size = _executing(connection), position.frontier.size
         seqs, moved_to = list[int](), None
         if waiting.expected_size not in (None, size):
@@ -395,13 +397,13 @@ def _end_holder(connection: Connection) -> None:
     )
 
 
-def _withdraw(execute: Execute, waiting: Waiting) -> bool:
+def _withdraw(execute: Execute, waiting: WaitingBatch) -> bool:
     """Whether a batch was still waiting, and is gone. Waits for a sequencer that has it in hand."""
     done = execute("DELETE FROM batches WHERE id = ? AND answered IS NULL", waiting.id)
     return done.rowcount == 1
 
 
-def _answer(execute: Execute, waiting: Waiting) -> list[store.Found] | None:
+def _answer(execute: Execute, waiting: WaitingBatch) -> list[store.Found] | None:
     text = "SELECT answered IS NOT NULL, seqs, moved_to FROM batches WHERE id = ?"
     row = execute(text, waiting.id).fetchone()
     if row is None:

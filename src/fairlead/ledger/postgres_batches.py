@@ -1,8 +1,8 @@
 """Batches that wait in the database for their numbers, and whose they are.
 
 Another replica numbers and signs what waits. So a batch carries a signature of the replica that
-wrote it, and the size of the log at that time: neither a batch of somebody without the key nor one
-that was kept and put back later is numbered.
+wrote it, and the size of the log at that time: neither a batch that was written without the key
+nor one that was kept and put back later is numbered.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ COLUMNS = "id, expected_size, time_ms, drafts, after, seal"
 WAITING_MAX = 10_000
 
 
-class Waiting(NamedTuple):
+class WaitingBatch(NamedTuple):
     """A batch that waits for its numbers."""
 
     id: UUID
@@ -52,6 +52,6 @@ class Waiting(NamedTuple):
 
 def sealed(
     drafts: bytes, *, time_ms: int, expected_size: int | None, head: Head, key: SecretKey
-) -> Waiting:
-    waiting = Waiting(uuid4(), expected_size, time_ms, drafts, head.size)
+) -> WaitingBatch:
+    waiting = WaitingBatch(uuid4(), expected_size, time_ms, drafts, head.size)
     return waiting._replace(seal=key.sign(waiting._to_sign(head.ledger)))

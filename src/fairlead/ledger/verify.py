@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
-from fairlead.ledger.bindings import Binding, archive_problem, position_sealed
+from fairlead.ledger.bindings import SnapshotBinding, archive_problem, position_sealed
 from fairlead.ledger.coverage import CoverageList
 from fairlead.ledger.entries import BLOBS, blobs_named, index_of, parse
 from fairlead.ledger.statements import ARCHIVED, OWN_KINDS, SNAPSHOT, LedgerIdentity
@@ -47,7 +47,7 @@ class LedgerWalk:
         self.whole = start is None
         self.named: dict[str, tuple[int, int]] = {}
         """Blobs that entries name: the entry, and how many bytes it says."""
-        self.bound: set[Binding] = set()
+        self.bound: set[SnapshotBinding] = set()
         """Snapshots that entries confirm."""
         self.archives: list[Entry] = []
         self.coverage = CoverageList()
@@ -110,7 +110,7 @@ class LedgerWalk:
             if entry.kind == ARCHIVED:
                 self.archives.append(entry)
             elif entry.kind == SNAPSHOT:
-                self.bound.add(Binding.said_by(entry))
+                self.bound.add(SnapshotBinding.said_by(entry))
         frontier, completed = self.frontier.extend(leaves)
         if completed != [row.nodes for row in batch]:
             for row, nodes in zip(batch, completed, strict=True):
@@ -163,7 +163,7 @@ class LedgerWalk:
         """Rows that a control plane goes on from must be those that entries confirm."""
         names = {binding.name for binding in self.bound}
         for name, seq, state in self.view.snapshots():
-            confirmed = Binding.of(name, seq, state) in self.bound
+            confirmed = SnapshotBinding.of(name, seq, state) in self.bound
             ledger, keys = self.identity.ledger, self.identity.keys
             sealed = not confirmed and position_sealed(ledger, name, seq, state, keys)
             if not confirmed and not sealed and name in names:

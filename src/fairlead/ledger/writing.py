@@ -13,7 +13,7 @@ from fairlead.core.invariant import require
 from fairlead.ledger import store
 from fairlead.ledger.bindings import (
     POSITION_EVERY,
-    Binding,
+    SnapshotBinding,
     check_archived,
     newest_binding,
     seal_position,
@@ -123,7 +123,7 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
         # Said before it is kept: a crash in between leaves the last one, which an entry confirms.
-        draft = Binding.of(name, seq, state).draft(self.head().head.time_ms)
+        draft = SnapshotBinding.of(name, seq, state).draft(self.head().head.time_ms)
         self._record([prepare(draft, own=True)], time_ms=draft.time_ms, expected_size=None)
         row = (name, seq, state)
         self._change("keep a snapshot", lambda execute: execute(store.KEEP_SNAPSHOT, *row))
@@ -136,7 +136,7 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
         head = self.head().head
         bound = newest_binding(self._query, name, head)
         if bound is None or seq - bound >= POSITION_EVERY:
-            draft = Binding.of(name, seq, b"").draft(head.time_ms)
+            draft = SnapshotBinding.of(name, seq, b"").draft(head.time_ms)
             self._record([prepare(draft, own=True)], time_ms=draft.time_ms, expected_size=None)
         seal = seal_position(head.ledger, name, seq, self._signers.load(head.key_id))
         self._change(

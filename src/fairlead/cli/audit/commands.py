@@ -316,8 +316,9 @@ def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:
 
 @command.command("rebuild")
 @option("--archive archived", FOLDER, "Directory of the archived segments.")
+@dry_run_option
 @ledger_option
-def rebuild(*, archived: Path | None, ledger: str) -> None:
+def rebuild(*, archived: Path | None, dry_run: bool, ledger: str) -> None:
     """Make the control plane's states again from the entries.
 
     For a ledger whose entries are archived and whose kept states no entry confirms. Archived
@@ -327,7 +328,10 @@ def rebuild(*, archived: Path | None, ledger: str) -> None:
       fairlead audit rebuild --archive /archive
     """
     with open_file(file_of(ledger)) as opened, Counter("rebuilding") as progress:
-        last = make_again(opened, archived, progress)
+        last = make_again(opened, archived, progress, dry_run=dry_run)
+    if dry_run:
+        click.echo(f"the states after entry {last} would be kept and recorded (dry run)")
+        return
     click.echo(f"the states after entry {last} are kept and recorded")
 
 
