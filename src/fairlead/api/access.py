@@ -29,8 +29,8 @@ from starlette.requests import Request
 from fairlead.api.peers import Peer
 from fairlead.api.shapes import TokenRow, UserRow
 from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound
-from fairlead.ports.faults import Fault
-from fairlead.ports.ledger import Draft, Entry, Ledger
+from fairlead.ports.faults import Fault, PermanentFault
+from fairlead.ports.ledger import Archived, Draft, Entry, Ledger
 from fairlead.schema.convert import decode_json
 from fairlead.schema.times import format_time
 
@@ -100,7 +100,13 @@ class Access:
             self._seq = snapshot.seq
         self._kept = self._seq
         """The last entry that the kept state is of."""
-        self._catch_up()
+        try:
+            self._catch_up()
+        except Archived as error:
+            raise PermanentFault(
+                f"entries after {self._kept} were moved to an archive, and no entry confirms who "
+                "was a user after them: run `fairlead audit rebuild --archive DIRECTORY`"
+            ) from error
         with suppress(Fault):
             self.keep()
 
