@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ import msgspec
 from starlette.requests import Request
 
 from fairlead.api.peers import Peer
+from fairlead.api.rates import RequestRates
 from fairlead.api.shapes import TokenRow, UserRow
 from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound
 from fairlead.ports.faults import Fault, PermanentFault
@@ -250,6 +251,7 @@ class AccessGate:
     origins: frozenset[str]
     submission: Callable[[str], SubmittedRun | None] = lambda job: None
     """The run of a job."""
+    rates: RequestRates = field(default_factory=lambda: RequestRates(None, time.monotonic))
 
     def author(self, request: Request, *, page: bool = False) -> Author | None:
         """Raises `Forbidden` or `Unauthenticated`. `page`: links from other sites may lead here."""
@@ -268,7 +270,13 @@ class AccessGate:
             return None
         if peer.in_run:
             return self.access.author_in_run(user_name(peer.uid), self.submission(peer.job))
-        return self.access.author_of_user(user_name(peer.uid), admin=peer.uid in (0, os.geteuid()))
+        return self._local(peer.uid)
+
+    def is_admin(self, uid: int) -> bool:
+        return self._local(uid).admin
+
+    def _local(self, uid: int) -> Author:
+        return self.access.author_of_user(user_name(uid), admin=uid in (0, os.geteuid()))
 
     def _check_headers(self, request: Request, *, local: bool) -> None:
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")

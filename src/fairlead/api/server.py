@@ -5,20 +5,27 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fairlead.api.access import AccessGate, loopback_names
 from fairlead.api.app import build
 from fairlead.api.background import Background
-from fairlead.api.peers import JobOf, peer_of
+from fairlead.api.connections import (
+    ACCEPT_AT_ONCE,
+    LISTEN_QUEUE,
+    BoundedConnection,
+    ConnectionLimits,
+    Gatekeeper,
+    descriptors,
+)
+from fairlead.api.rates import RequestRates
 from fairlead.api.service import Service
 from fairlead.ports.faults import PermanentFault
 
@@ -38,20 +45,6 @@ class Listen:
     """Group of the socket; with mode 0660 only its members connect."""
 
 
-class _Connection(H11Protocol):
-    """Adds the peer of a Unix socket."""
-
-    def __init__(self, *arguments: Any, job_of: JobOf | None, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._job_of = job_of
-
-    def connection_made(self, transport: Any) -> None:
-        connection = transport.get_extra_info("socket")
-        if connection is not None and connection.family == socket.AF_UNIX:
-            self.app_state = {**self.app_state, "peer": peer_of(connection, self._job_of)}
-        super().connection_made(transport)
-
-
 class QuietServer(uvicorn.Server):
     """Without uvicorn's signal handlers: they raise the signal again at the end, and are for the
     main thread alone."""
@@ -59,6 +52,12 @@ class QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """The library accepts as many connections at once as it lets wait; more may wait."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(LISTEN_QUEUE)
 
 
 class ControlServer:
@@ -75,11 +74,14 @@ class ControlServer:
             self.port = self._sockets[-1].getsockname()[1]
         self._bug: BaseException | None = None
         hosts, origins = loopback_names(self.port or 0)
-        gate = AccessGate(service.access, hosts, origins, service.submission)
+        rates = RequestRates(service.requests_per_s, time.monotonic)
+        gate = AccessGate(service.access, hosts, origins, service.submission, rates)
         app = build(service, gate, self._on_bug)
+        limits = ConnectionLimits.within(descriptors())
+        gatekeeper = Gatekeeper(limits, service.job_of, gate.is_admin)
         config = uvicorn.Config(
             app,
-            http=partial(_Connection, job_of=service.job_of),  # type: ignore[arg-type]  # a factory
+            http=partial(BoundedConnection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
             ws="none",
             lifespan="off",
             log_config=None,
@@ -88,7 +90,7 @@ class ControlServer:
             timeout_graceful_shutdown=STOP_S,
             h11_max_incomplete_event_size=65536,
             proxy_headers=False,
-            limit_concurrency=1000,
+            backlog=ACCEPT_AT_ONCE,
         )
         self._server = QuietServer(config)
         self._background = Background(service, self._on_bug)

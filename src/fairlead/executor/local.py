@@ -104,6 +104,8 @@ class LocalExecutor:
     `minors` the number of its device node, which the device filter leaves open.
     """
 
+    pauses = True
+
     def __init__(
         self,
         folder: Path,

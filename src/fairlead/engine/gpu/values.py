@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairlead.core.gpu import BackfillPolicy, GracePolicy, PreemptionPolicy, QueuePolicy
+from fairlead.core.gpu import (
+    BackfillPolicy,
+    GracePolicy,
+    PreemptionPolicy,
+    QueuePolicy,
+    QuotaPolicy,
+)
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
@@ -61,6 +67,8 @@ class Config:
     """What nodes there can be, besides virtual ones; None: they come from a cluster."""
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
+    quota: QuotaPolicy | None = None
+    """What one owner may submit; None: Kubernetes has quotas of its own."""
 
     @property
     def grace(self) -> GracePolicy:

@@ -139,6 +139,9 @@ class Verbs:
             raise Refused("NotRunning", f"run {run!r} is not running")
         if state.paused == paused:
             return []
+        if paused and not self._effects.can_pause:
+            message = "pods cannot be paused: cancel the run and submit it again"
+            raise Refused("CannotPause", message)
         return [self._flagged(at, run, "Paused" if paused else "Resumed", paused=paused)]
 
     def _flagged(self, at: Context, run: str, reason: str, **changed: bool) -> NewEntry:
