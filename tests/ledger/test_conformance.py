@@ -222,14 +222,16 @@ def test_blobs_are_kept_by_their_content(world: World) -> None:
 
 
 def test_a_snapshot_lets_a_projection_go_on(world: World) -> None:
-    """The newest one of a name is kept, beside the log and not in it."""
+    """The newest one of a name is kept beside the log; an entry records the digest of each."""
     with world.open() as ledger:
         assert ledger.snapshot_get("accounts") is None
         ledger.append(drafts(0, 3))
         ledger.snapshot_put("accounts", 2, b"old")
         ledger.snapshot_put("accounts", 4, b"new")
         ledger.snapshot_put("other", 1, b"")
-        assert ledger.head().head.size == 4
+        ledger.snapshot_put("other", 1, b"")
+        assert [entry.kind for entry in ledger.entries(4)] == ["ledger.snapshot"] * 3
+        assert ledger.verify().ok
     with world.open() as ledger:
         found = ledger.snapshot_get("accounts")
         assert found is not None
