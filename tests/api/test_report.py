@@ -130,6 +130,7 @@ def test_what_was_archived_is_said_and_not_guessed(tmp_path) -> None:
     world.plane.committer.checkpoint()
     ledger = world.ledger
     assert isinstance(ledger, MemoryLedger)
+    Access(ledger, lambda: world.now_ms).keep(every=1)
     ledger.archive(tmp_path, last=ledger.head().head.size, time_ms=world.now_ms, author="cli:x")
     service = service_of(world)
     rows = usage_rows(service, "owner", "month", START, world.now_ms)

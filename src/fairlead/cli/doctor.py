@@ -140,7 +140,7 @@ def _print_rich(results: Sequence[CheckResult]) -> None:
             )  # as text: a path may hold what markup takes for a tag
             for label, text in _advice(result):
                 shown.append(f"\n{label}: ", "bold" if label == "cure" else "dim")
-                shown.append(text, "" if label == "cure" else "dim")
+                shown.append(printable(text), "" if label == "cure" else "dim")
             table.add_row(Text(f"  {result.status}", _STYLES[result.status]), result.name, shown)
         console.print(Text(governor, "bold"))
         console.print(table)

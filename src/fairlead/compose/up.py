@@ -125,6 +125,7 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             notifications = _notifications(config.webhooks, ledger, plane)
             chores.append((lambda: notifications.turn(now_ms()), NOTIFY_S))
         access = Access(ledger, now_ms)
+        plane.committer.after_checkpoint = access.keep
         parts = executor.log_parts
         service = Service(
             plane,

@@ -69,12 +69,13 @@ def open_file(path: Path) -> "SqliteLedger":
     return SqliteLedger.open(path, KeyDirectory(path.parent / KEYS))
 
 
-def open_for_reading(place: str | Path) -> "StoreReader":
-    """A ledger's file, or a PostgreSQL database as `postgresql://…`."""
+def open_for_reading(place: str | Path, *, inspect: bool = False) -> "StoreReader":
+    """A ledger's file, or a PostgreSQL database as `postgresql://…`. `inspect`: to be verified,
+    whatever else is in the database."""
     if is_postgres(place):
         from fairlead.ledger.postgres import PostgresReader  # noqa: PLC0415 - an extra
 
-        return PostgresReader(str(place))
+        return PostgresReader(str(place), inspect=inspect)
     from fairlead.ledger.sqlite import SqliteReader  # noqa: PLC0415 - as above
 
-    return SqliteReader(place)
+    return SqliteReader(place, inspect=inspect)
