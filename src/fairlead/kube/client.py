@@ -24,6 +24,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from fairlead.kube.kubeconfig import Connection, connection
+from fairlead.kube.writers import Rank, RankedWriters
 from fairlead.ports.faults import Fault, TemporaryFault
 
 __all__ = ["ApiError", "Connection", "KubeClient", "RateLimit", "connection"]
@@ -81,8 +82,8 @@ class RateLimit:
         self._tokens, self._at = float(burst), time.monotonic()
 
     def room(self, span_s: float) -> int:
-        """How many it lets through in such a while."""
-        return max(WRITERS, int(span_s * self._per_s))
+        """How many it lets through in such a while, as far as that is worth preparing."""
+        return max(WRITERS, min(ROOM, int(span_s * self._per_s)))
 
     def wait(self) -> None:
         with self._lock:
@@ -121,10 +122,12 @@ class KubeClient:
         self._closed = False
         self._kept = threading.local()
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube")
-        self._showing = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube-show")
+        self._showing = RankedWriters(WRITERS, "kube-show")
         self.namespace = to.namespace
         self._apart: list[KubeClient] = []
         self._sent = 0
+        self._waiting, self._begun = 0, threading.Condition()
+        """What `later` was given and no thread has begun."""
 
     def close(self) -> None:
         """What is not begun is dropped; what is under way is waited for, so that nothing is
@@ -132,8 +135,8 @@ class KubeClient:
         self._closed = True
         for client in self._apart:
             client.close()
-        for pool in (self._pool, self._showing):
-            pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
+        self._showing.close()
 
     @property
     def requests(self) -> int:
@@ -153,20 +156,29 @@ class KubeClient:
         by then."""
         return ROOM if self._limit is None else self._limit.room(span_s)
 
-    def submit(self, write: Callable[[], bool]) -> Future[bool]:
-        """Beside the caller, and beside what `later` was given: what only shows something must not
-        keep pods waiting."""
-        try:
-            return self._showing.submit(write)
-        except RuntimeError:  # closed: the next leader does it
-            dropped: Future[bool] = Future()
-            dropped.cancel()
-            return dropped
+    def submit(self, write: Callable[[], bool], rank: Rank = (0,)) -> Future[bool]:
+        """Beside the caller, by rank, and beside what `later` was given: what only shows something
+        must not keep pods waiting. Cancelled when this is closed: the next leader does it."""
+        return self._showing.submit(write, rank)
 
     def later(self, write: Callable[..., object], *given: object) -> None:
         """Beside the caller; faults are the callee's to handle."""
+
+        def begin() -> None:
+            with self._begun:
+                self._waiting -= 1
+                self._begun.notify_all()
+            write(*given)
+
         with contextlib.suppress(RuntimeError):  # closed: the next leader does it
-            self._pool.submit(write, *given)
+            self._pool.submit(begin)
+            with self._begun:
+                self._waiting += 1
+
+    def catch_up(self, within_s: float) -> None:
+        """Wait until all that `later` was given is begun, at most for so long."""
+        with self._begun:
+            self._begun.wait_for(lambda: self._waiting <= 0 or self._closed, within_s)
 
     def each(self, wanted: set[T], write: Callable[[T], bool]) -> None:
         """Write several at once; what is done is wanted no more. Raises a fault at the end, also

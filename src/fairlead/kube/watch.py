@@ -33,7 +33,7 @@ class Key(NamedTuple):
 
 def key_of(document: Document) -> Key:
     meta = document["metadata"]
-    return Key(intern(meta.get("namespace", "")), meta["name"])
+    return Key(intern(meta.get("namespace", "")), intern(meta["name"]))
 
 
 class Mirrored:
@@ -48,18 +48,21 @@ class Mirrored:
         selector: str = "",
         fields: str = "",
         packed: bool = False,
+        shape: Callable[[Document], Document] = lambda document: document,
         gone: bool = False,
     ) -> None:
-        """`packed`: of a kind with thousands of objects, which are looked at now and then. `gone`:
-        what went away is kept for `take_gone`, which has to be called now and then."""
+        """Of a kind with thousands of objects, either `packed`, where they are looked at now and
+        then, or `shape`: what is kept of one, its name and version included. `gone`: what went away
+        is kept for `take_gone`, which has to be called now and then."""
         self._client, self.path, self._wake = client, path, wake
         chosen = {"labelSelector": selector, "fieldSelector": fields}
         self._query = {name: value for name, value in chosen.items() if value}
         self._lock = threading.Lock()
-        self._packed, self._keeps_gone = packed, gone
+        self._packed, self._shape, self._keeps_gone = packed, shape, gone
         self._like, self._like_count = b"", 0
         self._objects: dict[Key, _Kept] = {}
         self._changed: set[Key] = set()
+        self._followers: list[set[Key]] = []
         self._seen = 0
         """The newest version that the server told us of."""
         self._listed = 0
@@ -106,6 +109,20 @@ class Mirrored:
         with self._lock:
             changed, self._changed = self._changed, set()
         return changed
+
+    def follow(self) -> Callable[[], set[Key]]:
+        """Another one that wants to know what changed since it last asked; at first, everything."""
+        with self._lock:
+            mine = set(self._objects)
+            self._followers.append(mine)
+
+        def take() -> set[Key]:
+            with self._lock:
+                taken = set(mine)
+                mine.clear()
+            return taken
+
+        return take
 
     def take_changed(self) -> dict[Key, Document | None]:
         """What changed since the last call; None: it is gone."""
@@ -205,11 +222,16 @@ class Mirrored:
         if before is not None and before.uid != item["metadata"]["uid"]:
             self._went(key, before)
         self._objects[key] = self._keep(item)
-        self._changed.add(key)
+        self._note(key)
 
     def _drop(self, key: Key) -> None:
         self._went(key, self._objects.pop(key))
+        self._note(key)
+
+    def _note(self, key: Key) -> None:
         self._changed.add(key)
+        for follower in self._followers:
+            follower.add(key)
 
     def _went(self, key: Key, last: "_Kept") -> None:
         if self._keeps_gone:
@@ -222,7 +244,7 @@ class Mirrored:
         meta.pop("managedFields", None)  # who wrote which field: a third of an object
         uid = intern(meta["uid"])
         if not self._packed:
-            return _Kept(_version(item), uid, item)
+            return _Kept(_version(item), uid, self._shape(item))
         data = msgspec.json.encode(item)
         if self._like_count % LIKE_EVERY == 0:
             self._like = data[:LIKE_MAX]

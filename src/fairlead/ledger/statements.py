@@ -19,7 +19,10 @@ CREATED, ROTATED, EPOCH = "ledger.created", "key.rotated", "ledger.epoch"
 ARCHIVED = "ledger.archived"
 OWN_KINDS = (CREATED, ROTATED, EPOCH, ARCHIVED)
 """Entries that verifying begins with."""
-_PROVED = ("owner.pseudonym", "gpu.resolve.scope", "gpu.resolve.draw", "gpu.resolve.void")
+_PROVED = (
+    *("owner.pseudonym", "owner.key", "gpu.resolve.nonce"),
+    *("gpu.resolve.scope", "gpu.resolve.draw", "gpu.resolve.void"),
+)
 KEPT = (*OWN_KINDS, *_PROVED)
 """Entries that are never moved to an archive; exports of later outcomes prove the others."""
 

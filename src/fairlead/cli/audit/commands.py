@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fairlead.cli.audit.checkpoints import continues, held_head, includes, print_head
-from fairlead.cli.audit.outcomes import beacon, nonce, outcome, void
+from fairlead.cli.audit.outcomes import beacon, key, nonce, outcome, void
 from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import (
@@ -58,7 +58,7 @@ def command() -> None:
     """
 
 
-for subcommand in (outcome, void, nonce, beacon):
+for subcommand in (outcome, void, key, nonce, beacon):
     command.add_command(subcommand)
 
 
