@@ -10,7 +10,7 @@ import pytest
 from fairlead.api.access import SNAPSHOT, Access
 from fairlead.api.shapes import UserRow
 from fairlead.engine.gpu import Author
-from fairlead.ledger import postgres_batches
+from fairlead.ledger import postgres_batches, store
 from fairlead.ledger.entries import prepare
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.postgres import PostgresLedger, PostgresReader
@@ -201,3 +201,22 @@ def test_a_ledger_of_the_release_before_is_taken_over(postgres_world: PostgresWo
     with PostgresLedger.open(postgres_world.address, keys, schema=postgres_world.schema) as ledger:
         assert ledger.append([draft(9)])[0].seq == 5
         assert ledger.verify().ok
+
+
+def test_a_reader_beside_an_appending_thread_is_not_alarmed(
+    postgres_world: PostgresWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked for the head, and before the answer arrived another thread had appended."""
+    with postgres_world.open() as ledger, postgres_world.open() as other:
+        real = store.read_kept
+
+        def late(query):  # type: ignore[no-untyped-def]
+            found = real(query)
+            monkeypatch.setattr(store, "read_kept", real)
+            ledger.append([draft(2)])
+            return found
+
+        other.append([draft(1)])
+        monkeypatch.setattr(store, "read_kept", late)
+        assert ledger.head().head.size == 2
+        assert ledger.head().head.size == 3

@@ -258,19 +258,20 @@ class PostgresLedger(StoreWriter[Connection]):
 
     def head(self) -> SignedHead:
         """The newest of all replicas, once it is shown to continue what this one knows."""
+        known = self._position  # before the database is asked: another thread may append meanwhile
         signed, _ = store.read_kept(self._query)
-        if signed != self._position.signed:
-            self._move(self._continued(self._query, signed))
+        if signed != known.signed:
+            self._move(self._continued(self._query, signed, known.signed.head))
         return signed
 
     def _covering(self, seq: int) -> Head:
         known = self._position.signed.head
         return known if seq <= known.size else self.head().head
 
-    def _continued(self, query: store.Execute, signed: SignedHead) -> Position:
+    def _continued(self, query: store.Execute, signed: SignedHead, known: Head) -> Position:
         """The position of a head that another replica wrote; raises `Damaged` if it is none that a
         holder of the key signed, or does not continue the log that this process knows."""
-        head, known = signed.head, self._position.signed.head
+        head = signed.head
         nodes = partial(store.read_nodes, query)
         if problem := identity_at(query, head.size).check(signed):
             raise Damaged(f"the head of size {head.size} {problem}")
@@ -334,7 +335,7 @@ class PostgresLedger(StoreWriter[Connection]):
         execute, position = _executing(connection), self._position
         signed, _ = store.read_kept(execute)
         if position.signed != signed:
-            position = self._continued(execute, signed)
+            position = self._continued(execute, signed, position.signed.head)
         whose = "AND id = ?" if self._alone else ""
         for row in execute(
             f"SELECT {COLUMNS} FROM batches WHERE answered IS NULL {whose} "
