@@ -22,7 +22,9 @@ from fairlead.schema.times import format_time, hours, parse_now
 OPTIONAL: Fields = {
     gpu.Envelope: {"recurrence", "enforcement"},
     gpu.Node: {"cordoned"},
-    OpenLease: {"recalled"},
+    OpenLease: {"recalled", "overdraft"},
+    gpu.OwnerPlace: {"priority"},
+    gpu.RefundRequest: {"claims"},
 }
 COVER = Style(optional=OPTIONAL, computed={gpu.Line: {"borrowed"}})
 FUND = Style(optional=OPTIONAL, plain={gpu.Request: {"duration_ms"}})

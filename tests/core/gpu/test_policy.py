@@ -18,10 +18,11 @@ from fairlead.core.gpu import (
     Role,
     RunProtection,
     find_deficit,
+    protected_since_ms,
     reserve,
 )
 from fairlead.core.gpu.policy import PAST_MS
-from fairlead.core.reasons import DeficitReason, Exclusion, ReserveReason
+from fairlead.core.reasons import DeficitReason, EndCause, Exclusion, ReserveReason
 
 HOUR, NOW = 3_600_000, 1_767_225_600_000
 POLICY = PreemptionPolicy()
@@ -111,3 +112,10 @@ def test_when_a_protected_run_is_a_candidate() -> None:
     assert RULE.until_ms(NOW, NOW) == NOW + HOUR
     assert RULE.until_ms(NOW, None) == NOW + 600_000
     assert RULE.until_ms(None, None) == 0
+
+
+@pytest.mark.parametrize("cause", EndCause)
+def test_only_what_others_took_is_protected_anew(cause: EndCause) -> None:
+    """A limit of its own does not make a run young again."""
+    by_others = cause in (EndCause.PREEMPTED, EndCause.INTERRUPTED)
+    assert protected_since_ms(cause, 7) == (None if by_others else 7)

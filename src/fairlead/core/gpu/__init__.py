@@ -40,6 +40,7 @@ from fairlead.core.gpu.cover import Book as Book
 from fairlead.core.gpu.cover import Line as Line
 from fairlead.core.gpu.cover import Plan as Plan
 from fairlead.core.gpu.cover import Refusal as Refusal
+from fairlead.core.gpu.cover import could_cover as could_cover
 from fairlead.core.gpu.cover import cover as cover
 from fairlead.core.gpu.deficit import CapDemand as CapDemand
 from fairlead.core.gpu.deficit import CapKind as CapKind
@@ -101,6 +102,7 @@ from fairlead.core.gpu.policy import PreemptionPolicy as PreemptionPolicy
 from fairlead.core.gpu.policy import ReserveAnswer as ReserveAnswer
 from fairlead.core.gpu.policy import ReserveRequest as ReserveRequest
 from fairlead.core.gpu.policy import RunProtection as RunProtection
+from fairlead.core.gpu.policy import protected_since_ms as protected_since_ms
 from fairlead.core.gpu.policy import reserve as reserve
 from fairlead.core.gpu.quarantine import DeviceMemory as DeviceMemory
 from fairlead.core.gpu.quarantine import Quarantine as Quarantine
@@ -119,6 +121,8 @@ from fairlead.core.gpu.recall import LentLease as LentLease
 from fairlead.core.gpu.recall import Recall as Recall
 from fairlead.core.gpu.recall import recall as recall
 from fairlead.core.gpu.recall import relation_of as relation_of
+from fairlead.core.gpu.refund import OwnerClaim as OwnerClaim
+from fairlead.core.gpu.refund import OwnerPlace as OwnerPlace
 from fairlead.core.gpu.refund import Refund as Refund
 from fairlead.core.gpu.refund import RefundRequest as RefundRequest
 from fairlead.core.gpu.refund import refund as refund

@@ -57,7 +57,8 @@ class HoldingRun:
     nominated: bool = False
     ending: bool = False
     started_ms: Count | None = None
-    """When its first lease began; None: not known."""
+    """From when its minimum runtime counts: its first start, or the first since others took its
+    devices; None: not known."""
     preempted_ms: Count | None = None
     """When it was last preempted."""
 

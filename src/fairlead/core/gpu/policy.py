@@ -2,7 +2,9 @@
 
 A reservation preempts others at its time, so its owner has to announce it: no start in the past, a
 minimum notice, and so many open reservations per owner. A run that has just started, or was just
-preempted, is no candidate for a while; `deficit` asks `RunProtection` about that.
+preempted, is no candidate for a while; `deficit` asks `RunProtection` about that. A run that others
+took the devices from starts anew; one that its own limits ended is as old as it was, or a run that
+ends every nine minutes would be protected for ever.
 
     notice        the operator and owners that may preempt at once need none
     quota         of reservations that still wait, per owner; moving one does not count
@@ -13,7 +15,7 @@ preempted, is no candidate for a while; `deficit` asks `RunProtection` about tha
 from dataclasses import dataclass
 from typing import Annotated
 
-from fairlead.core.reasons import Exclusion, ReserveReason
+from fairlead.core.reasons import EndCause, Exclusion, ReserveReason
 from fairlead.core.units import HOUR_MS, Count, Name, Time, Written
 
 PAST_MS = 60_000
@@ -75,6 +77,15 @@ def reserve(asked: ReserveRequest) -> ReserveAnswer:
     if notice_ms and asked.start_ms < earliest_ms:
         return ReserveAnswer(ReserveReason.NOTICE_TOO_SHORT, earliest_ms)
     return ReserveAnswer(ReserveReason.ALLOWED)
+
+
+_BY_OTHERS = frozenset({EndCause.PREEMPTED, EndCause.INTERRUPTED})
+
+
+def protected_since_ms(cause: EndCause, since_ms: int | None) -> int | None:
+    """From when the minimum runtime of a run counts that waits again; None: from its next start.
+    `since_ms`: from when it did."""
+    return None if cause in _BY_OTHERS else since_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class RunAdmission:
         """Requests by their text: one of each is kept."""
         self._covers: Covers = {}
         config = committer.config
-        self._policy, self._heads = config.queue, QueueHeads(self._projection, config.backfill)
+        self._policy, self.heads = config.queue, QueueHeads(self._projection, config.backfill)
         self._order: list[str] = []
         """Of the last turn."""
         self._positions: tuple[int, dict[str, int]] = (0, {})
@@ -71,7 +71,7 @@ class RunAdmission:
         The order is recorded with the first start that it decides: one run starts, others wait
         behind it, and the order that was last recorded does not say so already.
         """
-        projection, heads = self._projection, self._heads
+        projection, heads = self._projection, self.heads
         heads.begin()
         runs = self._waiting_runs()
         use = tuple(owner_use(projection, runs, now_ms))
@@ -106,7 +106,7 @@ class RunAdmission:
         for row in sorted(due, key=lambda row: (row.until_ms or 0, row.run)):
             found = ask(self._projection, self._projection.run_spec(row.run), now_ms).found
             if found.plan.funded and not found.starts:
-                self._heads.add(row.run, found, now_ms)
+                self.heads.add(row.run, found, now_ms)
 
     def place(self, run: str) -> Document | None:
         """Where a run stands in the queue, as of the last turn, and what it was promised."""
@@ -120,7 +120,7 @@ class RunAdmission:
             return None
         flavor = projection.run_spec(run).flavor
         found: Document = {"position": positions[run], "waiting": len(positions)}
-        promised = self._heads.promised(run, flavor)
+        promised = self.heads.promised(run, flavor)
         if promised is not None:
             gang, after = promised.gang, promised.after
             if after is not None and projection.get("Run", after) is None:
@@ -159,7 +159,7 @@ class RunAdmission:
             state = live.get(run)
             if state is None or not is_settled(state) or self._is_held(run, now_ms):
                 return []
-            made = growth(projection, run, now_ms, self._heads)
+            made = growth(projection, run, now_ms, self.heads)
             if made and not recorded.says(run, projection):
                 made.insert(0, order_decision(entries.GrowDecision, found, asked, now_ms))
             return made
@@ -213,7 +213,7 @@ class RunAdmission:
             return False
         request = self._rows[run].request
         free = self._projection.devices.gpus(request.flavor)
-        return request.enough_gpus > free and self._heads.leads(request.flavor, request.location)
+        return request.enough_gpus > free and self.heads.leads(request.flavor, request.location)
 
     def _is_held(self, run: str, now_ms: int) -> bool:
         return self._projection.is_held(run, now_ms, hold_ms=self._hold_ms)

@@ -6,14 +6,14 @@ of leases and nodes; it is recorded where it lets a run start before a head, or 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from fairlead.core import gpu
 from fairlead.core.gpu.backfill import check
-from fairlead.core.gpu.cover import Candidate, find_route
-from fairlead.core.gpu.place import Gang, Node
+from fairlead.core.gpu.cover import Candidate, Line, find_route
+from fairlead.core.gpu.place import Gang, Node, Placement
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, NewEntry
@@ -164,9 +164,17 @@ class QueueHeads:
             for head in self._by_flavor.get(flavor, {}).values()
         )
 
-    def ask(self, run: str, found: gpu.Start, now_ms: int) -> BackfillAnswer | None:
-        """Whether a run may take the devices that were found for it; None: no head waits."""
-        flavor = found.request.flavor
+    def ask(
+        self,
+        run: str,
+        request: gpu.Request,
+        placement: Placement,
+        now_ms: int,
+        lines: Iterable[Line] = (),
+    ) -> BackfillAnswer | None:
+        """Whether a run may take the devices that were found for it; None: no head waits.
+        `lines`: who pays."""
+        flavor = request.flavor
         heads = self._by_flavor.get(flavor)
         if not heads:
             return None
@@ -175,16 +183,16 @@ class QueueHeads:
         if not waiting:
             return None
         gpus: Counter[str] = Counter()
-        for group in known(found.placement, "what starts was placed").groups:
+        for group in placement.groups:
             for slot in (*group.active, *group.spares):
                 gpus[view.pool_of[parse_slot(slot)[0]]] += 1
-        duration_ms = found.request.duration_ms
-        if duration_ms is None or found.request.owner in view.overdue:
+        duration_ms = request.duration_ms
+        if duration_ms is None or request.owner in view.overdue:
             duration_ms = max_runtime_ms(self._projection.run_spec(run))
         end_ms = None if duration_ms is None else now_ms + duration_ms
         payments = tuple(
             gpu.Payment(gpu.envelope_key(line.budget, line.envelope), line.gpus, line.borrowed)
-            for line in found.plan.lines
+            for line in lines
         )
         taker = gpu.Backfiller(run, dict(sorted(gpus.items())), end_ms, payments)
         pools = tuple(view.pools.values())

@@ -135,6 +135,8 @@ class RunPhase(Body, frozen=True):
     """The resolve that preempted it."""
     restarts: int | UnsetType = UNSET
     """It starts again on the devices that it has, or waits again, and how often it has done so."""
+    protected_since_ms: int | UnsetType = UNSET
+    """It waits again by its own limits, and its minimum runtime counts from here, not anew."""
 
 
 class RunGrown(Body, frozen=True):
@@ -252,6 +254,10 @@ class LeaseClose(Body, frozen=True):
     reason: str
     outcome: int | UnsetType = UNSET
     """The resolve that decided it."""
+
+
+OVERDRAFT = "overdraft"
+"""The kind of a lease that began without funding: no cap stopped paying for it."""
 
 
 class LeaseUnfunded(Body, frozen=True):

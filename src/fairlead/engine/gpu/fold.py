@@ -83,6 +83,9 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     run, phase = known.runs[body.run], state.Phase(body.phase)
     if phase is not run.phase:
         run.since_ms = at.time_ms
+        if run.phase is state.Phase.RUNNING:
+            kept_ms = body.protected_since_ms
+            run.protected_ms = None if kept_ms is UNSET else kept_ms
     run.phase, run.reason, run.message = phase, intern(body.reason), intern(body.message)
     if body.paused is not UNSET and body.paused != run.paused:
         run.pause_seq = at.seq
@@ -169,6 +172,7 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
             run.grows_to = run.width
     del run.leases[lease.id]
     run.recalled.pop(lease.id, None)
+    run.overdrawn.pop(lease.id, None)
     run.hours_over.pop(lease.id, None)
     for slot in lease.slots:
         node, ordinal = state.parse_slot(slot)
@@ -247,6 +251,8 @@ def _unfunded(known: "Projection", at: Stamp, body: entries.LeaseUnfunded) -> No
         run.hours_over[body.lease] = body.at_ms
     if body.recalled_for is not UNSET:
         run.recalled[body.lease] = body.recalled_for
+    if body.kind == entries.OVERDRAFT:
+        run.overdrawn[body.lease] = True
     known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
     known.resolver.changed_seq = at.seq
 
@@ -265,6 +271,7 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
             known.runs[body.run].hours_over.pop(body.lease, None)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
             known.runs[body.run].recalled.pop(body.lease, None)
+            known.runs[body.run].overdrawn.pop(body.lease, None)
             resolver.changed_seq = at.seq
         case entries.OwnerPseudonym():
             resolver.owners[body.owner] = at.seq

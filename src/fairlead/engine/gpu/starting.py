@@ -81,7 +81,7 @@ def attempt(
         if heads is not None:
             heads.add(run, found, now_ms)
         return _waiting(at, run, answer)
-    beside = None if heads is None else heads.ask(run, found, now_ms)
+    beside = _beside(heads, run, found, now_ms)
     if beside is not None and not beside.found.starts:
         return _held(at, run, answer, beside)
     made = _decisions(at, run, answer, "admission", job)
@@ -96,6 +96,16 @@ def attempt(
     body = entries.RunPhase(run, Phase.RUNNING.value, "Admitted", message, job=job)
     made.append(at.entry(body, job, "phase"))
     return made
+
+
+def _beside(
+    heads: QueueHeads | None, run: str, found: gpu.Start, now_ms: int
+) -> BackfillAnswer | None:
+    """Whether a start keeps to what others were promised; None: there are no others."""
+    if heads is None:
+        return None
+    placement = known(found.placement, "what starts was placed")
+    return heads.ask(run, found.request, placement, now_ms, found.plan.lines)
 
 
 def same_refusal(refusal: gpu.Refusal, recorded: FundRefusal) -> bool:
@@ -284,7 +294,7 @@ def growth(
         growth=gpu.RunGrowth(state.width, most, tuple(sorted(there))),
     )
     found = answer.found
-    beside = heads.ask(run, found, now_ms) if found.starts and heads is not None else None
+    beside = _beside(heads, run, found, now_ms) if found.starts else None
     if not found.starts or (beside is not None and not beside.found.starts):
         return []
     return _grown(Context(projection, now_ms), run, answer, beside)

@@ -166,6 +166,9 @@ class RunState(Struct):
     width_seq: int | None = None
     """The entry that last made it give leases back, or grow; None: none did since its start."""
     started_ms: int | None = None
+    protected_ms: int | None = None
+    """From when its minimum runtime counts, where it waited again by its own limits; None: from its
+    first lease."""
     ended_ms: int | None = None
     exit_code: int | None = None
     exit_signal: int | None = None
@@ -188,6 +191,8 @@ class RunState(Struct):
     """What it was told of starts that may preempt it, by their slot."""
     recalled: dict[str, str] = field(default_factory=dict)
     """Leases whose funding their envelope's owner recalled, and for which run."""
+    overdrawn: dict[str, bool] = field(default_factory=dict)
+    """Leases that began without funding, and never had it."""
     restarts: int = 0
     """How often it was started again after its command had failed or was interrupted."""
     hours_over: dict[str, int] = field(default_factory=dict)
@@ -206,6 +211,13 @@ class RunState(Struct):
     @property
     def spares(self) -> int:
         return sum(lease.gpus for lease in self.leases.values() if not lease.is_active)
+
+    @property
+    def protected_from_ms(self) -> int | None:
+        """From when its minimum runtime counts."""
+        if self.protected_ms is not None:
+            return self.protected_ms
+        return min((lease.start_ms for lease in self.leases.values()), default=None)
 
     @property
     def is_ending(self) -> bool:

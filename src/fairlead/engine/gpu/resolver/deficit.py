@@ -99,7 +99,7 @@ def holdings_of(projection: Projection, flavor: str) -> gpu.Holdings:
                 None if steps is None else gpu.Malleable(steps.min_gpus, steps.step_gpus),
                 state.nominated,
                 state.stopping or state.reclaim is not None or state.phase is not Phase.RUNNING,
-                min(lease.start_ms for lease in state.leases.values()),
+                state.protected_from_ms,
                 state.preempted_ms,
             )
         )
