@@ -60,7 +60,7 @@ import signal, time, torch
 held = torch.empty(2**30, dtype=torch.uint8, device="cuda")
 signal.signal(signal.SIGTERM, lambda *_: (print("asked to end", flush=True), exit(0)))
 print("holding", flush=True)
-time.sleep(600)
+time.sleep(600)  # until it is told to end
 """
 TRAIN = """
 import os, signal, sys, time, torch
@@ -77,7 +77,7 @@ signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
 while step < most:
     loss = model(torch.randn(512, 2048, device="cuda")).square().mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step(); step += 1
-    time.sleep(0.02)
+    time.sleep(0.02)  # a step of a fixed length, so that the run is not over at once
     if stop:
         kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
         torch.save(kept, path + ".new")
@@ -90,7 +90,7 @@ HOLD = """
 import sys, time, torch
 held = torch.empty(2 * 2**30, dtype=torch.uint8, device="cuda")
 print("holding", flush=True)
-time.sleep(600)
+time.sleep(600)  # until it is killed
 """
 
 
@@ -152,7 +152,7 @@ class Box:
                 raise SystemExit(
                     f"not within {wait_s} s: {what}\n{self.run('get', 'runs', '-o', 'wide')}"
                 )
-            time.sleep(0.5)
+            time.sleep(0.5)  # between two looks
 
     def phase(self, name: str, *phases: str) -> None:
         self.until(f"{name} is {phases}", lambda: self.status(name)["phase"] in phases)
@@ -220,7 +220,7 @@ def preemption(box: Box, flavor: str) -> None:
     path = str(box.folder / "train.pt")
     box.submit("train", TRAIN, path, "1500", flavor=flavor, checkpointGrace="30s")
     box.until("it trains", lambda: "begins" in box.logs("train"))
-    time.sleep(5)
+    time.sleep(5)  # some steps, so that the checkpoint holds more than the beginning
     box.submit("urgent", OPEN, flavor=flavor, owner="b")
     box.until("it waits", lambda: box.status("urgent")["reason"] == "NoDevices")
     began = time.monotonic()

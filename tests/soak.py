@@ -29,7 +29,7 @@ from tests.core.gpu import chance as gpu_chance
 from tests.core.gpu import test_oracle as gpu_oracle
 from tests.core.gpu import test_resolve_oracle
 from tests.core.traffic import test_oracle as traffic_oracle
-from tests.e2e import kills, plane_kills
+from tests.e2e import histories, kills, plane_kills
 from tests.engine import traffic_life as traffic_lives
 from tests.engine.gpu.test_resolver_model import ResolverModel
 from tests.executor import kills as executor_kill
@@ -51,6 +51,8 @@ TRAFFIC_CHUNK = 250
 TRAFFIC_TICKS = 100_000
 KILLS = 1_000
 PLANE_KILLS = 500
+HISTORIES = 50
+HISTORY_KILLS = 3
 KUBE_SCHEDULES = 200
 KUBE_CRASHES = 20
 
@@ -144,6 +146,15 @@ def control_plane_kills() -> dict[str, object]:
         return plane_kills.run_kills(PLANE_KILLS, seed=1, folder=Path(folder))
 
 
+def linearizable_histories() -> dict[str, object]:
+    """50 histories of objects and 50 of leases, each through 3 kills: all linearizable."""
+    counted: Counter[str] = Counter()
+    for seed in range(1_000, 1_000 + HISTORIES):
+        counted.update(histories.check_objects(HISTORY_KILLS, seed))
+        counted.update(histories.check_leases(HISTORY_KILLS, seed))
+    return {"histories": 2 * HISTORIES, **counted}
+
+
 def resolver_model() -> dict[str, object]:
     """The resolver in a random lab: 2 000 histories of 50 steps, invariants after each."""
     settled = settings(max_examples=2_000, stateful_step_count=50, deadline=None)
@@ -200,6 +211,7 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "traffic life replayed": traffic_life,
     "node agent kills": node_kills,
     "control plane kills": control_plane_kills,
+    "linearizable histories": linearizable_histories,
     "resolver in a random lab": resolver_model,
     "faults of a cluster": kube_faults,
     "crashes in a resolve in a cluster": kube_crashes,

@@ -92,7 +92,7 @@ def test_a_revoked_or_wrong_token_opens_nothing(server: Running) -> None:
 
 
 def test_a_token_gives_no_rights_that_outlive_it(server: Running) -> None:
-    """Whoever got hold of one makes no other and binds nobody, admin or not, over the socket too;
+    """A thief of one makes no other and binds nobody, admin or not, over the socket too;
     so revoking it is enough."""
     for token in (server.token("ada", "team-a"), server.token("chief", admin=True)):
         tokens, users = server.ok("GET", "/v1/tokens"), server.ok("GET", "/v1/users")

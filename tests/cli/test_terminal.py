@@ -113,7 +113,7 @@ HOSTILE = "a\x1b]0;owned\x07\x9b2J\rb\x00\u202e"
 
 
 def test_no_control_character_of_a_name_reaches_the_terminal(busy: Shell) -> None:
-    """Whoever names an object or writes a message moves no cursor and sets no title."""
+    """A tenant who names an object or writes a message moves no cursor and sets no title."""
     named = budget("named")
     named["spec"]["owner"] = HOSTILE.replace("\x00", "")
     busy.server.apply(named)

@@ -65,7 +65,7 @@ def test_one_that_was_killed_is_another_process_afterwards() -> None:
 
 
 def test_one_that_found_a_bug_in_itself_is_left_alone() -> None:
-    """Whoever broke its own promises has stopped for a reason."""
+    """An agent that broke its own promises has stopped for a reason."""
     said: list[str] = []
     agents = Agents({"traffic": python("raise SystemExit(70)")}, said.append, first_s=0.01)
     with agents:

@@ -225,7 +225,16 @@ def decide_queue(document: Any) -> dict[str, Any]:
 
 def decide_backfill(document: Any) -> dict[str, Any]:
     """Decide whether a run may start before others that wait for devices."""
-    return STYLE.from_core(gpu.backfill(STYLE.to_core(gpu.BackfillRequest, document)))
+    asked = STYLE.to_core(gpu.BackfillRequest, document)
+    return from_backfill(asked, gpu.backfill(asked))
+
+
+def from_backfill(asked: gpu.BackfillRequest, found: gpu.Backfill) -> dict[str, Any]:
+    """Where no estimate was overrun, the output has no `overrun`, as it always had."""
+    made = STYLE.from_core(found)
+    if not asked.overruns:
+        del made["overrun"]
+    return made
 
 
 def decide_activate(document: Any) -> dict[str, Any]:

@@ -223,7 +223,7 @@ def test_a_dry_run_writes_nothing_and_it_is_the_operators() -> None:
 
 
 def test_two_planes_on_one_ledger_make_every_step_once(tmp_path: Path) -> None:
-    """Whoever is quicker; the other goes on behind it."""
+    """The quicker one wins; the other goes on behind it."""
     ledger = SqliteLedger.open(tmp_path / "l.db", MemoryKeys())
     world = crowd(world_of(ledger=ledger, devices=20, teams="c"), command=["train"])
     world.apply(lowered(cap("a-east", 4, "east"), cap("b-west", 4, "west")))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.ledger.replay import replay
+from fairlead.ledger.replay import replay, replay_ledger
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import phases, world_of
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
@@ -222,6 +222,34 @@ def test_too_short_estimates_are_believed_until_one_is_overrun() -> None:
         "DelaysHead",
         "EndsBefore",
     }
+
+
+def test_owners_that_take_turns_with_short_estimates_do_not_pass_a_head_for_ever() -> None:
+    """Each of them overruns once; what is believed of one is not believed of the next."""
+    world = world_of(devices=4, gpus=64, teams="bcdefghij")
+    world.apply(run("first", owner="b", gpus=3, duration="1h", command=["work"]))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=4, duration="1h"))
+    world.turn(0.001)
+    lie: dict[str, Any] = {"gpus": 1, "duration": "30m", "command": ["work"]}
+    world.apply(run("c", owner="c", **lie))
+    world.turn()
+    assert running(world) == {"first", "c"}
+    world.turn(1.1)
+    world.executor.end("first", world.now_ms)
+    world.apply(*(run(name, owner=name, **{**lie, "duration": "10s"}) for name in "defgh"))
+    world.apply(run("held", owner="i", maxRuntime="1m", duration="10s", command=["work"]))
+    world.turn(0.02)
+    assert running(world) == {"c", "held"}, "only what is ended in time may pass"
+    said = recorded(world, "gpu.backfill")[-1].body
+    assert {row["run"] for row in said["input"]["overruns"]} == {"c"}
+    assert world.status("Run", "d")["reason"] == "Queued"
+    assert "give a maxRuntime" in world.status("Run", "d")["message"]
+    for name in ("c", "held"):
+        world.executor.end(name, world.now_ms)
+    world.turn(0.001)
+    assert running(world) == {"wide"}
+    assert {found.verdict for found in replay_ledger(world.ledger)} == {Verdict.SAME}
 
 
 # -- runs that lack funding ------------------------------------------------------------------------

@@ -305,7 +305,7 @@ def test_a_reload_adds_and_removes(folder: Folder) -> None:
 
 
 def test_a_reload_that_the_plane_refuses_leaves_the_sensors_as_they_were(folder: Folder) -> None:
-    """Whoever looks elsewhere already would find nobody for the groups that stay."""
+    """A sensor that looks elsewhere already would find nobody for the groups that stay."""
     undone: list[str] = []
     twice = [spec(*BACKENDS), spec(*BACKENDS, name="api")]  # the same door
     agent = folder.agent(reload=lambda: Reloaded(twice, lambda: undone.append("eyes")))
@@ -332,7 +332,7 @@ def test_commands_that_are_damaged_later_are_reported_once(folder: Folder) -> No
 
 
 def test_backends_that_are_looked_up_are_followed(folder: Folder) -> None:
-    """Whoever appears behind the name joins, whoever vanishes leaves."""
+    """A backend that appears behind the name joins, one that vanishes leaves."""
     empty = RouteGroup("web", "127.0.0.1", 9000, Proto.TCP, ())
     folder.sensors.found = {"web": BACKENDS[:1]}
     agent = folder.agent(GroupSpec(empty, GroupRules(), looked_up=True))

@@ -14,164 +14,35 @@ an outcome, with the notice that its commitment announces.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 from fairlead.core.gpu.conflict import (
     Conflict,
     ConflictLease,
     ConflictRun,
     CutTier,
-    Malleable,
-    Role,
     Scope,
-    ScopeCap,
     renamed,
     scope_test,
 )
+from fairlead.core.gpu.holdings import (
+    CapDemand,
+    CapKind,
+    Demand,
+    GangDemand,
+    HeldLease,
+    Holdings,
+    NodeDemand,
+    PlaceDemand,
+)
 from fairlead.core.gpu.model import Budget
 from fairlead.core.gpu.place import DOMAIN_KEYS, Gang, Node, place
-from fairlead.core.gpu.policy import RunProtection
+from fairlead.core.gpu.policy import Standing
 from fairlead.core.gpu.resolve import Notice, notice_of
 from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting, Pseudonyms
 from fairlead.core.reasons import DeficitReason, Exclusion
-from fairlead.core.units import Count, GpuLimit, Name, OutOfRange, PositiveCount, Written, repeats
-
-
-class CapKind(StrEnum):
-    """What limits a budget: an aggregate cap, or an envelope as a cap of its own."""
-
-    AGGREGATE = "aggregate"
-    ENVELOPE = "envelope"
-
-
-@dataclass(frozen=True, slots=True)
-class HoldingRun:
-    """A run with open leases. `ending`: it stops, or is losing leases already."""
-
-    id: Name
-    owner: Name
-    flavor: Name
-    malleable: Malleable | None = None
-    nominated: bool = False
-    ending: bool = False
-    started_ms: Count | None = None
-    """From when its minimum runtime counts: its first start, or the first since others took its
-    devices; None: not known."""
-    preempted_ms: Count | None = None
-    """When it was last preempted."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldLease:
-    """An open lease with its devices as `node#ordinal`. `ending`: it is about to close."""
-
-    id: Name
-    run: Name
-    role: Role
-    group: Count
-    slots: tuple[Name, ...]
-    funded: bool
-    budget: str
-    envelope: str
-    ending: bool = False
-
-    def faults(self) -> Iterator[OutOfRange]:
-        if not self.slots:
-            yield OutOfRange("slots", "must have at least 1 item, got 0")
-        if len(set(self.slots)) != len(self.slots):
-            yield OutOfRange("slots", "names a device twice")
-
-
-@dataclass(frozen=True, slots=True)
-class Holdings:
-    """Who holds which devices. Every lease's run and nodes are here; ids are unique."""
-
-    nodes: tuple[Node, ...] = ()
-    runs: tuple[HoldingRun, ...] = ()
-    leases: tuple[HeldLease, ...] = ()
-    protection: RunProtection | None = None
-    """Which funded runs are no candidates for a gang; None: all are."""
-
-    def faults(self) -> Iterator[OutOfRange]:
-        yield from repeats("nodes", "name", [node.name for node in self.nodes])
-        yield from repeats("runs", "id", [run.id for run in self.runs])
-        yield from repeats("leases", "id", [lease.id for lease in self.leases])
-        runs = {run.id for run in self.runs}
-        nodes = {node.name for node in self.nodes}
-        for i, lease in enumerate(self.leases):
-            if lease.run not in runs:
-                yield OutOfRange(f"leases[{i}].run", f"names an unknown run, {lease.run!r}")
-            for j, slot in enumerate(lease.slots):
-                if slot.partition("#")[0] not in nodes:
-                    yield OutOfRange(f"leases[{i}].slots[{j}]", f"is on no known node: {slot!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class GangDemand:
-    """Room for a gang that is funded; `run` will be placed on it, and is no candidate itself."""
-
-    TAG: ClassVar[str] = "gang"
-    run: Name
-    gang: Gang
-    unfunded_only: bool = False
-    """Only runs with an unfunded lease are candidates."""
-
-
-@dataclass(frozen=True, slots=True)
-class CapDemand:
-    """A cap of a budget: an aggregate cap, or an envelope as a cap of its own.
-
-    `metered`: hours or loans are limited too, so leases may be unfunded because of this cap.
-    """
-
-    TAG: ClassVar[str] = "cap"
-    kind: CapKind
-    budget: Name
-    name: Name
-    flavor: Name
-    envelopes: tuple[Name, ...]
-    max_gpus: GpuLimit | None
-    metered: bool
-
-    @property
-    def scope(self) -> Scope:
-        """What its envelopes pay, anywhere."""
-        return Scope(
-            self.flavor, {}, ScopeCap(self.budget, self.name, tuple(sorted(self.envelopes)))
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceDemand:
-    """So many GPUs of a place are to be freed, for maintenance."""
-
-    TAG: ClassVar[str] = "place"
-    flavor: Name
-    location: Mapping[str, str]
-    gpus: PositiveCount
-
-    @property
-    def scope(self) -> Scope:
-        return Scope(self.flavor, self.location)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDemand:
-    """A node is drained: whatever has a device there has to leave."""
-
-    TAG: ClassVar[str] = "node"
-    node: Name
-    flavor: Name
-
-    @property
-    def scope(self) -> Scope:
-        """Leases that touch the node, whatever else they touch."""
-        return Scope(self.flavor, {"node": self.node})
-
-
-Demand = GangDemand | CapDemand | PlaceDemand | NodeDemand
+from fairlead.core.units import Written
 
 
 class CandidateLease(NamedTuple):
@@ -337,15 +208,17 @@ def _protected(holdings: Holdings, demand: GangDemand | None) -> dict[str, Exclu
     rule = holdings.protection
     if demand is None or (rule is None and not demand.unfunded_only):
         return {}
-    unfunded = {lease.run for lease in holdings.leases if not lease.funded}
-    if demand.unfunded_only or rule is None:
-        return {run.id: Exclusion.FUNDED for run in holdings.runs if run.id not in unfunded}
-    return {
-        run.id: why
-        for run in holdings.runs
-        if run.id not in unfunded
-        and (why := rule.exclusion(run.started_ms, run.preempted_ms)) is not None
-    }
+    found: dict[str, Exclusion] = {}
+    standings = holdings.standings()
+    for run in holdings.runs:
+        standing = standings[run.id]
+        if demand.unfunded_only and standing is Standing.FUNDED:
+            found[run.id] = Exclusion.FUNDED
+            continue
+        why = None if rule is None else rule.exclusion(run.started_ms, run.preempted_ms, standing)
+        if why is not None:
+            found[run.id] = why
+    return found
 
 
 def conflict_of(demand: Demand, deficit: Deficit, holdings: Holdings) -> Conflict:

@@ -13,6 +13,7 @@ ends every nine minutes would be protected for ever.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Annotated
 
 from fairlead.core.reasons import EndCause, Exclusion, ReserveReason
@@ -88,6 +89,18 @@ def protected_since_ms(cause: EndCause, since_ms: int | None) -> int | None:
     return None if cause in _BY_OTHERS else since_ms
 
 
+class Standing(IntEnum):
+    """How the leases of a run are paid for."""
+
+    FUNDED = 0
+    RECALLED = 1
+    """They began with funding, and the owner of the envelope recalled it: it has its minimum
+    runtime, or it would be preempted in its first second, and no more, or the owner would be
+    locked out of its own envelope."""
+    UNFUNDED = 2
+    """Who pays does not wait for who does not."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunProtection:
     """For how long runs are no candidates, and what time it is."""
@@ -96,16 +109,26 @@ class RunProtection:
     min_runtime_ms: Count
     cooldown_ms: Count
 
-    def exclusion(self, started_ms: int | None, preempted_ms: int | None) -> Exclusion | None:
+    def exclusion(
+        self, started_ms: int | None, preempted_ms: int | None, standing: Standing = Standing.FUNDED
+    ) -> Exclusion | None:
         """Why a run with these times is no candidate; None: it is one."""
+        if standing is Standing.UNFUNDED:
+            return None
         if started_ms is not None and self.now_ms < started_ms + self.min_runtime_ms:
             return Exclusion.MIN_RUNTIME
+        if standing is Standing.RECALLED:
+            return None
         if preempted_ms is not None and self.now_ms < preempted_ms + self.cooldown_ms:
             return Exclusion.COOLDOWN
         return None
 
-    def until_ms(self, started_ms: int | None, preempted_ms: int | None) -> int:
+    def until_ms(
+        self, started_ms: int | None, preempted_ms: int | None, standing: Standing = Standing.FUNDED
+    ) -> int:
         """When a run with these times is a candidate at the latest."""
         young = 0 if started_ms is None else started_ms + self.min_runtime_ms
+        if standing is Standing.RECALLED:
+            return young
         recent = 0 if preempted_ms is None else preempted_ms + self.cooldown_ms
         return max(young, recent)

@@ -17,10 +17,10 @@ from fairlead.core.gpu.place import Gang, Node, Placement
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, NewEntry
-from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.projection import Projection, starts_ms
 from fairlead.engine.gpu.state import LeaseFact, parse_slot
 from fairlead.schema import objects
-from fairlead.schema.gpu import STYLE
+from fairlead.schema.gpu import STYLE, from_backfill
 from fairlead.schema.objects import max_runtime_ms
 
 HEADS_MAX = 8
@@ -42,9 +42,14 @@ class _View(NamedTuple):
     charges: tuple[gpu.LeaseCharge, ...]
     outlook: gpu.Outlook
     promises: dict[str, gpu.Promise]
-    overdue: frozenset[str]
-    """Owners with a run that is past its own estimate: those of their other runs count for nothing
-    until it ends, or runs with too short ones would keep a head waiting for ever."""
+    overruns: tuple[gpu.Overrun, ...]
+    """Runs that are past their own estimate."""
+
+    def overruns_for(self, owner: str) -> tuple[gpu.Overrun, ...]:
+        """Those that decide about a run of an owner: one of the same, and the last to start."""
+        chosen = [next((row for row in self.overruns if row.owner == owner), None)]
+        chosen.append(max(self.overruns, key=lambda row: row.start_ms, default=None))
+        return tuple(dict.fromkeys(row for row in chosen if row is not None))
 
 
 class BackfillAnswer(NamedTuple):
@@ -68,7 +73,7 @@ class BackfillAnswer(NamedTuple):
         paying = {envelope for cap in caps for envelope in cap.envelopes}
         counted = (charge for charge in asked.charges if charge.envelope in paying)
         charges = tuple(filter(matters, counted))
-        body = BackfillDecision(asked.run.run, STYLE.from_core(self.found))
+        body = BackfillDecision(asked.run.run, from_backfill(asked, self.found))
         document = STYLE.from_core(replace(asked, pools=pools, charges=charges))
         effect, reasons = "backfill" if plan_id else None, (self.found.reason.value,)
         return at.entry(body, plan_id, effect, input=document, reasons=reasons)
@@ -115,7 +120,7 @@ class QueueHeads:
         shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
         least = replace(gang, gpus=shape.without_spares(found.request.enough_gpus))
         funding = self._funding(found.request, now_ms)[0]
-        self._promise(gpu.QueueHead(run, least, funding), now_ms)
+        self._promise(gpu.QueueHead(run, least, funding, self._since_ms(run)), now_ms)
 
     def add_refused(
         self, run: str, request: gpu.Request, now_ms: int, alike: str | None = None
@@ -137,7 +142,7 @@ class QueueHeads:
         gang = shape.gang(request, gpu.Plan(request.enough_gpus, ()))
         if all(row.tier.value.endswith("elsewhere") for row in route):
             gang = replace(gang, elsewhere=True)
-        if self._promise(gpu.QueueHead(run, gang, funding), now_ms):
+        if self._promise(gpu.QueueHead(run, gang, funding, self._since_ms(run)), now_ms):
             unfunded[run] = payers
 
     def _funding(
@@ -145,6 +150,14 @@ class QueueHeads:
     ) -> tuple[gpu.HeadFunding, tuple[Candidate, ...]]:
         route, _ = find_route(self._projection.book(now_ms), request, now_ms, whole=True)
         return gpu.head_funding(route, request), route.candidates
+
+    def _since_ms(self, run: str) -> int:
+        """Since when a run waits to be started as soon as it fits."""
+        projection, since_ms = self._projection, self._projection.runs[run].since_ms
+        if projection.waits_for_time(run):
+            reservation = projection.objects["Reservation", projection.reserved[run]]
+            return max(since_ms, starts_ms(reservation))
+        return since_ms
 
     def _promise(self, head: gpu.QueueHead, now_ms: int) -> bool:
         """Keep a head that has an earliest start."""
@@ -186,19 +199,27 @@ class QueueHeads:
         for group in placement.groups:
             for slot in (*group.active, *group.spares):
                 gpus[view.pool_of[parse_slot(slot)[0]]] += 1
-        duration_ms = request.duration_ms
-        if duration_ms is None or request.owner in view.overdue:
-            duration_ms = max_runtime_ms(self._projection.run_spec(run))
-        end_ms = None if duration_ms is None else now_ms + duration_ms
+        most_ms = max_runtime_ms(self._projection.run_spec(run))
+        latest_ms = None if most_ms is None else now_ms + most_ms
+        estimate_ms = request.duration_ms
+        end_ms = latest_ms if estimate_ms is None else now_ms + estimate_ms
         payments = tuple(
             gpu.Payment(gpu.envelope_key(line.budget, line.envelope), line.gpus, line.borrowed)
             for line in lines
         )
-        taker = gpu.Backfiller(run, dict(sorted(gpus.items())), end_ms, payments)
-        pools = tuple(view.pools.values())
-        asked = gpu.BackfillRequest(now_ms, taker, waiting, pools, self._policy, view.charges)
+        asked = gpu.BackfillRequest(
+            now_ms,
+            gpu.Backfiller(
+                run, dict(sorted(gpus.items())), end_ms, payments, request.owner, latest_ms
+            ),
+            waiting,
+            tuple(view.pools.values()),
+            self._policy,
+            view.charges,
+            view.overruns_for(request.owner),
+        )
         promises = tuple(view.promises[head.run] for head in waiting)
-        return BackfillAnswer(asked, check(taker, waiting, promises, view.outlook))
+        return BackfillAnswer(asked, check(asked, promises, view.outlook))
 
     def promised(self, run: str, flavor: str) -> Promised | None:
         """What a head was promised in the last turn; None: it is no head."""
@@ -242,7 +263,7 @@ class QueueHeads:
         releases: dict[str, list[gpu.Release]] = {name: [] for name in pools}
         ends: list[tuple[str, gpu.Release | gpu.LeaseCharge]] = []
         charges: list[gpu.LeaseCharge] = []
-        runs, overdue = self._projection.runs, set[str]()
+        runs, overruns = self._projection.runs, dict[str, gpu.Overrun]()
         for lease in self._projection.leases.values():
             parts = self._parts(lease)
             if runs[lease.run].reclaim is not None:
@@ -250,7 +271,8 @@ class QueueHeads:
             for on, release in parts:
                 if on in pool_of:
                     if (lease.expected_end_ms or now_ms) < now_ms:
-                        overdue.add(lease.owner)
+                        late = gpu.Overrun(lease.run, lease.owner, lease.start_ms)
+                        overruns.setdefault(lease.run, late)
                     releases[pool_of[on]].append(release)
                     ends.append((lease.run, release))
             if parts and self._projection.is_funded(lease.id):
@@ -262,7 +284,8 @@ class QueueHeads:
             for name, pool in pools.items()
         }
         outlook = gpu.Outlook(pools.values(), now_ms, self._policy, charges)
-        return _View(pools, pool_of, ends, tuple(charges), outlook, {}, frozenset(overdue))
+        late_runs = tuple(row for _, row in sorted(overruns.items()))
+        return _View(pools, pool_of, ends, tuple(charges), outlook, {}, late_runs)
 
     def _labels_of(self, node: Node) -> _Labels:
         labels, ordered = self._labels.get(node.name, (None, ()))

@@ -147,6 +147,11 @@ def _held(at: Context, run: str, answer: StartAnswer, beside: BackfillAnswer) ->
     if state.reason == HELD:
         return []
     message = "funded, but it would delay a run that is before it in the queue"
+    if beside.found.overrun is not None:
+        message += (
+            "; its duration does not count while a run that passed that one, or one of its own "
+            "owner, is past its own: give a maxRuntime"
+        )
     body = entries.RunPhase(run, Phase.PENDING.value, HELD, message)
     first = state.reason != "NoDevices"
     made = _decisions(at, run, answer, "admission") if first else []
