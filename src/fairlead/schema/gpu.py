@@ -182,7 +182,16 @@ def decide_resize(document: Any) -> dict[str, Any]:
 
 def decide_restart(document: Any) -> dict[str, Any]:
     """Decide whether a run that has ended starts again."""
-    return STYLE.from_core(gpu.restart(STYLE.to_core(gpu.RunFailure, document)))
+    asked = STYLE.to_core(gpu.RunFailure, document)
+    return from_restart(asked, gpu.restart(asked))
+
+
+def from_restart(asked: gpu.RunFailure, found: gpu.Restart) -> dict[str, Any]:
+    """Without a back-off the output says nothing of one, as it always did."""
+    made = STYLE.from_core(found)
+    if asked.backoff is None:
+        del made["delay_ms"], made["delays"]
+    return made
 
 
 def decide_limit(document: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`apply`, `submit`, `get`, `describe`, `delete`, and verbs such as `cancel` and `drain`."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ from fairlead.cli.gpu.render import (
 )
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
-from fairlead.cli.table import Column, Output, cell, columns, print_table, show, to_yaml
+from fairlead.cli.table import Column, Output, cell, columns, moment, print_table, show, to_yaml
 from fairlead.core.units import counted
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
@@ -39,6 +40,9 @@ def _why(run: dict[str, Any]) -> str:
     """The reason of a run's phase; of one in the queue also its position, and when it starts."""
     status = run["status"]
     queue, why = status.get("queue"), "Paused" if status["paused"] else str(status["reason"])
+    restart = status.get("restartTime")
+    if restart and datetime.now(UTC) < datetime.fromisoformat(restart):
+        why = f"{why}, starts again at {moment(restart)}"
     if not queue:
         return why
     if "earliestStart" in queue:

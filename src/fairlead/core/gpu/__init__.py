@@ -144,6 +144,7 @@ from fairlead.core.gpu.resolve import notice_of as notice_of
 from fairlead.core.gpu.resolve import resolve as resolve
 from fairlead.core.gpu.restart import FailurePolicy as FailurePolicy
 from fairlead.core.gpu.restart import Restart as Restart
+from fairlead.core.gpu.restart import RestartBackoff as RestartBackoff
 from fairlead.core.gpu.restart import RestartPolicy as RestartPolicy
 from fairlead.core.gpu.restart import RunFailure as RunFailure
 from fairlead.core.gpu.restart import restart as restart

@@ -135,6 +135,10 @@ class RunPhase(Body, frozen=True):
     """The resolve that preempted it."""
     restarts: int | UnsetType = UNSET
     """It starts again on the devices that it has, or waits again, and how often it has done so."""
+    starts_ms: int | UnsetType = UNSET
+    """Its command starts again then, and not before."""
+    delays: int | UnsetType = UNSET
+    """How many restarts in a row have waited, this one too."""
     protected_since_ms: int | UnsetType = UNSET
     """It waits again by its own limits, and its minimum runtime counts from here, not anew."""
 

@@ -101,6 +101,8 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
         run.attempt += 1
         run.refusal, run.pause_seq, run.width_seq = None, None, None
         run.numbered, run.grown = len(run.leases), False
+        run.starts_ms = None if body.starts_ms is UNSET else body.starts_ms
+        run.delays = body.delays or 0
         if body.restarts is UNSET:
             run.shrunk, run.grows_to = False, 0
         else:

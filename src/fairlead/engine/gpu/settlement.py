@@ -23,6 +23,7 @@ from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit
 from fairlead.schema.gpu import STYLE, refund_document
 from fairlead.schema.objects import to_request, to_restarts
+from fairlead.schema.times import format_time
 
 EXIT = {"code": "code", "signal": "signal", "exit_reason": "reason"}
 """What `RunPhase` records of an exit, also where there was none."""
@@ -121,7 +122,8 @@ class Settlement:
                 return end_preempted(at, name, end_ms=end_ms, **facts)
             made: list[NewEntry] = []
             if exit is not None and not state.stopping:
-                decided, made = restarted(at, name, exit, end_ms)
+                backoff = self._committer.config.restart_backoff
+                decided, made = restarted(at, name, exit, end_ms, backoff)
                 if decided:
                     return made
             phase, reason, message = _ending(state, exit)
@@ -132,26 +134,40 @@ class Settlement:
         self._committer.commit(decide)
 
 
-def restarted(at: Context, run: str, exit: Exit, end_ms: int) -> tuple[bool, list[NewEntry]]:
-    """Whether that is all there is to say of an exit, and the entries: it starts again at once
-    under its leases, which stay as they are, or it was interrupted."""
+def restarted(
+    at: Context, run: str, exit: Exit, end_ms: int, backoff: gpu.RestartBackoff
+) -> tuple[bool, list[NewEntry]]:
+    """Whether that is all there is to say of an exit, and the entries: it starts again, after a
+    delay, under its leases, which stay as they are, or it was interrupted."""
     if exit.interrupted:
         return True, interrupted(at, run, exit, end_ms)
     state, code = at.projection.runs[run], exit.code if exit.signal is None else 128 + exit.signal
     cause = EndCause.SUCCEEDED if exit.succeeded else EndCause.FAILED
-    found, made = decide_restart(at, run, cause, min(255, code) if code else None)
+    found, made = decide_restart(
+        at,
+        run,
+        cause,
+        min(255, code) if code else None,
+        backoff=backoff,
+        ran_ms=max(0, end_ms - state.command_ms),
+        delays=state.delays,
+    )
     if not found.goes_on:
         return False, made
     policy, _ = to_restarts(at.projection.run_spec(run))
     job, (_, _, message) = at.projection.next_job(run), _ending(state, exit)
+    starts_ms = end_ms + found.delay_ms
+    when = f"after {found.delay_ms // 1000} s, at {format_time(starts_ms)}"
     body = RunPhase(
         run=run,
         phase=Phase.RUNNING.value,
         reason="Restarted",
-        message=f"{message}; restart {found.restarts} of {policy.max_restarts}",
+        message=f"{message}; restart {found.restarts} of {policy.max_restarts} {when}",
         job=job,
         paused=state.paused,
         restarts=found.restarts,
+        starts_ms=starts_ms,
+        delays=found.delays,
     )
     return True, [*made, at.entry(body, job, "phase")]
 

@@ -195,6 +195,10 @@ class RunState(Struct):
     """Leases that began without funding, and never had it."""
     restarts: int = 0
     """How often it was started again after its command had failed or was interrupted."""
+    starts_ms: int | None = None
+    """Its command does not start before; None: it starts as soon as it can."""
+    delays: int = 0
+    """How many restarts in a row have waited."""
     hours_over: dict[str, int] = field(default_factory=dict)
     """Leases whose hours are used up, and since when."""
     idle_warned: str | None = None
@@ -211,6 +215,11 @@ class RunState(Struct):
     @property
     def spares(self) -> int:
         return sum(lease.gpus for lease in self.leases.values() if not lease.is_active)
+
+    @property
+    def command_ms(self) -> int:
+        """When the command of its current start began, or will."""
+        return max(self.started_ms or 0, self.starts_ms or 0)
 
     @property
     def protected_from_ms(self) -> int | None:

@@ -140,6 +140,7 @@ def run_status(projection: Projection, name: str) -> Document:
         "job": state.job,
         "attempts": state.attempt,
         "restarts": state.restarts,
+        "restartTime": _time(state.starts_ms),
         "reservation": projection.reserved.get(name),
         "nominated": state.nominated,
         "lastOutcome": state.last_outcome,

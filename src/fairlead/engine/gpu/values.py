@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairlead.core.gpu import BackfillPolicy, GracePolicy, PreemptionPolicy, QueuePolicy
+from fairlead.core.gpu import (
+    BackfillPolicy,
+    GracePolicy,
+    PreemptionPolicy,
+    QueuePolicy,
+    RestartBackoff,
+)
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.entries import Document
 
@@ -59,6 +65,8 @@ class Config:
     """Notice and quota of reservations; which runs are no candidates yet."""
     host: HostNodes | None = None
     """What nodes there can be, besides virtual ones; None: they come from a cluster."""
+    restart_backoff: RestartBackoff = field(default_factory=RestartBackoff)
+    """How long a run waits before it restarts on its devices."""
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
 
