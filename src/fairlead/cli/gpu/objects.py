@@ -25,12 +25,13 @@ from fairlead.cli.gpu.render import (
     print_plan,
     print_preview,
     queue_text,
-    singular,
+    slots_text,
 )
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
 from fairlead.cli.table import Column, Output, cell, columns, moment, print_table, show, to_yaml
 from fairlead.core.units import counted
+from fairlead.schema.funding import singular
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
@@ -50,6 +51,13 @@ def _why(run: dict[str, Any]) -> str:
     return f"{why} ({queue['position']}/{queue['waiting']})"
 
 
+def _gpus(run: dict[str, Any]) -> str:
+    """`2/4`: those that it has, and that it asked for."""
+    status = run["status"]
+    virtual = " (virtual)" if status.get("virtual") else ""
+    return f"{status['width']}/{run['spec']['totalGPUs']}{virtual}"
+
+
 COLUMNS: dict[str, list[Column]] = {
     "Budget": columns(
         "NAME=metadata.name OWNER=spec.owner PARENTS=spec.parents",
@@ -62,7 +70,7 @@ COLUMNS: dict[str, list[Column]] = {
     ),
     "Run": columns(
         "NAME=metadata.name OWNER=spec.owner FLAVOR=spec.flavor",
-        ("GPUS", lambda o: f"{o['status']['width']}/{o['spec']['totalGPUs']}"),
+        ("GPUS", _gpus),
         "PHASE=status.phase",
         ("REASON", _why),
         "SINCE@status.since",
@@ -88,7 +96,11 @@ COLUMNS: dict[str, list[Column]] = {
         wide=["MESSAGE=status.message"],
     ),
     "Lease": columns(
-        "NAME=metadata.name RUN=spec.run OWNER=spec.owner ROLE=spec.role SLOTS=spec.slots",
+        "NAME=metadata.name RUN=spec.run OWNER=spec.owner ROLE=spec.role",
+        (
+            "SLOTS",
+            lambda o: slots_text(o["spec"]["slots"], virtual=o["status"].get("virtual", False)),
+        ),
         ("PAYER", lambda o: f"{o['spec']['payer']['budget']}/{o['spec']['payer']['envelope']}"),
         "FUNDED=status.funded GPU-HOURS=status.gpuHours",
         wide=["BORROWED=spec.borrowed START@spec.start"],

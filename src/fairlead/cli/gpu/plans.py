@@ -180,7 +180,10 @@ def _explain_lease(name: str, reply: dict[str, Any]) -> None:
     spec, status = reply["object"]["spec"], reply["object"]["status"]
     end = "open" if status["open"] else f"ended {moment(status['end'])} ({status['reason']})"
     click.echo(f"{name}: {spec['role']} lease of run {spec['run']}, {end}")
-    click.echo(f"  {', '.join(spec['slots'])} since {moment(spec['start'])} ({spec['reason']})")
+    virtual = " (virtual)" if status.get("virtual") else ""
+    click.echo(
+        f"  {', '.join(spec['slots'])}{virtual} since {moment(spec['start'])} ({spec['reason']})"
+    )
     payer = _payer(spec["payer"], funded=status["funded"]) + spec["borrowed"] * ", borrowed"
     click.echo(f"  {payer}: {status['gpuHours']:.2f} GPU-hours")
 
@@ -193,8 +196,9 @@ def _payer(payer: dict[str, Any], *, funded: bool) -> str:
 def _print_leases(leases: list[dict[str, Any]]) -> None:
     for lease in leases:
         marks = lease["borrowed"] * ", borrowed"
+        virtual = " (virtual)" if lease.get("virtual") else ""
         click.echo(
-            f"  lease {lease['lease']}: {', '.join(lease['slots'])} for {lease['run']}, "
+            f"  lease {lease['lease']}: {', '.join(lease['slots'])}{virtual} for {lease['run']}, "
             f"{_payer(lease, funded=lease['funded'])}{marks}"
         )
 

@@ -175,6 +175,29 @@ class JobUnknown(Body, frozen=True):
     message: str
 
 
+class UseRow(msgspec.Struct, frozen=True):
+    """How busy leased devices were on one UTC day, in GPU-milliseconds, of what was read.
+    `idle_ms`: they did nothing at all."""
+
+    day: int
+    owner: str
+    run: str
+    payer: str
+    budget: str
+    envelope: str
+    borrowed: bool
+    read_ms: int
+    busy_ms: int
+    idle_ms: int
+
+
+class RunsUsed(Body, frozen=True):
+    """Sums of readings since the entry before: a fact that reports add up, and no decision."""
+
+    ENTRY = "gpu.used"
+    rows: tuple[UseRow, ...]
+
+
 class RunWarned(Body, frozen=True):
     """A run may lose leases at a time that is announced; `slot` stands for that start."""
 
