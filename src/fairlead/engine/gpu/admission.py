@@ -5,6 +5,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from fairlead.core import gpu
@@ -62,6 +63,8 @@ class RunAdmission:
         self._policy, self.heads = config.queue, QueueHeads(self._projection, config.backfill)
         self._order: list[str] = []
         """Of the last turn."""
+        self._promised: dict[str, int] = {}
+        """The heads of the last turn, and since when they are; found anew after a restart."""
         self._positions: tuple[int, dict[str, int]] = (0, {})
 
     def admit_all(self, now_ms: int) -> None:
@@ -72,8 +75,12 @@ class RunAdmission:
         behind it, and the order that was last recorded does not say so already.
         """
         projection, heads = self._projection, self.heads
+        promised = self._promised
         heads.begin()
-        runs = self._waiting_runs()
+        runs = tuple(
+            replace(run, promised_ms=promised[run.id]) if run.id in promised else run
+            for run in self._waiting_runs()
+        )
         use = tuple(owner_use(projection, runs, now_ms))
         waiting = gpu.Waiting(now_ms, runs, self._holds(), self._policy, use)
         queue = gpu.queue(waiting)
@@ -97,6 +104,7 @@ class RunAdmission:
             return made
 
         self._decide_all(order, decide)
+        self._promised = {run: promised.get(run, now_ms) for run in heads.runs()}
 
     def _lead_reserved(self, queue: gpu.Queue, now_ms: int) -> None:
         """Runs whose reservations are due and lack devices are the first heads: runs that have just
@@ -128,6 +136,7 @@ class RunAdmission:
             shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
             nodes = [node.name for node in projection.devices.nodes if node.flavor == flavor]
             found["gpus"] = shape.with_spares(gang.gpus)
+            found["lacks"] = promised.lacks
             found["on"] = nodes[0] if len(nodes) == 1 else None
             found["earliestStart"] = format_time(promised.start_ms)
             found["after"] = after

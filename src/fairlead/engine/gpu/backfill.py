@@ -6,7 +6,7 @@ of leases and nodes; it is recorded where it lets a run start before a head, or 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -85,6 +85,8 @@ class Promised(NamedTuple):
     gang: Gang
     start_ms: int
     after: str | None
+    lacks: str
+    """`devices`, or `envelopes` that others use."""
 
 
 class QueueHeads:
@@ -109,6 +111,10 @@ class QueueHeads:
         self._by_flavor.clear()
         self._unfunded.clear()
         self._looked_at.clear()
+
+    def runs(self) -> Iterator[str]:
+        """All heads of the turn."""
+        return (run for heads in self._by_flavor.values() for run in heads)
 
     def add(self, run: str, found: gpu.Start, now_ms: int) -> None:
         """A run that is funded and lacks devices: a head, if it is the first of its scope."""
@@ -232,7 +238,8 @@ class QueueHeads:
         if start_ms is None:
             return None
         ending = (of for of, part in view.ends if self._policy.end_ms(part, now_ms) == start_ms)
-        return Promised(head.gang, start_ms, min(ending, default=None))
+        lacks = "envelopes" if run in self._unfunded.get(flavor, ()) else "devices"
+        return Promised(head.gang, start_ms, min(ending, default=None), lacks)
 
     def _view(self, flavor: str, now_ms: int) -> _View:
         seen = (self._projection.seq, now_ms)

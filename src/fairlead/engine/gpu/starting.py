@@ -20,7 +20,7 @@ from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
 from fairlead.schema.convert import convert
-from fairlead.schema.funding import from_plan, fund_document
+from fairlead.schema.funding import from_plan, fund_document, singular
 from fairlead.schema.gpu import STYLE, PlaceInput, from_start, no_room, start_document
 from fairlead.schema.objects import RunSpec
 
@@ -123,7 +123,7 @@ def same_refusal(refusal: gpu.Refusal, recorded: FundRefusal) -> bool:
 def _refused(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
     why = known(answer.refusal, "what is not funded was refused")
-    body = entries.RunPhase(run, Phase.PENDING.value, why.code, why.message)
+    body = entries.RunPhase(run, Phase.PENDING.value, why.code, singular(why.message))
     return [_fund_decision(at, run, answer.found), at.entry(body)]
 
 
