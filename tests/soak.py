@@ -2,7 +2,8 @@
 
 `make test` runs samples of the same functions. A soak is a name and a function that returns what it
 counted; it raises when a promise breaks. `python -m tests.soak NAME ...` runs some of them.
-FAIRLEAD_SOAK_S: after so many seconds no further schedule of a cluster's faults begins.
+FAIRLEAD_SOAK_S: after so many seconds no further schedule of a cluster's faults begins;
+FAIRLEAD_SOAK_RECORD: a file that keeps those that ended, so that the next call plays the others.
 """
 
 import json
@@ -34,7 +35,7 @@ from tests.engine import traffic_life as traffic_lives
 from tests.engine.gpu.test_resolver_model import ResolverModel
 from tests.executor import kills as executor_kill
 from tests.executor.worlds import open_folder
-from tests.kube import schedules as kube_schedules
+from tests.kube import fault_soak
 from tests.ledger import kill as ledger_kill
 from tests.recorder import kill as recorder_kill
 
@@ -180,7 +181,7 @@ def executor_kills() -> dict[str, object]:
 def kube_faults() -> dict[str, object]:
     """200 schedules of faults in a cluster: each ends as it would have without them."""
     within_s = float(os.environ.get("FAIRLEAD_SOAK_S", "inf"))
-    return kube_schedules.soak(KUBE_SCHEDULES, within_s)
+    return fault_soak.soak(KUBE_SCHEDULES, commit(), within_s)
 
 
 def kube_crashes() -> dict[str, object]:

@@ -56,6 +56,8 @@ def test_a_token_acts_for_the_owners_of_its_user(server: Running) -> None:
         "owners": ["team-a"],
         "admin": False,
         "anonymous": False,
+        "in_run": False,
+        "run": None,
     }
     assert put(server, "mine", tcp=True, token=ada).status == 200
     for reply in (

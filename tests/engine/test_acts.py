@@ -131,6 +131,8 @@ CITED = {
 class CitedExecutor(FakeExecutor):
     """Checks with every act that its decision is in the ledger already."""
 
+    pauses = True
+
     def __init__(self, world: Any) -> None:
         super().__init__()
         self._world, self.cited = world, []

@@ -120,6 +120,8 @@ class SimMachine:
 class SimExecutor:
     """An `Executor` on a simulated machine; outputs go to `folder` when there is one."""
 
+    pauses = True
+
     def __init__(self, machine: SimMachine, folder: Path | None = None) -> None:
         self._machine, self._folder = machine, folder
 

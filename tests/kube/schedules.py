@@ -8,28 +8,21 @@ are killed, leaders are killed and halted, nodes go and return, pods are deleted
 others' webhooks and quotas refuse, and the kinds are upgraded. Every schedule has namespaces and a
 ledger of its own. Every other one has its ledger in PostgreSQL, and a second replica.
 
-`python -m tests.kube.schedules 8 101` plays single seeds; reports go to `out/kube-faults`.
+`python -m tests.kube.fault_soak 8 101` plays single seeds; reports go to `out/kube-faults`.
 """
 
 import json
 import random
-import sys
-import tempfile
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from math import inf
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from fairlead.kube.client import ApiError, KubeClient, connection
-from fairlead.kube.dev.assets import Programs, find
+from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
 from fairlead.kube.gpu.ranks import DECISION
@@ -420,53 +413,3 @@ def check_ledger(place: str, witness: Witness, replicas: Replicas) -> None:
                 meta = json.loads(write.body)["metadata"]
                 decision = meta["annotations"][DECISION]
                 assert decision in known, f"{meta['name']} was evicted without a decision"
-
-
-# -- many of them ---------------------------------------------------------------------------------
-
-
-def play_all(seeds: Iterable[int], end_s: float = inf) -> list[tuple[int, Played | str]]:
-    """One after the other in one cluster; a failure is told, and the next one begins. `end_s`: from
-    when on none does."""
-    programs, results = find(frozenset()), []
-    assert programs is not None, "make kube-assets"
-    with tempfile.TemporaryDirectory() as folder, arena(programs, Path(folder)) as made:
-        for seed in seeds:
-            began = time.monotonic()
-            if began > end_s:
-                break
-            try:
-                found: Played | str = made.play(seed)
-            except Failed as failure:
-                found = str(failure)
-            results.append((seed, found))
-            said = "passed" if isinstance(found, Played) else found
-            print(f"seed {seed}: {said} in {time.monotonic() - began:.1f} s", flush=True)
-    return results
-
-
-def soak(count: int, within_s: float = inf, lanes: int = 2) -> dict[str, object]:
-    """In clusters beside each other: a schedule waits more than it works."""
-    parts = [[seed for seed in range(count) if seed // 2 % lanes == lane] for lane in range(lanes)]
-    play = partial(play_all, end_s=time.monotonic() + within_s)
-    # Servers end with the thread that started them: each lane is a process.
-    with ProcessPoolExecutor(lanes, mp_context=get_context("spawn")) as pool:
-        results = dict(row for rows in pool.map(play, parts) for row in rows)
-    passed = [each for each in results.values() if isinstance(each, Played)]
-    failed = {seed: said for seed, said in sorted(results.items()) if isinstance(said, str)}
-    struck = Counter(name for each in passed for name in each.struck)
-    counted: dict[str, object] = {
-        "schedules": len(results),
-        "passed": len(passed),
-        "faults of the network": sum(each.faults for each in passed),
-        "events at which no device was used twice": sum(each.events for each in passed),
-        "struck": dict(sorted(struck.items())),
-    }
-    if failed:
-        raise AssertionError(f"{counted}\n" + "\n".join(failed.values()))
-    return counted
-
-
-if __name__ == "__main__":
-    wrong = [seed for seed, found in play_all(map(int, sys.argv[1:])) if isinstance(found, str)]
-    sys.exit(f"failed: {wrong}" if wrong else 0)

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 from fairlead.host.process import spawn
-from tests.kube.world import World, due_now, made, node, run, team, until
+from tests.kube.world import Document, World, due_now, made, node, run, team, until
 
 
-def start(world: World, data: Path, log: Path) -> "subprocess.Popen[bytes]":
+def start(world: World, data: Path, log: Path, *flags: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "fairlead", "kube", "controller", "--qps", "0"]
     command += ["--resolver", "enforce", "--kubeconfig", str(world.kubeconfig)]
     command += ["--min-notice", "0s", "--min-runtime", "0s", "--cooldown", "0s"]
     with open(log, "ab") as output:
-        return spawn([*command, "--data", str(data)], output=output)
+        return spawn([*command, "--data", str(data), *flags], output=output)
 
 
 def test_a_killed_leader_is_replaced_and_runs_go_on(world: World, tmp_path: Path) -> None:
@@ -74,3 +74,53 @@ def test_a_second_controller_waits(world: World, tmp_path: Path) -> None:
         finally:
             other.terminate()
             assert other.wait(20) == 0
+
+
+def test_a_controller_with_another_image_takes_over(world: World, tmp_path: Path) -> None:
+    """As in an upgrade: it starts while the old one lives. Runs without a template keep the image
+    that they were accepted with, also those that start or restart under the new one."""
+    world.apply(node("n1", gpus=2), *team("team-a", gpus=8))
+    data, logs = tmp_path / "data", [tmp_path / "old", tmp_path / "new"]
+    processes = [start(world, data, logs[0], "--image", "app:1")]
+    again = {"failurePolicy": {"maxRestarts": 1}}
+    try:
+        world.apply(bare("runs", **again))
+        world.reach("runs", "Running")
+        world.apply(bare("waits"))
+        until(lambda: world.phase("waits") == "Pending", "it is accepted")
+        processes.append(start(world, data, logs[1], "--image", "app:2"))
+        until(lambda: "the cluster is read" in logs[1].read_text(), "the new one watches")
+        uid = world.get("pod", "runs-0", "team-a")["metadata"]["uid"]
+        assert "leads" not in logs[1].read_text()
+        processes[0].terminate()
+        assert processes[0].wait(60) == 0
+        until(lambda: "leads" in logs[1].read_text(), "the new one leads", 60)
+        world.apply(bare("late"))
+        until(lambda: world.phase("late") == "Pending", "the new one accepts runs")
+        assert world.get("pod", "runs-0", "team-a")["metadata"]["uid"] == uid, "it runs on"
+        world.exit("runs-0", 1)
+        until(lambda: image_of(world, "runs-0", other_than=uid) == "app:1", "it starts again")
+        for name, image in (("waits", "app:1"), ("late", "app:2")):
+            world.kubectl("-n", "team-a", "delete", "run", "runs" if name == "waits" else "waits")
+            world.reach(name, "Running")
+            until(lambda name=name: image_of(world, f"{name}-0"), f"{name} has its pod")
+            assert image_of(world, f"{name}-0") == image
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(60)
+
+
+def bare(name: str, **spec: object) -> Document:
+    """A Run without a template."""
+    fields = {"flavor": "H100", "totalGPUs": 2, "command": ["train"], **spec}
+    return made("Run", name, fields, "team-a")
+
+
+def image_of(world: World, pod: str, other_than: str = "") -> str | None:
+    for item in world.get("pods", namespace="team-a")["items"]:
+        meta = item["metadata"]
+        if meta["name"] == pod and meta["uid"] != other_than and "deletionTimestamp" not in meta:
+            return str(item["spec"]["containers"][0]["image"])
+    return None

@@ -14,7 +14,7 @@ from fairlead.kube.gpu.mirror import Mirror
 from fairlead.kube.gpu.ranks import whole
 from fairlead.kube.gpu.verdicts import TEXT_MAX
 from fairlead.kube.kinds import KINDS
-from fairlead.kube.watch import Mirrored
+from fairlead.kube.watch import Key, Mirrored
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Archived
 from tests.kube.small import Server, Small, put, refusing, shown
@@ -299,3 +299,22 @@ def test_a_budget_that_is_deleted_says_why_it_stays(small: Small) -> None:
     rows = {row["type"]: row for row in _status(small, "budgets/team-a")["conditions"]}
     assert rows["Terminating"]["reason"] == "EnvelopeInUse"
     assert "pays for open leases" in rows["Terminating"]["message"]
+
+
+def test_a_chain_of_runs_is_taken_in_whichever_order_it_was_written(small: Small) -> None:
+    """One link a turn at worst, without waiting in between; one of another name takes no part."""
+    chain = [run(f"r{i:02}", 1, after=[{"run": f"r{i + 1:02}"}]) for i in range(30)]
+    small.add("team-a", *chain, run("lost", 1, after=[{"run": "nobody"}]))
+    put(small.sources.nodes, node("n1"))
+    small.turn()
+    assert not small.front.behind
+    assert small.front.verdicts["Run", Key("team-a", "r00")].reason == "NoRun"
+    put(small.sources.runs, run("r30", 1))
+    turns = 0
+    while small.front.behind or not turns:
+        small.turn()
+        turns += 1
+        assert turns <= 31
+    assert small.status("team-a.r00")["message"] == "starts after run/team-a.r01"
+    assert not small.front.verdicts["Run", Key("team-a", "lost")].accepted
+    assert small.status("team-a.r30")["phase"] == "Running"

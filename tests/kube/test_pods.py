@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from fairlead.engine.gpu.values import Refused
 from fairlead.kube.client import ApiError, Document
 from fairlead.kube.gpu.build import RunObject
+from fairlead.kube.gpu.front import ADMIN
 from fairlead.kube.gpu.pods import PodExecutor
 from fairlead.kube.gpu.ranks import JOB, RANK, RANKS, RUN, grace_s, read_pod
 from fairlead.kube.watch import Key
@@ -211,3 +213,13 @@ def test_a_new_leader_makes_no_pod_again_that_it_saw_going(small: Small) -> None
     assert [path for method, path, _ in small.client.sent[sent:] if method == "POST"] == []
     (exit,) = successor.poll()
     assert (exit.job, exit.lost) == (job, True)
+
+
+def test_a_run_of_pods_is_not_paused(small: Small) -> None:
+    """Refused when it is asked for: a ledger that says `paused` of pods that run would lie."""
+    small.add("team-a", run("train", 8))
+    put(small.sources.nodes, node("n1"))
+    small.turn()
+    with pytest.raises(Refused, match="pods cannot be paused: cancel the run"):
+        small.plane.verbs.act("Run", "team-a.train", "pause", author=ADMIN)
+    assert not small.status("team-a.train")["paused"]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -10,8 +11,8 @@ from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
 from fairlead.kube.gpu.front import ADMIN
 from fairlead.kube.kinds import crds
-from tests.kube.real_nodes import BUSYBOX, busybox_image
-from tests.kube.world import World, run, team, until
+from tests.kube.real_nodes import BUSYBOX, busybox_image, cpu_quota_us
+from tests.kube.world import World, made, run, team, until
 
 pytestmark = pytest.mark.component("real-node")
 SERVE = "echo hello from $FAIRLEAD_RANK > /tmp/index.html; exec /busybox httpd -f -p 29500 -h /tmp"
@@ -85,6 +86,36 @@ def _addresses(world: World) -> dict[str, str]:
 def _exec(world: World, rank: int, script: str) -> str:
     command = ("exec", f"train-{rank}", "--", "/busybox", "sh", "-c", script)
     return world.kubectl("-n", "team-a", *command).strip()
+
+
+def test_a_run_at_risk_reads_it_in_its_pod(real: World) -> None:
+    """The file is there and empty, until a reservation comes near. CPUs and memory of the Run are
+    held by the kernel."""
+    image = {"name": "main", "image": BUSYBOX, "args": ["sleep", "600"]}
+    tolerate = [{"key": "fairlead.dev/real-node", "operator": "Exists"}]
+    template = {"spec": {"containers": [image], "tolerations": tolerate}}
+    asked = {"warnBefore": {"before": "1h"}, "cpus": 0.5, "memory": "64Mi"}
+    real.apply(*team("team-a", gpus=4), *team("team-b", gpus=4))
+    real.apply(run("train", 4, template=template, workingDirectory="/etc", **asked))
+    with real.controlled():
+        real.reach("train", "Running")
+        until(lambda: _phase(real, "train-0") == "Running", "its pod runs", 60)
+        assert _exec(real, 0, "echo $(/busybox wc -c < $FAIRLEAD_WARNING_FILE) $PWD") == "0 /etc"
+        uid = real.get("pod", "train-0", "team-a")["metadata"]["uid"]
+        assert cpu_quota_us(uid) == 50_000
+        begins = datetime.now(UTC) + timedelta(minutes=20)
+        reserve = {"run": "big", "earliestStart": begins.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        real.apply(run("big", 4, "team-b"), made("Reservation", "soon", reserve, "team-b"))
+        until(lambda: _exec(real, 0, "/busybox cat $FAIRLEAD_WARNING_FILE"), "it is told", 240)
+        told = json.loads(_exec(real, 0, "/busybox cat $FAIRLEAD_WARNING_FILE"))
+        assert told.keys() == {"start", "chance", "chanceError", "message"}
+        real.kubectl("-n", "team-b", "delete", "reservation,run", "--all", "--timeout=60s")
+        real.kubectl("-n", "team-a", "delete", "run", "train", "--timeout=60s")
+
+
+def _phase(world: World, pod: str) -> str | None:
+    found = world.get("pods", namespace="team-a")["items"]
+    return next((row["status"]["phase"] for row in found if row["metadata"]["name"] == pod), None)
 
 
 def test_a_rank_that_exits_1_follows_its_failure_policy(real: World) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fairlead.kube.gpu.build import RunObject, pod
-from fairlead.kube.gpu.front import refuse_name
+from fairlead.kube.gpu.pod_fields import refuse_fields
 from fairlead.kube.gpu.ranks import JOB, RANK, RANKS, RUN, Rank, read_pod
 from fairlead.kube.gpu.template import BYTES_MAX, DEPTH_MAX, read_template
 from fairlead.ports.executor import Job
@@ -158,10 +158,10 @@ def test_a_container_without_devices_sees_none() -> None:
 )
 def test_a_runs_name_is_part_of_a_host_name(name: str, gpus: int, fits: bool) -> None:
     if fits:
-        refuse_name(name, gpus)
+        refuse_fields(name, {"totalGPUs": gpus})
     else:
         with pytest.raises(BadInput, match=r"metadata\.name"):
-            refuse_name(name, gpus)
+            refuse_fields(name, {"totalGPUs": gpus})
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,31 @@ def test_endpoints_come_and_go_while_clients_are_served(
     agent.until("shown", lambda: world.entry().get("slots") == {ids["a"]: 256})
 
 
+def test_a_group_is_programmed_when_its_backends_were_looked_at(
+    agent: KubeTrafficProcess, world: TrafficWorld, backends: Backends
+) -> None:
+    """It is in the dataplane before: a check that has no answer yet says nothing of a backend."""
+    a = backends.start("a")
+    backends.behaviour["a"].held = True
+    port, group = free_port(), f"{world.namespace}.web"
+    check = {"kind": "http", "path": "/", "every_ms": 500, "timeout_ms": 60_000}
+    world.apply(service(world.namespace), route_group(world.namespace, port=port, check=check))
+    world.endpoints([a])
+    agent.until("asked", lambda: backends.held > 0)
+    agent.until("ticks", lambda: agent.slots(group))
+    said = lambda: world.condition("Programmed").get("message", "")  # noqa: E731
+    agent.until("shown", lambda: f"first look at 1 backends: {a.host}:{a.port}" in said())
+    assert world.condition("Programmed")["status"] == "False"
+    backends.behaviour["a"].held = False
+    agent.until("looked at", lambda: world.condition("Programmed")["status"] == "True")
+    backends.behaviour["a"].held = True
+    b = backends.start("b")
+    backends.behaviour["b"].held = True
+    world.endpoints([a, b])
+    agent.until("joined", lambda: len(agent.slots(group)) == 2)
+    assert world.condition("Programmed")["status"] == "True", "endpoints come and go"
+
+
 def test_a_bad_route_group_is_refused_and_stops_no_other(
     agent: KubeTrafficProcess, world: TrafficWorld, backends: Backends
 ) -> None:

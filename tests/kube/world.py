@@ -109,6 +109,8 @@ class World:
         namespace: str | None = None,
         admin_namespace: str | None = None,
         listen: ClusterListen | None = None,
+        *,
+        image: str = "busybox",
         **engine: Any,
     ) -> Iterator[ClusterController]:
         """With a controller in a thread of this process."""
@@ -121,7 +123,7 @@ class World:
             namespace=namespace,
             admin_namespace=admin_namespace,
             listen=listen,
-            image="busybox",
+            image=image,
             qps=None,
             engine=settings,
         )

@@ -18,15 +18,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.requests import Request
 
+from fairlead.api.peers import Peer
 from fairlead.api.shapes import TokenRow, UserRow
 from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound
 from fairlead.ports.faults import Fault
@@ -55,6 +56,13 @@ class Token(msgspec.Struct, frozen=True):
         revoked = None if self.revoked_ms is None else format_time(self.revoked_ms)
         row = TokenRow(self.id, self.user, self.note, format_time(self.created_ms), revoked)
         return msgspec.structs.asdict(row)
+
+
+class SubmittedRun(NamedTuple):
+    """A run, and the id of the token by which it was submitted."""
+
+    name: str
+    token: str | None
 
 
 class _State(msgspec.Struct):
@@ -89,8 +97,20 @@ class Access:
         with self._lock:
             for token in self._state.tokens.values():
                 if hmac.compare_digest(token.digest, digest) and token.revoked_ms is None:
-                    return self.author_of_user(token.user)
+                    return replace(self.author_of_user(token.user), token=token.id)
         return None
+
+    def author_in_run(self, user: str, run: SubmittedRun | None) -> Author:
+        """A process of a run, of this one where it is known. Rights that came with a token end with
+        it: the run then may only read."""
+        if run is None or not (run.token is None or self._is_valid(run.token)):
+            return Author(user, in_run=True)
+        return Author(f"run/{run.name}", in_run=True, run=run.name)
+
+    def _is_valid(self, token: str) -> bool:
+        with self._lock:
+            found = self._state.tokens.get(token)
+            return found is not None and found.revoked_ms is None
 
     def users(self) -> list[UserRow]:
         with self._lock:
@@ -195,10 +215,12 @@ class AccessGate:
     hosts: frozenset[str]
     """Allowed `Host` headers over TCP: name and port as a browser writes them."""
     origins: frozenset[str]
+    submission: Callable[[str], SubmittedRun | None] = lambda job: None
+    """The run of a job."""
 
     def author(self, request: Request, *, page: bool = False) -> Author | None:
         """Raises `Forbidden` or `Unauthenticated`. `page`: links from other sites may lead here."""
-        peer = getattr(request.state, "peer_uid", None)
+        peer: Peer | None = getattr(request.state, "peer", None)
         self._check_headers(request, local=peer is not None)
         site = request.headers.get("sec-fetch-site", "none")
         if site not in ("none", "same-origin") and not (page and _followed_link(request)):
@@ -211,7 +233,15 @@ class AccessGate:
             return author
         if peer is None:
             return None
-        return self.access.author_of_user(user_name(peer), admin=peer in (0, os.geteuid()))
+        if peer.in_run:
+            return self.access.author_in_run(user_name(peer.uid), self.submission(peer.job))
+        return self._local(peer.uid)
+
+    def is_admin(self, uid: int) -> bool:
+        return self._local(uid).admin
+
+    def _local(self, uid: int) -> Author:
+        return self.access.author_of_user(user_name(uid), admin=uid in (0, os.geteuid()))
 
     def _check_headers(self, request: Request, *, local: bool) -> None:
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
@@ -28,6 +29,13 @@ from starlette.responses import Response
 
 from fairlead import __version__
 from fairlead.api.access import Unauthenticated, bearer
+from fairlead.api.connections import (
+    ACCEPT_AT_ONCE,
+    Connection,
+    ConnectionLimits,
+    Gatekeeper,
+    descriptors,
+)
 from fairlead.api.endpoint import BODY_BYTES_MAX, failure, problem
 from fairlead.api.queries import Ask, Asker, answer
 from fairlead.api.server import QuietServer
@@ -102,6 +110,7 @@ class ClusterServer:
     ) -> None:
         self._listen, self._state, self._authenticate = listen, state, authenticate
         self._on_bug, self._stopping = on_bug, threading.Event()
+        gatekeeper = Gatekeeper(ConnectionLimits.within(descriptors()))
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
@@ -112,7 +121,8 @@ class ClusterServer:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=STOP_S,
-            limit_concurrency=200,
+            http=partial(Connection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
+            backlog=ACCEPT_AT_ONCE,
         )
         self._tls = _load_tls(listen)
         config.load()

@@ -40,8 +40,8 @@ class _Piece(NamedTuple):
 
 async def _run_of(service: Service, call: Call) -> tuple[dict[str, object], Console]:
     run = await run_in_threadpool(found, service, "Run", call.path["name"])
-    if not call.author.may_act_for(run["spec"]["owner"]):
-        name = call.path["name"]
+    name = call.path["name"]
+    if not call.author.may_see(name, run["spec"]["owner"]):
         raise Forbidden(f"{call.author.user} may not read or type into run {name!r}")
     if service.console is None:
         raise Refused("NoConsole", "the runs of this control plane are pods: see `kubectl logs`")
@@ -49,7 +49,13 @@ async def _run_of(service: Service, call: Call) -> tuple[dict[str, object], Cons
 
 
 @routes(
-    "GET /v1/runs/{name}/output", str, OutputQuery, needs="user", media="text/plain", errors=(409,)
+    "GET /v1/runs/{name}/output",
+    str,
+    OutputQuery,
+    needs="user",
+    own_run=True,
+    media="text/plain",
+    errors=(409,),
 )
 async def output(service: Service, call: Call) -> Response:
     """Read the output of a run from a known byte on."""

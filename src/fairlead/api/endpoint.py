@@ -31,6 +31,10 @@ from fairlead.schema.convert import convert
 BODY_BYTES_MAX = 4 * 2**20
 DEPTH_MAX = 32
 ANONYMOUS = Author("anonymous")
+IN_A_RUN = (
+    "a process of a run may read, and act on its own run only: ask from outside of the run, or "
+    "with a token of the run's own"
+)
 Needs = Literal["nothing", "user", "admin"]
 T = TypeVar("T", bound=msgspec.Struct)
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -81,6 +85,8 @@ class Endpoint:
     errors: tuple[int, ...] = ()
     any_kind: bool = False
     """Whether `{kind}` may be Lease, which is read-only."""
+    own_run: bool = False
+    """Whether a process of a run may ask, about its own run, although it needs a user."""
     page: bool = False
     """For a browser: links from other sites may lead here."""
 
@@ -116,6 +122,8 @@ async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> C
     if endpoint.needs != "nothing" and author is None:
         raise Unauthenticated("this request needs a token; without one the server is read-only")
     author = author or ANONYMOUS
+    if author.in_run and endpoint.needs != "nothing" and not endpoint.own_run:
+        raise Forbidden(IN_A_RUN)
     if endpoint.needs == "admin" and not author.admin:
         raise Forbidden(f"{author.user} is not an admin")
     query = read_query(request.query_params.multi_items(), endpoint.query)

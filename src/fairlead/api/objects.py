@@ -28,7 +28,7 @@ class UnknownWord(NotFound):
 def visible_to(author: Author, document: dict[str, Any]) -> dict[str, Any]:
     """A run without its command and variables, for a user that does not act for its owner."""
     spec = document["spec"]
-    if document["kind"] != "Run" or author.may_act_for(spec["owner"]):
+    if document["kind"] != "Run" or author.may_see(document["metadata"]["name"], spec["owner"]):
         return document
     hidden = {key: value for key, value in _PRIVATE.items() if key in spec}
     status = document["status"]
@@ -100,7 +100,9 @@ def delete_object(service: Service, call: Call) -> dict[str, Any]:
     return {"object": visible_to(call.author, deleted), "change": "deleted", "preview": None}
 
 
-@routes(f"POST {_ACT}", shapes.Change, shapes.ActionQuery, needs="user", errors=(409,))
+@routes(
+    f"POST {_ACT}", shapes.Change, shapes.ActionQuery, needs="user", own_run=True, errors=(409,)
+)
 def act_on_object(service: Service, call: Call) -> Applied:
     """Act on a run or node: cancel, nominate, shrink, cordon, drain, …"""
     kind, name, verb = known_kind(call), call.path["name"], call.path["verb"]

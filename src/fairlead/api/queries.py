@@ -279,8 +279,17 @@ def _own_manifest(asker: Asker, call: Call) -> Call:
         if isinstance(spec, dict):
             kept = {field: value for field, value in spec.items() if field != "template"}
             kept.setdefault("command", ["template"] if "template" in spec else [])
+            if isinstance(after := kept.get("after"), list):
+                kept["after"] = [_own_row(asker, row) for row in after]
             manifest["spec"] = {"owner": asker.owner, **kept}
     return replace(call, body=manifest)
+
+
+def _own_row(asker: Asker, row: Any) -> Any:
+    """A run that another one starts after."""
+    if isinstance(row, dict) and isinstance(row.get("run"), str):
+        return {**row, "run": asker.name(row["run"])}
+    return row
 
 
 def _own_owner(asker: Asker, call: Call) -> Call:

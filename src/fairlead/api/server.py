@@ -5,23 +5,28 @@ import contextlib
 import os
 import signal
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fairlead.api.access import AccessGate, loopback_names
 from fairlead.api.app import build
 from fairlead.api.background import Background
+from fairlead.api.connections import (
+    ACCEPT_AT_ONCE,
+    LISTEN_QUEUE,
+    Connection,
+    ConnectionLimits,
+    Gatekeeper,
+    descriptors,
+)
 from fairlead.api.service import Service
 from fairlead.ports.faults import PermanentFault
 
-_CREDENTIALS = struct.Struct("3i")
 STOP_S = 5
 _FIRST_FD = 3  # SD_LISTEN_FDS_START
 
@@ -38,17 +43,6 @@ class Listen:
     """Group of the socket; with mode 0660 only its members connect."""
 
 
-class _Peer(H11Protocol):
-    """Adds the uid of a Unix socket's peer, as the kernel reports it."""
-
-    def connection_made(self, transport: Any) -> None:
-        peer = transport.get_extra_info("socket")
-        if peer is not None and peer.family == socket.AF_UNIX:
-            data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            self.app_state = {**self.app_state, "peer_uid": _CREDENTIALS.unpack(data)[1]}
-        super().connection_made(transport)
-
-
 class QuietServer(uvicorn.Server):
     """Without uvicorn's signal handlers: they raise the signal again at the end, and are for the
     main thread alone."""
@@ -56,6 +50,12 @@ class QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """The library accepts as many connections at once as it lets wait; more may wait."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(LISTEN_QUEUE)
 
 
 class ControlServer:
@@ -72,10 +72,13 @@ class ControlServer:
             self.port = self._sockets[-1].getsockname()[1]
         self._bug: BaseException | None = None
         hosts, origins = loopback_names(self.port or 0)
-        app = build(service, AccessGate(service.access, hosts, origins), self._on_bug)
+        gate = AccessGate(service.access, hosts, origins, service.submission)
+        app = build(service, gate, self._on_bug)
+        limits = ConnectionLimits.within(descriptors())
+        gatekeeper = Gatekeeper(limits, service.job_of, gate.is_admin)
         config = uvicorn.Config(
             app,
-            http=_Peer,
+            http=partial(Connection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
             ws="none",
             lifespan="off",
             log_config=None,
@@ -84,7 +87,7 @@ class ControlServer:
             timeout_graceful_shutdown=STOP_S,
             h11_max_incomplete_event_size=65536,
             proxy_headers=False,
-            limit_concurrency=1000,
+            backlog=ACCEPT_AT_ONCE,
         )
         self._server = QuietServer(config)
         self._background = Background(service, self._on_bug)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.api.access import Access
+from fairlead.api.access import Access, SubmittedRun
+from fairlead.api.peers import JobOf
 from fairlead.core.audit import check_consistency
-from fairlead.engine.gpu import ControlPlane, Refused
+from fairlead.engine.gpu import ControlPlane, Refused, job_prefix
 from fairlead.ports.executor import JobOutput, Keyboard
 from fairlead.ports.ledger import Archived, Ledger
 from fairlead.schema.border import BadInput
@@ -70,6 +71,8 @@ class Console(Protocol):
 
     def press(self, run: str, keys: Keyboard) -> int | None: ...
 
+    def job_of(self, pid: int) -> str | None: ...
+
 
 @dataclass(slots=True)
 class Service:
@@ -90,6 +93,19 @@ class Service:
     wake: threading.Event = field(default_factory=threading.Event)
     """Set it for a turn at once."""
     signal: LedgerSignal = field(default_factory=LedgerSignal)
+
+    @property
+    def job_of(self) -> JobOf | None:
+        return None if self.console is None else self.console.job_of
+
+    def submission(self, job: str) -> SubmittedRun | None:
+        """The run of a job as it was submitted; None where its name is another run's by now. Takes
+        no lock: it is asked before a request is read."""
+        name = job.rsplit(".", 2)[0]
+        stored = self.plane.committer.projection.get("Run", name)
+        if stored is None or not job.startswith(job_prefix(name, stored.uid)):
+            return None
+        return SubmittedRun(name, stored.token)
 
     def check_held(self, text: str) -> None:
         """Refuse a change where our ledger does not continue the checkpoint that the client holds:

@@ -164,6 +164,9 @@ class WhoAmI(Shape):
     owners: list[str]
     admin: bool
     anonymous: bool
+    in_run: bool = False
+    """Whether it is a process of a run: it may read, and act on `run` only."""
+    run: str | None = None
 
 
 class Health(Shape):

@@ -96,12 +96,12 @@ async def _lines(
             yield b": alive\n\n" if sse else b"\n"
 
 
-@routes("GET /v1/runs/{name}/logs", str, LogsQuery, needs="user", media="text/plain")
+@routes("GET /v1/runs/{name}/logs", str, LogsQuery, needs="user", own_run=True, media="text/plain")
 async def logs(service: Service, call: Call) -> Response:
     """Stream the output of a run, to users that act for its owner."""
     name = call.path["name"]
     run = await run_in_threadpool(found, service, "Run", name)
-    if not call.author.may_act_for(run["spec"]["owner"]):
+    if not call.author.may_see(name, run["spec"]["owner"]):
         raise Forbidden(f"{call.author.user} may not read the output of {name!r}")
     lines = _output(service, call, run)
     return StreamingResponse(lines, media_type="text/plain", headers={"Cache-Control": "no-store"})
@@ -119,15 +119,15 @@ async def _output(service: Service, call: Call, run: dict[str, Any]) -> AsyncIte
             over = not query.follow or await run_in_threadpool(has_ended, service, name, uid)
             async for chunk in iterate_in_threadpool(reader.chunks()):
                 yield chunk
-            if over or service.signal.closed or not _may_still_read(call, owner):
+            if over or service.signal.closed or not _may_still_read(call, name, owner):
                 return
             await asyncio.sleep(POLL_S)
 
 
-def _may_still_read(call: Call, owner: str) -> bool:
+def _may_still_read(call: Call, run: str, owner: str) -> bool:
     """Whether the token is not revoked and the user still acts for the owner."""
     try:
-        return call.authenticate().may_act_for(owner)
+        return call.authenticate().may_see(run, owner)
     except (Unauthenticated, Forbidden):
         return False
 

@@ -133,6 +133,8 @@ def whoami(service: Service, call: Call) -> dict[str, Any]:
         "owners": sorted(author.owners),
         "admin": author.admin,
         "anonymous": author is ANONYMOUS,
+        "in_run": author.in_run,
+        "run": author.run,
     }
 
 

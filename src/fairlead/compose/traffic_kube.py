@@ -76,6 +76,7 @@ def kube_traffic_agent(
             dataplane=kind,
             every_s=kube.status_every_ms / 1000,
             refused=lambda: agent.refused,
+            unseen=agent.sensors.unseen,
             say=warn,
         )
         status.start()

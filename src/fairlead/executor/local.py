@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
-from fairlead.executor import bounds, confine, environment, launch, shim
+from fairlead.executor import bounds, confine, environment, launch, peers, shim
 from fairlead.host import files, process
 from fairlead.host.clock import now_ms
 from fairlead.ports.executor import Exit, Job, JobOutput, Keyboard
@@ -104,6 +104,8 @@ class LocalExecutor:
     `minors` the number of its device node, which the device filter leaves open.
     """
 
+    pauses = True
+
     def __init__(
         self,
         folder: Path,
@@ -130,6 +132,8 @@ class LocalExecutor:
                 part.chmod(0o711)  # commands of other users find their width file, and no other
             self.kind, self._cgroups = confine.find(kinds)
             self.controls = bounds.find(self.kind, self._cgroups)
+            # A control plane that is itself a run's process: its run does not count for its peers.
+            self._around = peers.job_cgroups("self")
             folders = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
             self._open = {folder.job["id"]: folder for folder in folders if folder.job}
             seen = files.read_json(self._folder / SEEN) or {}
@@ -275,6 +279,19 @@ class LocalExecutor:
         folders = (JobFolder(parent / name) for parent in (self._jobs, self._done))
         return next((folder for folder in folders if folder.job), None)
 
+    def job_of(self, pid: int) -> str | None:
+        """The job that a process belongs to: its id, or "" for one that is over or that another
+        executor started. None: it is no run's process. Raises ProcessLookupError for a process
+        that has ended. Takes no lock: the answer must not wait for a start."""
+        folders = list(self._open.values())
+        trees = self.kind == "tree" or any(f.job["confine"]["kind"] == "tree" for f in folders)
+        return peers.job_of(
+            pid,
+            cgroups={self._cgroup_name(folder): str(folder.job["id"]) for folder in folders},
+            shims=_shims(folders) if trees else None,
+            around=self._around,
+        )
+
     def press(self, run: str, keys: Keyboard) -> int | None:
         """Pass on what the owner types; how many bytes were taken. None: no job of the run is
         running. Bytes for a job without a terminal are not taken."""
@@ -374,10 +391,13 @@ class LocalExecutor:
         return found
 
     def _confine(self, folder: JobFolder) -> dict[str, str]:
+        # A tree has no cgroup of its own, but its bounds have, and take their name from here.
+        return {"kind": self.kind, "path": f"{self._cgroups}/{self._cgroup_name(folder)}"}
+
+    def _cgroup_name(self, folder: JobFolder) -> str:
         # Two executors of one machine may be asked for the same id; their cgroups must differ.
         own = hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:8]
-        # A tree has no cgroup of its own, but its bounds have, and take their name from here.
-        return {"kind": self.kind, "path": f"{self._cgroups}/{own}-{folder.path.name}"}
+        return f"{own}-{folder.path.name}"
 
     def _mend(self, folder: JobFolder) -> None:
         """Finish what a crash left undone. Nothing to do while the shim lives, or after the end."""
@@ -437,6 +457,16 @@ class LocalExecutor:
                 env={"LANG": "C.UTF-8"},
                 timeout_s=_LAUNCH_S_MAX,
             )
+
+
+def _shims(folders: Iterable[JobFolder]) -> dict[peers.Identity, str]:
+    """The shims that were started since the machine was, and their jobs."""
+    found: dict[peers.Identity, str] = {}
+    for folder in folders:
+        identity = files.read_json(folder.path / shim.SHIM)
+        if identity is not None and identity["boot"] == confine.boot_id():
+            found[identity["pid"], identity["start_ticks"]] = str(folder.job["id"])
+    return found
 
 
 def _write_fifo(path: Path, data: bytes) -> int:

@@ -12,6 +12,7 @@ import contextlib
 import http.client
 import io
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -199,13 +200,24 @@ def _first(addresses: list[tuple[int, Any]], deadline: float) -> socket.socket:
         try:
             with contextlib.ExitStack() as undo:
                 connected = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                connected.settimeout(_left_s(deadline))
+                if family == socket.AF_UNIX:
+                    _wait_in_line(connected, _left_s(deadline))
+                else:
+                    connected.settimeout(_left_s(deadline))
                 connected.connect(address)
                 undo.pop_all()
                 return connected
         except OSError as error:
             problem = error
     raise problem
+
+
+def _wait_in_line(connecting: socket.socket, timeout_s: float) -> None:
+    """A non-blocking socket is refused at once where many wait already; the kernel lets a blocking
+    one wait its turn."""
+    seconds, part = divmod(timeout_s, 1)
+    limit = struct.pack("ll", int(seconds), int(part * 1e6) or 1)
+    connecting.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 @contextlib.contextmanager

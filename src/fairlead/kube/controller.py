@@ -215,8 +215,7 @@ class ClusterController:
 
     def owner_of(self, namespace: str) -> str | None:
         """Whose a namespace is, as the bindings that hold say."""
-        binding = None if self._front is None else self._front.bound.get(namespace)
-        return None if binding is None else str(binding["spec"]["owner"])
+        return None if self._front is None else self._front.owner_of(namespace, None)
 
     def _find(self, run: str) -> RunObject | None:
         return None if self._front is None else self._front.find_run(run)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.kube.rules import DURATION_RULE, OBJECT_RULES, rules_of
 from fairlead.kube.specs import (
     GPULeaseSpec,
     OwnerBindingSpec,
@@ -18,11 +19,10 @@ from fairlead.kube.specs import (
     QuerySpec,
     ResolverOutcomeSpec,
 )
-from fairlead.schema.objects import API_VERSION, RUN_MUTABLE, BudgetSpec, ReservationSpec, RunSpec
-from fairlead.schema.route_group import CONFIG_MAX, EVERY_MS_MIN, RouteGroupSpec
-from fairlead.schema.times import DURATION_MS_MAX, DURATION_PATTERN
+from fairlead.schema.objects import API_VERSION, BudgetSpec, ReservationSpec, RunSpec
+from fairlead.schema.route_group import CONFIG_MAX, RouteGroupSpec
+from fairlead.schema.times import DURATION_PATTERN
 from fairlead.schema.traffic import AgentConfigDocument
-from fairlead.schema.traffic_agent import SCRAPED
 
 GROUP, VERSION = API_VERSION.split("/")
 _ITEMS_MAX, _TEXT_MAX = 1000, 4096
@@ -92,7 +92,7 @@ class KubeKind:
 
     def _schema(self) -> Document:
         spec = structural(self.spec)
-        spec["x-kubernetes-validations"] = _rules(self.kind, spec)
+        spec["x-kubernetes-validations"] = rules_of(self.kind, spec)
         schema: Document = {
             "type": "object",
             "description": spec.pop("description", ""),
@@ -188,6 +188,7 @@ KINDS = {
             (),
             RunSpec,
             (
+                ("Owner", "string", ".status.owner"),
                 ("Flavor", "string", ".spec.flavor"),
                 ("GPUs", "integer", ".spec.totalGPUs"),
                 ("Width", "integer", ".status.width"),
@@ -313,8 +314,10 @@ def structural(struct: type[msgspec.Struct]) -> Document:
     if struct is RunSpec:
         # The owner follows from the namespace; one that is written must be the same.
         spec["required"].remove("owner")
-        for local in ("umask", "terminal", "after"):  # of `fairlead up`; pods have a template
-            del spec["properties"][local]
+        spec["properties"]["after"] |= {
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["run"],
+        }
         spec["properties"]["template"] = {
             "type": "object",
             "description": "the pod template of every rank, at most 256 KiB",
@@ -327,7 +330,7 @@ def _inline(schema: Any, components: Document) -> Document:
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[1]
         made = _inline(components[name], components)
-        rules = _OBJECT_RULES.get(name)
+        rules = OBJECT_RULES.get(name)
         return {**made, "x-kubernetes-validations": list(rules)} if rules else made
     if "anyOf" in schema:
         (one,) = [part for part in schema["anyOf"] if part.get("type") != "null"]
@@ -353,115 +356,13 @@ def _inline(schema: Any, components: Document) -> Document:
     elif schema.get("type") == "string":
         kept.setdefault("maxLength", _TEXT_MAX)
         if kept.get("pattern") == DURATION_PATTERN:
-            kept["x-kubernetes-validations"] = [_DURATION_RULE]
+            kept["x-kubernetes-validations"] = [DURATION_RULE]
         if "pattern" in kept:
             # Go's `$` is the end of the text, and its expressions have no look-ahead.
             kept["pattern"] = kept["pattern"].replace(r"(?!\n)", "")
     elif schema.get("type") == "integer":
         kept["format"] = "int64"
     return kept
-
-
-def _rules(kind: str, spec: Document) -> list[Document]:
-    """What fields say of each other, and what may not be changed."""
-    if kind == "Budget":
-        return [_fixed("owner", required=True)]
-    if kind == "RouteGroup":
-        return _ROUTE_GROUP_RULES
-    if kind == "PodAllocation":
-        once = "self.containers.all(c, self.containers.exists_one(d, d.name == c.name))"
-        return [
-            *(_fixed(name, required=True) for name in ("pod", "uid", "node")),
-            {"rule": once, "message": "containers must have names of their own"},
-        ]
-    if kind != "Run":
-        return [{"rule": "self == oldSelf", "message": f"spec is {_FIXED}"}]
-    required = set(spec["required"])
-    # A template has no type that a rule could compare; the controller holds runs to its digest.
-    fixed = sorted(spec["properties"].keys() - RUN_MUTABLE - {"template", "owner"})
-    return [
-        {
-            "rule": "!has(self.groupGPUs) || self.groupGPUs <= self.totalGPUs",
-            "message": "groupGPUs must be at most totalGPUs",
-        },
-        {
-            "rule": "!has(self.malleable) || self.malleable.minTotalGPUs <= self.totalGPUs",
-            "message": "malleable.minTotalGPUs must be at most totalGPUs",
-        },
-        {
-            "rule": "!has(self.malleable) || (self.totalGPUs - self.malleable.minTotalGPUs)"
-            " % (has(self.malleable.stepGPUs) ? self.malleable.stepGPUs : 1) == 0",
-            "message": "totalGPUs must be malleable.minTotalGPUs plus a multiple of stepGPUs",
-        },
-        {
-            "rule": "!has(self.command) || size(self.command) == 0 || self.command[0] != ''",
-            "message": "command[0] must be a program",
-        },
-        *(_fixed(name, required=name in required) for name in fixed),
-    ]
-
-
-_WHOLE_MAX = 15
-"""The longest part of a duration that CEL can multiply."""
-_DURATION_RULE: Document = {
-    "rule": f"self.matches('{DURATION_PATTERN}')"
-    f" && self.findAll('[0-9]+(ms|[dhms])').all(part, size(part) <= {_WHOLE_MAX})"
-    " && [self.findAll('[0-9]+(ms|[dhms])').map(part, int(part.find('[0-9]+'))"
-    " * (part.endsWith('d') ? 86400000 : part.endsWith('h') ? 3600000"
-    " : part.endsWith('ms') ? 1 : part.endsWith('m') ? 60000 : 1000)).sum()]"
-    f".all(total, total > 0 && total <= {DURATION_MS_MAX})",
-    "message": "must be a duration like 90m, 2h or 1h30m, more than 0 and at most 366d",
-}
-_OBJECT_RULES: dict[str, list[Document]] = {
-    "WindowSpec": [{"rule": "self.start < self.end", "message": "end must be after its start"}],
-    "ScrapeDocument": [
-        {
-            "rule": " || ".join(f"has(self.{name})" for name in SCRAPED),
-            "message": f"must name at least one of {', '.join(SCRAPED)}",
-        },
-        {
-            "rule": "!has(self.errors) || has(self.requests)",
-            "message": "requests is required where errors are scraped",
-        },
-        {
-            "rule": "!has(self.latency) || !has(self.p95)",
-            "message": "p95 must be left out where latency is scraped",
-        },
-    ],
-}
-"""Of types that are a part of several objects, by their names."""
-_ROUTE_GROUP_RULES: list[Document] = [
-    {
-        "rule": "(self.dataplane == 'ebpf') != has(self.port)",
-        "message": "port is required on a proxy, and must be left out on ebpf",
-    },
-    {
-        "rule": "self.dataplane == 'ebpf' || !has(self.proto) || self.proto == 'tcp'",
-        "message": "proto must be tcp on a proxy",
-    },
-    *(
-        {
-            "rule": f"!has(self.{part}) || !has(self.{part}.{name})"
-            f" || self.{part}.{name} >= {EVERY_MS_MIN}",
-            "message": f"{part}.{name} must be at least {EVERY_MS_MIN}",
-        }
-        for part, name in (
-            ("scrape", "every_ms"),
-            ("check", "every_ms"),
-            ("isolation", "probe_every_ms"),
-        )
-    ),
-]
-
-
-_FIXED = "immutable: delete the object, create it anew"
-
-
-def _fixed(name: str, *, required: bool) -> Document:
-    rule = f"self.{name} == oldSelf.{name}"
-    if not required:
-        rule = f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || {rule})"
-    return {"rule": rule, "message": f"{name} is {_FIXED}"}
 
 
 # -- names ----------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ class Job:
     """None: the executor's own."""
     terminal: bool = False
     """Whether it runs on a terminal (a pty) that its owner types into."""
+    warns: bool = False
+    """Whether it asked to be told what may happen to it (`warn`)."""
     widths: Widths | None = None
     """None: its width never changes. Else `devices` are whole groups, one behind the other; only
     the last may be smaller."""
@@ -98,6 +100,9 @@ class Exit:
 
 class Executor(Protocol):
     """Starts, stops and watches the commands of runs. Thread-safe; no call waits for a command."""
+
+    pauses: bool
+    """Whether it can pause a run; else `pause` is refused when it is asked for."""
 
     def start(self, job: Job) -> None:
         """Start a job, or do nothing when this id was started before (running or ended)."""

@@ -59,6 +59,8 @@ def state_of(world: "World") -> bytes:
 class FakeExecutor:
     """Starts nothing; tests say when a job ends."""
 
+    pauses = True
+
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.calls: list[tuple[Any, ...]] = []

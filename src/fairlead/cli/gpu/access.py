@@ -141,4 +141,8 @@ def whoami(client: Client, out: Output) -> None:
       fairlead whoami
     """
     user = client.get("/v1/whoami")
-    out.done(user, f"{user['user']}, acts for {_owners(user)}")
+    rights = f"acts for {_owners(user)}"
+    if user.get("in_run"):
+        itself = "" if user["run"] is None else f", and acts on run {user['run']} only"
+        rights = f"a process of a run: reads{itself}"
+    out.done(user, f"{user['user']}, {rights}")

@@ -220,6 +220,11 @@ def chosen(client: Client, job: JobRequest) -> JobRequest:
             "there is no budget yet, so no owner: `fairlead apply -f budgets.yaml` makes one "
             "(`fairlead apply --help` shows such a file)"
         )
+    if me.get("in_run"):  # a server of an earlier version does not say
+        raise click.UsageError(
+            "a process of a run may read, and act on its own run only: submit from outside of the "
+            "run, or name a token's file in FAIRLEAD_TOKEN_FILE"
+        )
     if job.owner is None and not owners:
         raise click.UsageError(
             f"{me['user']} acts for no owner: ask the operator for `fairlead users bind "

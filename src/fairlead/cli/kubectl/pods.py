@@ -216,7 +216,8 @@ def _changes(target: KubeTransport, *, now: bool) -> Iterator[Document]:
 
 def _event(kind: str, name: str, document: Document | None) -> Document:
     """As an event of the ledger; Kubernetes does not say which entry it is."""
-    status = shown(document)["status"] if document is not None else {}
+    made = shown(document) if document is not None else {}
+    status = made.get("status", {})
     state = status.get("phase") or status.get("state") or "Deleted"
     message = f"{state}: {status['message']}" if status.get("message") else state
     return {
@@ -224,7 +225,7 @@ def _event(kind: str, name: str, document: Document | None) -> Document:
         "time": status.get("since"),
         "kind": f"{kind.lower()}.{'phase' if kind == 'Run' else 'state'}",
         "object": {"kind": kind, "name": name},
-        "owner": (document or {}).get("spec", {}).get("owner"),
+        "owner": made.get("spec", {}).get("owner"),
         "reason": status.get("reason") or "Deleted",
         "message": message,
         "body": status,

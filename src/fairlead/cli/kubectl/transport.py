@@ -278,7 +278,8 @@ class KubeTransport:
                 if kept.get(part) or meta.get(part)
             }
             same = all(kept.get(part) == value for part, value in parts.items())
-            if same and before.get("spec") == manifest.get("spec"):
+            manifest = {**manifest, "spec": _without_shown_owner(before, manifest.get("spec"))}
+            if same and before.get("spec") == manifest["spec"]:
                 return {"object": shown(before), "change": "unchanged", "preview": None}
             changed = {**manifest, "metadata": {**kept, **parts}, "status": before.get("status")}
             made = self.client.replace(kind.path(namespace, name) + tail, changed)
@@ -315,11 +316,22 @@ def _refusal(error: ApiError, where: str) -> Exception:
 
 
 def shown(document: Document) -> Document:
-    """An object without what only the API server needs, with a status."""
+    """An object without what only the API server needs, with a status. A Run has an owner in its
+    spec, as in embedded mode: where it is not written there, its namespace's."""
     meta = {k: v for k, v in document["metadata"].items() if k not in _NOISE}
     status = {**_BLANK[document["kind"]], **(document.get("status") or {})}
-    spec = {"owner": None, **document["spec"]} if document["kind"] == "Run" else document["spec"]
+    spec = document["spec"]
+    if document["kind"] == "Run":
+        spec = {"owner": status.get("owner"), **spec}
     return {**document, "metadata": meta, "spec": spec, "status": status}
+
+
+def _without_shown_owner(before: Document, spec: Any) -> Any:
+    """What `get -o yaml` shows and `apply` takes back is no change."""
+    if not isinstance(spec, dict) or before["kind"] != "Run" or "owner" in before["spec"]:
+        return spec
+    owner = (before.get("status") or {}).get("owner")
+    return {k: v for k, v in spec.items() if k != "owner" or v != owner}
 
 
 _NOISE = ("managedFields", "generation", "finalizers", "resourceVersion", "selfLink")

@@ -44,7 +44,7 @@ class Effects:
         self._devices: dict[str, tuple[str, ...]] = {}
         """The devices that this process last told a job to have."""
         self._warned: dict[str, int] = {}
-        """Runs that this process warned, and the entry that says of what."""
+        """Jobs that this process warned, and the entry that says of what."""
         self._unknown: dict[str, int] = {}
         """Jobs that the ledger did not start, and the entry that says so."""
         self._opened_ms = self._projection.time_ms
@@ -58,6 +58,10 @@ class Effects:
 
     def has_process(self, run: str) -> bool:
         return self._executor is not None and bool(self._projection.run_spec(run).command)
+
+    @property
+    def can_pause(self) -> bool:
+        return self._executor is None or self._executor.pauses
 
     def was_notified(self, run: str, reclaim: Reclaim) -> bool:
         """Whether this process told a run which devices it keeps."""
@@ -127,8 +131,9 @@ class Effects:
         self._started &= jobs
         self._later &= jobs
         self._paused &= jobs
-        for job in self._devices.keys() - jobs:
-            del self._devices[job]
+        for told in (self._devices, self._warned):
+            for job in told.keys() - jobs:
+                del told[job]
         for run in self._notified.keys() - self._projection.live.keys():
             del self._notified[run]
 
@@ -220,7 +225,8 @@ class Effects:
         if spec.warn_before is UNSET or not state.warned:
             return
         last = max(state.warned.values(), key=lambda row: row.seq)
-        if self._warned.get(name) == last.seq or last.start_ms <= self._committer.now():
+        job = state.job or ""
+        if self._warned.get(job) == last.seq or last.start_ms <= self._committer.now():
             return
         notice = {
             "start": format_time(last.start_ms),
@@ -230,7 +236,7 @@ class Effects:
         }
         by, decision = spec.warn_before.signal, str(last.seq)
         if self._try(name, lambda: executor.warn(name, notice, signal=by, decision=decision)):
-            self._warned[name] = last.seq
+            self._warned[job] = last.seq
 
     def _start(self, executor: Executor, name: str, state: RunState) -> bool:
         job = self._job(name, state)
@@ -273,6 +279,7 @@ class Effects:
             memory_bytes=memory_bytes(spec),
             umask=None if isinstance(spec.umask, UnsetType) else int(spec.umask, 8),
             terminal=spec.terminal is True,
+            warns=spec.warn_before is not UNSET,
             widths=_widths(spec),
         )
 

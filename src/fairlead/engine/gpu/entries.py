@@ -81,6 +81,8 @@ class ObjectApplied(Body, frozen=True):
     generation: int
     labels: dict[str, str]
     spec: Document
+    token: str | UnsetType = UNSET
+    """The id of the token by which it was sent."""
 
 
 class ObjectDeleted(Body, frozen=True):

@@ -33,13 +33,13 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
     kind, name = intern(body.kind), body.name
     before = known.get(kind, name)
     created_ms, user = at.time_ms, intern(at.author)
+    token = None if body.token is UNSET else body.token
     if before is not None:
-        created_ms, user = before.created_ms, before.user
+        created_ms, user, token = before.created_ms, before.user, before.token
     spec_document = state.shared_document(kind, body.spec)
     labels = {intern(key): intern(value) for key, value in body.labels.items()}
-    stored = state.Stored(
-        kind, name, body.uid, body.generation, at.seq, created_ms, labels, spec_document, user
-    )
+    facts = (body.uid, body.generation, at.seq, created_ms, labels, spec_document, user, token)
+    stored = state.Stored(kind, name, *facts)
     known.put(stored)
     spec = stored.spec
     if isinstance(spec, BudgetSpec):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from msgspec import UNSET
+
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
 from fairlead.engine.gpu.admission import RunAdmission
@@ -336,7 +338,7 @@ def changes_of(
             if isinstance(manifest := submission.manifest, ReservationManifest):
                 owner = _owner_of(projection, manifest, runs)
                 decisions = rules.decide(manifest, before, owner, submission.author)
-        body = _body(projection, submission.manifest, before, rules.now_ms)
+        body = _body(projection, submission, before, rules.now_ms)
         word: Literal["created", "configured", "unchanged"] = "unchanged"
         if body is not None:
             word = "created" if before is None else "configured"
@@ -451,8 +453,9 @@ def _check_reservation(
 
 
 def _body(
-    projection: Projection, manifest: Manifest, before: Stored | None, now_ms: int
+    projection: Projection, submission: Submission, before: Stored | None, now_ms: int
 ) -> ObjectApplied | None:
+    manifest, token = submission.manifest, submission.author.token
     document, labels = spec_document(manifest.spec), manifest.metadata.labels
     # As it is read today: fields that came with a later version have their defaults.
     written = None if before is None else spec_document(before.spec)
@@ -464,4 +467,5 @@ def _body(
     else:
         uid = before.uid
         generation = before.generation + int(written != document)
-    return ObjectApplied(kind, name, uid, generation, labels, document)
+    by = UNSET if token is None else token
+    return ObjectApplied(kind, name, uid, generation, labels, document, by)

@@ -44,6 +44,8 @@ class Stored(Struct, frozen=True):
     """The spec as plain data, defaults filled in."""
     user: str
     """Who created it."""
+    token: str | None = None
+    """The id of the token by which it was created: its run has no rights beyond it."""
 
     @property
     def spec(self) -> Spec:

@@ -77,14 +77,27 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """A user, and the owners that the user may act for. An admin may act for all."""
+    """A user, and the owners that the user may act for. An admin may act for all.
+
+    A process of a run is an author of its own: it reads, and acts on that run alone.
+    """
 
     user: str
     owners: frozenset[str] = field(default_factory=frozenset)
     admin: bool = False
+    token: str | None = None
+    """The id of the token that it came with."""
+    in_run: bool = False
+    """Whether it is a process of a run, and not the user that the run belongs to."""
+    run: str | None = None
+    """The name of that run; None where it is over or is not known here."""
 
     def may_act_for(self, owner: str) -> bool:
         return self.admin or owner in self.owners
+
+    def may_see(self, run: str, owner: str) -> bool:
+        """Whether the command, the variables and the output of a run are shown."""
+        return self.may_act_for(owner) or (self.run is not None and self.run == run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,12 @@ from fairlead.engine.gpu.projection import node_spec
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
 from fairlead.engine.gpu.state import Phase
-from fairlead.engine.gpu.values import Applied, Author, Refused
+from fairlead.engine.gpu.values import Applied, Author, Forbidden, Refused
 
 Decide = Callable[..., list[NewEntry]]
 """(context, name of the object, and the width of a shrink) to entries."""
+OF_ITSELF = frozenset({"cancel", "nominate", "shrink"})
+"""What a process of a run may do to its run: give up what it has."""
 
 
 class Verbs:
@@ -64,7 +66,7 @@ class Verbs:
         more = {"width": width} if verb == "shrink" else {}
 
         def decide() -> list[NewEntry]:
-            may_touch(self._projection, author, committer.stored(kind, name))
+            self._refuse_others(author, kind, name, verb)
             if resolves:
                 self._resolver.refuse_unless_allowed(name, author)
             return found(committer.at(author.user), name, **more)
@@ -84,6 +86,15 @@ class Verbs:
             changed = projection.seq > before
             self._effects.carry_out()
             return self._applied(kind, name, changed=changed)
+
+    def _refuse_others(self, author: Author, kind: str, name: str, verb: str) -> None:
+        stored = self._committer.stored(kind, name)
+        itself = (kind, name) == ("Run", author.run)
+        if itself and verb not in OF_ITSELF:
+            allowed = ", ".join(sorted(OF_ITSELF))
+            raise Forbidden(f"a run's process may not {verb} its run: expected {allowed}")
+        if not itself:
+            may_touch(self._projection, author, stored)
 
     def _unknown(self, kind: str, verb: str) -> str:
         known = sorted(verb for of, verb in self._decide if of == kind)
@@ -128,6 +139,9 @@ class Verbs:
             raise Refused("NotRunning", f"run {run!r} is not running")
         if state.paused == paused:
             return []
+        if paused and not self._effects.can_pause:
+            message = "pods cannot be paused: cancel the run and submit it again"
+            raise Refused("CannotPause", message)
         return [self._flagged(at, run, "Paused" if paused else "Resumed", paused=paused)]
 
     def _flagged(self, at: Context, run: str, reason: str, **changed: bool) -> NewEntry:

@@ -25,6 +25,8 @@ from fairlead.schema.objects import API_VERSION
 
 GATE = f"{GROUP}/lease"
 HOSTFILE, WIDTH = f"{GROUP}/hostfile", f"{GROUP}/width"
+WARNING = f"{GROUP}/warning"
+"""What may happen to the run, as JSON; a pod that asked for it sees it as a file."""
 FOLDER, VOLUME = "/etc/fairlead", "fairlead-run"
 NO_DEVICE = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 RENDEZVOUS_PORT = 29500
@@ -94,7 +96,13 @@ def pod(job: Job, run: RunObject, rank: Rank, ranks: list[Rank]) -> Document:
     spec.pop("nodeName", None)
     if gang:
         spec["schedulingGates"] = [{"name": GATE}]
-        spec["volumes"] = [*(spec.get("volumes") or ()), _files(job)]
+    if files := _files(job, ranks):
+        items = [
+            {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{name}']"}}
+            for path, name in files.items()
+        ]
+        volume = {"name": VOLUME, "downwardAPI": {"items": items}}
+        spec["volumes"] = [*(spec.get("volumes") or ()), volume]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -121,23 +129,41 @@ def _containers(job: Job, spec: Document, name: str, rank: Rank, ranks: list[Ran
     initial = [dict(container) for container in spec.get("initContainers") or ()]
     if not containers:
         raise PermanentFault("spec.template.spec.containers: must not be empty")
-    first = containers[0]
-    resources = dict(first.get("resources") or {})
+    first = containers[0] = _as_asked(containers[0], job)
     for part in ("limits", "requests"):
-        resources[part] = {**(resources.get(part) or {}), GPU: str(rank.gpus)}
-    first["resources"] = resources
+        first["resources"][part] = {**(first["resources"].get(part) or {}), GPU: str(rank.gpus)}
     environment = _environment(job, name, rank, ranks)
     for container in containers:
         own = [row for row in container.get("env") or () if row.get("name") not in environment]
         added = [{"name": key, "value": value} for key, value in environment.items()]
         container["env"] = [*own, *added]
-        if is_gang(job, ranks):
+        if _files(job, ranks):
             mount = {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
             container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
     for container in containers[1:] + initial:
         # Where a container asks for no device, some runtimes give it all of them.
         container["env"] = [*(container.get("env") or ()), NO_DEVICE]
     return {"containers": containers, "initContainers": initial}
+
+
+def _as_asked(container: Document, job: Job) -> Document:
+    """The first container with what the Run says and its template does not."""
+    wanted: dict[str, str] = {}
+    if job.cpu_millicores is not None:
+        wanted["cpu"] = f"{job.cpu_millicores}m"
+    if job.memory_bytes is not None:
+        wanted["memory"] = str(job.memory_bytes)
+    resources = dict(container.get("resources") or {})
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    added = {name: most for name, most in wanted.items() if name not in {**limits, **requests}}
+    if added:  # the API server makes the requests the same
+        resources["limits"] = {**limits, **added}
+    made = {**container, "resources": resources}
+    if job.working_directory is not None:
+        made.setdefault("workingDir", job.working_directory)
+    if job.terminal:  # `kubectl attach -it`
+        made |= {"stdin": True, "tty": True}
+    return made
 
 
 def _environment(job: Job, name: str, rank: Rank, ranks: list[Rank]) -> dict[str, str]:
@@ -162,6 +188,8 @@ def _environment(job: Job, name: str, rank: Rank, ranks: list[Rank]) -> dict[str
     }
     if is_gang(job, ranks):
         found |= dict.fromkeys(HOSTFILES, f"{FOLDER}/hostfile")
+    if job.warns:
+        found["FAIRLEAD_WARNING_FILE"] = f"{FOLDER}/warning.json"
     widths = job.widths
     if widths is not None:
         # Elastic torchrun numbers its nodes itself, and admits any number in between.
@@ -177,16 +205,12 @@ def _environment(job: Job, name: str, rank: Rank, ranks: list[Rank]) -> dict[str
     return found
 
 
-def _files(job: Job) -> Document:
-    """Annotations of the pod as files: the kubelet writes them again when they change."""
-    shown = {"hostfile": HOSTFILE}
-    if job.widths is not None:
-        shown["width.json"] = WIDTH
-    items = [
-        {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{name}']"}}
-        for path, name in shown.items()
-    ]
-    return {"name": VOLUME, "downwardAPI": {"items": items}}
+def _files(job: Job, ranks: list[Rank]) -> dict[str, str]:
+    """Annotations of the pod as files, by name: the kubelet writes them again when they change; one
+    that is not there yet is an empty file."""
+    gang = {"hostfile": HOSTFILE} if is_gang(job, ranks) else {}
+    width = {"width.json": WIDTH} if job.widths is not None else {}
+    return {**gang, **width, **({"warning.json": WARNING} if job.warns else {})}
 
 
 def _only(node: str) -> Document:

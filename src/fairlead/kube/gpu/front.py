@@ -6,7 +6,7 @@ condition `Accepted`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from sys import intern
 from typing import NamedTuple
@@ -17,17 +17,19 @@ from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.nodes import UID, is_another, is_as, is_out, node_manifest
-from fairlead.kube.gpu.ranks import pod_name
-from fairlead.kube.gpu.template import PodTemplate, read_template
+from fairlead.kube.gpu.pod_fields import refuse_fields, template_of, without_effect
+from fairlead.kube.gpu.run_order import RunOrder
 from fairlead.kube.gpu.verdicts import NO_OWNER, NO_RUN, REFUSALS, TOO_MANY, Acceptance, refused
 from fairlead.kube.kinds import GROUP, KINDS, NAME_MAX, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
+from fairlead.ports.faults import TemporaryFault
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION
 from fairlead.schema.times import format_duration, parse_duration
 
 FINALIZER = f"{GROUP}/ledger"
-TEMPLATE = f"{GROUP}/template"
+TEMPLATE, IMAGE = f"{GROUP}/template", f"{GROUP}/image"
+"""Labels of the ledger's Run: the digest of its template; of one without a template, the image."""
 RUNS_MAX = 20_000
 """Runs of a namespace that have not ended; the operator may set another."""
 TAKEN_MAX, AT_ONCE = 500, 250
@@ -82,6 +84,7 @@ class FrontEnd:
         self.verdicts: dict[tuple[str, Key], Acceptance] = {}
         self._judged: set[tuple[str, Key]] = set()
         """Objects that have a new verdict."""
+        self._order = RunOrder(plane.committer.projection.runs)
         self.behind = False
         """There are more objects than one turn takes: runs are admitted before the next ones."""
         self.bound: dict[str, Document] = {}
@@ -110,9 +113,12 @@ class FrontEnd:
         self.behind = False
         for kind, waiting in self._waiting.items():
             waiting.update(changed := sources.of(kind).take_keys())
-            if kind == "Run" and changed:
-                self._waiting["Reservation"] |= self._refused("Reservation", NO_RUN)
+            if kind == "Run":
+                waiting.update(self._order.ready())
+                if changed:
+                    self._waiting["Reservation"] |= self._refused("Reservation", NO_RUN)
             self._follow_all(kind, waiting)
+        self.behind = self.behind or bool(self._order.ready())
 
     def _follow_all(self, kind: str, waiting: set[Key]) -> None:
         """Objects of one kind, new ones in a few steps; what is done is taken from `waiting`."""
@@ -153,7 +159,8 @@ class FrontEnd:
         return judged
 
     def find_run(self, name: str) -> RunObject | None:
-        """The cluster's object of a run of the ledger, if it is the one that was submitted."""
+        """The cluster's object of a run of the ledger, if it is the one that was submitted. Raises
+        `TemporaryFault` where its template is not the one that was recorded."""
         stored = self._plane.objects.get("Run", name)
         if stored is None:
             return None
@@ -163,11 +170,12 @@ class FrontEnd:
         if found is None or found["metadata"]["uid"] != labels.get(UID):
             return None
         try:
-            template = self._template(found)
-        except BadInput:
-            return None
+            template = template_of(found["spec"], labels.get(IMAGE, self._image))
+        except BadInput as error:
+            raise TemporaryFault(f"run {name}: {error}") from error
         if template.digest != labels.get(TEMPLATE):
-            return None  # it was changed after it was recorded
+            text = "its template is not the one that was accepted: delete the Run, create it anew"
+            raise TemporaryFault(f"run {name}: {text}")
         return RunObject(found["metadata"]["uid"], template.document)
 
     # -- nodes ------------------------------------------------------------------------------------
@@ -274,6 +282,8 @@ class FrontEnd:
         left to do for it."""
         document = self._sources.of(kind).get(key)
         name = _ledger_name(kind, key)
+        if kind == "Run":
+            self._order.forget(key)
         if document is None:
             self.verdicts.pop((kind, key), None)
             self.unheld.discard((kind, key))
@@ -321,18 +331,19 @@ class FrontEnd:
             return
         for each in batch:
             message = f"submitted for owner {each.owner!r}" if each.owner else "in the ledger"
-            message += self._cut(each.document["spec"].get("checkpointGrace"))
+            if each.kind == "Run":
+                message = "; ".join([message, *self._notes(each.document["spec"])])
             verdict = Acceptance(True, "Accepted", intern(message), each.version)
             pair = self._judge(each.kind, each.key, verdict)
             if not each.held:
                 self.unheld.add(pair)
 
-    def _cut(self, asked: str | None) -> str:
-        """That a run keeps its devices for less time than it asked for."""
-        grace = self._plane.config.grace
-        if asked is None or not grace.cuts(parse_duration(asked, "spec.checkpointGrace")):
-            return ""
-        return f"; spec.checkpointGrace is cut to {format_duration(grace.most_ms)}"
+    def _notes(self, spec: Document) -> Iterator[str]:
+        """What a Run asked for and does not get."""
+        grace, asked = self._plane.config.grace, spec.get("checkpointGrace")
+        if asked is not None and grace.cuts(parse_duration(asked, "spec.checkpointGrace")):
+            yield f"spec.checkpointGrace is cut to {format_duration(grace.most_ms)}"
+        yield from without_effect(spec)
 
     def _manifest(self, kind: str, key: Key, name: str, document: Document) -> "_Manifest":
         meta, spec = document["metadata"], dict(document["spec"])
@@ -347,12 +358,15 @@ class FrontEnd:
             self._refuse_many(key.namespace, name)
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
-            refuse_name(key.name, spec["totalGPUs"])
-            template = self._template(document)
-            spec.pop("template", None)
+            refuse_fields(key.name, spec)
+            image = self._image_of(name, meta["uid"])
+            template = template_of(spec, image)
+            if spec.pop("template", None) is None:
+                labels[IMAGE] = str(image)
             if not spec.get("command"):
                 spec["command"] = template.command
             labels[TEMPLATE] = template.digest
+            self._order.name_after(key, spec)
         elif kind == "Reservation":
             spec["run"] = engine_name(key.namespace, wanted := spec["run"])
             if self._plane.objects.get("Run", spec["run"]) is None:
@@ -379,21 +393,26 @@ class FrontEnd:
             raise Denied(TOO_MANY, f"{text} as the controller's --max-runs allows")
         self._counted[namespace] += 1
 
-    def _owner(self, namespace: str) -> str:
+    def owner_of(self, namespace: str, stored: Document | None) -> str | None:
+        """Whose a Run is: as the ledger has it, else as its namespace is bound now."""
+        if stored is not None:
+            return str(stored["spec"]["owner"])
         binding = self.bound.get(namespace)
-        if binding is None:
-            raise Denied(NO_OWNER, f"no owner is bound to namespace {namespace!r} yet")
-        return str(binding["spec"]["owner"])
+        return None if binding is None else str(binding["spec"]["owner"])
 
-    def _template(self, document: Document) -> PodTemplate:
-        """The run's pod template; of one without, a container that runs its command."""
-        spec = document["spec"]
-        if spec.get("template") is not None:
-            return read_template(spec["template"])
-        if self._image is None:
-            raise BadInput("spec.template", "is missing, and the controller has no image")
-        container = {"name": "run", "image": self._image, "command": spec.get("command") or []}
-        return PodTemplate({"spec": {"containers": [container]}})
+    def _owner(self, namespace: str) -> str:
+        owner = self.owner_of(namespace, None)
+        if owner is None:
+            raise Denied(NO_OWNER, f"no owner is bound to namespace {namespace!r} yet")
+        return owner
+
+    def _image_of(self, name: str, uid: str) -> str | None:
+        """The image of a Run without a template: the one that it was accepted with, also by a
+        controller of another image."""
+        before = self._plane.objects.get("Run", name)
+        labels = {} if before is None else before["metadata"]["labels"]
+        recorded = labels.get(IMAGE) if labels.get(UID) == uid else None
+        return self._image if recorded is None else str(recorded)
 
     def hold(self, kind: str, key: Key) -> bool:
         """An object stays until its accounts are settled."""
@@ -476,16 +495,3 @@ def _oldest_first(item: tuple[Key, Document]) -> tuple[str, Key]:
     """A second binding of a namespace does not take it from the first."""
     key, document = item
     return document["metadata"].get("creationTimestamp", ""), key
-
-
-# -- documents ------------------------------------------------------------------------------------
-
-
-def refuse_name(name: str, ranks: int) -> None:
-    """A rank's name is its pod's host name, so a Run's is a part of one."""
-    if "." in name:
-        raise BadInput("metadata.name", "must not have a dot: it is in its pods' host names")
-    if name[:1].isdigit() and ranks > 1:
-        raise BadInput("metadata.name", "must begin with a letter: it is its ranks' Service's")
-    if len(pod_name(name, ranks - 1)) > NAME_MAX:
-        raise BadInput("metadata.name", f"with a rank's number is over {NAME_MAX} long")

@@ -12,7 +12,7 @@ Every step may be taken again after a crash in the middle of it:
 from dataclasses import dataclass
 
 from fairlead.kube.client import ApiError, Document, KubeClient, gone
-from fairlead.kube.gpu.build import RunObject, is_gang, pod, service, told
+from fairlead.kube.gpu.build import WARNING, RunObject, is_gang, pod, service, told
 from fairlead.kube.gpu.ranks import (
     DECISION,
     RELEASED,
@@ -153,6 +153,14 @@ class GangWriter:
         known = document["metadata"].get("annotations") or {}
         changed = {name: text for name, text in wanted.items() if known.get(name) != text}
         return self._annotate(document, changed) if changed else document
+
+    def notify(self, pod: RankPod, notice: str) -> None:
+        """Tell what may happen to its run."""
+        try:
+            self._tell(pod.document, {WARNING: notice})
+        except ApiError as error:
+            if not gone(error):
+                raise
 
     def _annotate(self, document: Document, annotations: dict[str, str]) -> Document:
         changed = self._client.patch(path_of(document), {"metadata": {"annotations": annotations}})

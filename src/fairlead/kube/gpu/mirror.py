@@ -42,6 +42,7 @@ RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
 """Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
 EVENTS = {
     "run.cut": ("Preempted", "Warning"),
+    "run.warned": ("PreemptionPossible", "Warning"),
     "pod.mismatch": ("PodMismatch", "Warning"),
     "lease.unfunded": ("Unfunded", "Warning"),
     "lease.funded": ("Funded", "Normal"),
@@ -350,6 +351,7 @@ class Mirror:
             status |= {"reason": verdict.reason, "message": verdict.message}
         status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
         if kind == "Run":
+            status["owner"] = self._front.owner_of(key.namespace, stored)
             self._note_shown(key, status.get("phase", ""))
             if stored is not None:
                 expected = self._runs[name].phase

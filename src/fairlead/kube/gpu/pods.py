@@ -7,6 +7,7 @@ never runs twice. Its devices are free when it has ended or is gone, and not whi
 """
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -26,6 +27,8 @@ PODS = "/api/v1/pods"
 
 class PodExecutor:
     """Starts, stops and watches the pods of runs (port: `fairlead.ports.executor.Executor`)."""
+
+    pauses = False
 
     def __init__(
         self,
@@ -56,6 +59,10 @@ class PodExecutor:
         """Those that could not be, and why: tried again."""
         self._doubtful: set[str] = set()
         """Jobs of which a pod may be there that no answer and no watch has told us of."""
+        self._notices: dict[str, str] = {}
+        """What the pods of a job are to be told of what may happen to it, by job."""
+        self._untold: set[str] = set()
+        """Jobs of which some pods could not be told."""
         self._troubles: dict[str, str] = {}
         self._refused: dict[str, Exit] = {}
         """Jobs whose pods the API server refuses for good."""
@@ -78,6 +85,8 @@ class PodExecutor:
         self._targets.pop(id, None)
         self._late.pop(id, None)
         self._troubles.pop(id, None)
+        self._notices.pop(id, None)
+        self._untold.discard(id)
 
     def _target_of(self, run: str) -> Target | None:
         return self._targets.get(self._current.get(run, ""))
@@ -85,7 +94,27 @@ class PodExecutor:
     def warn(
         self, run: str, notice: Mapping[str, object], *, signal: str | None, decision: str
     ) -> None:
-        """Pods get no file and no signal: an Event on the Run says the same."""
+        """Beside the turn, by an annotation of its pods, which is a file in them. A signal would
+        need the right to run programs in pods of tenants, and is not sent."""
+        with self._lock:
+            id = self._current.get(run, "")
+            if id in self._targets:
+                self._notices[id] = json.dumps(notice, separators=(",", ":"))
+                self._client.later(self._notify, id)
+
+    def _notify(self, id: str) -> None:
+        """Never raises: pods that could not be told are told by the next `poll`."""
+        with self._lock:
+            notice, target = self._notices.get(id), self._targets.get(id)
+        if notice is None or target is None:
+            return
+        try:
+            for pod in self._gangs.of_run(target.job.run):
+                if pod.job == id and not pod.ended:
+                    self._gangs.notify(pod, notice)
+        except Fault:
+            with self._lock:
+                self._untold.add(id)
 
     def resize(self, run: str, devices: tuple[str, ...], *, grace_ms: int, decision: str) -> None:
         """Bring the pods to these devices, beside the turn: new ranks are made, those that are
@@ -156,12 +185,12 @@ class PodExecutor:
                 self._submit(wanted)
             elif wanted is not None and why is not None:
                 self._late[id] = why
+            if id in self._notices:
+                self._untold.add(id)  # ranks that were made meanwhile
         self._wake()
 
     def _bring(self, target: Target) -> None:
         job = target.job
-        if job.cpu_millicores is not None or job.memory_bytes is not None:
-            raise PermanentFault("cpus and memory: give them in the template's resources")
         with self._lock:
             self._take_gone()
             if self._has_lost(job):
@@ -197,6 +226,9 @@ class PodExecutor:
     def _try_again(self) -> None:
         """A run that is to end is not started any more: no exit would ever come of it."""
         with self._lock:
+            untold, self._untold = self._untold, set()
+            for id in sorted(untold):
+                self._client.later(self._notify, id)
             late, self._late = self._late, {}
             for target in [self._targets[id] for id in late if id in self._targets]:
                 if target.job.run in self._stopping:

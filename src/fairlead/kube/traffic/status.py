@@ -12,7 +12,7 @@ A thread does it; a tick only leaves its result here.
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fairlead.core.canonical import digest
@@ -51,7 +51,8 @@ class _Written(NamedTuple):
 
 
 class StatusWriter:
-    """Writes for one agent. `refused` are groups that its dataplane could not take, with why."""
+    """Writes for one agent. `refused` are groups that its dataplane could not take, with why;
+    `unseen` are backends of a group of which the first check or scrape has no result yet."""
 
     def __init__(
         self,
@@ -62,15 +63,19 @@ class StatusWriter:
         dataplane: str,
         every_s: float,
         refused: Callable[[], Mapping[str, str]],
+        unseen: Callable[[str], Collection[str]] = lambda _: (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._client, self._follower, self._election = client, follower, election
         self._dataplane, self._node, self._every_s = dataplane, follower.node, every_s
-        self._refused, self._say = refused, say
+        self._refused, self._unseen, self._say = refused, unseen, say
         name = f"fairlead-traffic-{dataplane}-{follower.node}"
         self._manager = name if len(name) <= 128 else f"fairlead-traffic-{digest(name)}"
         self._round: TickRound | None = None
         self._written: dict[Key, _Written] = {}
+        self._programmed_as: dict[str, tuple[str, int]] = {}
+        """Groups that were in the dataplane and looked at once, and for which uid and generation: a
+        fault later on leaves the table before it in force, and backends come and go."""
         self._hinted: dict[tuple[Key, TrafficReason], float] = {}
         self._nodes_s = -NODES_EVERY_S
         self._faults: set[str] = set()
@@ -156,7 +161,23 @@ class StatusWriter:
             return {**entry, "message": "not accepted"}
         if problems or len(made) < len(verdict.groups):
             return {**entry, "message": problems[0] if problems else "waits for its first tick"}
+        if waits := self._waits(verdict, groups):
+            return {**entry, "message": waits}
         return {**entry, "programmed": True, **_summary(made)}
+
+    def _waits(self, verdict: GroupVerdict, groups: Mapping[str, GroupRound]) -> str:
+        """Why the groups of a RouteGroup are not in the dataplane and looked at once; empty: they
+        are."""
+        version = (verdict.uid, verdict.generation)
+        for name in verdict.groups:
+            if self._programmed_as.get(name) == version:
+                continue
+            if groups[name].sequence is None or groups[name].fault:
+                return groups[name].fault or "its first decision is not recorded yet"
+            if unseen := sorted(self._unseen(name)):
+                return f"waits for the first look at {len(unseen)} backends: {unseen[0]}"
+            self._programmed_as[name] = version
+        return ""
 
     def _is_due(self, key: Key, entry: Document, document: Document) -> bool:
         shown = self._own(document)
@@ -186,6 +207,8 @@ class StatusWriter:
             if document["spec"].get("dataplane") != self._dataplane:
                 self._apply(key, document["metadata"]["uid"], {}, self._manager)
         self._written = {key: last for key, last in self._written.items() if key in current}
+        names = {name for verdict in current.values() for name in verdict.groups}
+        self._programmed_as = {n: at for n, at in self._programmed_as.items() if n in names}
         self._hinted = {hint: at for hint, at in self._hinted.items() if hint[0] in current}
 
     # --- what is said once

@@ -51,6 +51,8 @@ class NetworkProber:
         self._rules: dict[str, ProbeDocument] = {}
         self._members: dict[tuple[str, str], Backend] = {}
         self._checks: dict[tuple[str, Backend, CheckDocument], Future[None]] = {}
+        self._answered: set[tuple[str, Backend, CheckDocument]] = set()
+        """Checks that were made at least once, with whatever result."""
 
     def watch(
         self,
@@ -71,6 +73,14 @@ class NetworkProber:
             for backend in members.get(group, ())
         }
         follow(self._checks, wanted, self._begin_check)
+        with self._lock:
+            self._answered &= wanted
+
+    def unseen(self, group: str) -> set[str]:
+        """Backends whose first check has no result yet."""
+        with self._lock:
+            waiting = set(self._checks) - self._answered
+        return {backend.id for name, backend, _ in waiting if name == group}
 
     def probe(self, group: str, backends: Sequence[str]) -> None:
         """Probe each once, unless its last probe is still waiting for the reply."""
@@ -106,6 +116,7 @@ class NetworkProber:
         ok, latency_ms = await probe(backend, rules)
         with self._lock:
             self._checked.append(Probed(group, backend.id, ok, latency_ms))
+            self._answered.add((group, backend, rules))
 
 
 class DnsService(NamedTuple):

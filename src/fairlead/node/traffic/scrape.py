@@ -214,6 +214,8 @@ class Scraper:
         self._tasks: dict[tuple[str, Backend, ScrapeDocument], Future[None]] = {}
         self._lock = threading.Lock()
         self._readings: dict[tuple[str, str], Reading] = {}
+        self._answered: set[tuple[str, Backend, ScrapeDocument]] = set()
+        """Scrapes that were made at least once, with whatever result."""
 
     def watch(
         self, rules: Mapping[str, ScrapeDocument], members: Mapping[str, Sequence[Backend]]
@@ -230,6 +232,14 @@ class Scraper:
             kept = {(group, backend.id) for group, backend, _ in wanted & self._tasks.keys()}
             self._readings = {key: seen for key, seen in self._readings.items() if key in kept}
         follow(self._tasks, wanted, self._begin)
+        with self._lock:
+            self._answered &= wanted
+
+    def unseen(self, group: str) -> set[str]:
+        """Backends whose first scrape has no result yet."""
+        with self._lock:
+            waiting = set(self._tasks) - self._answered
+        return {backend.id for name, backend, _ in waiting if name == group}
 
     def covers(self, group: str) -> Collection[str]:
         return _covered(self._rules[group]) if group in self._rules else ()
@@ -249,8 +259,11 @@ class Scraper:
                 reading, fails = await target.scrape(self._clock_ms)
             except (NoReply, BadExposition):
                 self.failures += 1
+                with self._lock:
+                    self._answered.add((group, backend, rules))
                 return
             with self._lock:
+                self._answered.add((group, backend, rules))
                 if group not in self._rules:
                     return  # it was dropped while the reply was read
                 self._readings[group, backend.id] = replace(reading, at_ms=self._clock_ms())

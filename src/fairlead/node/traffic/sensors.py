@@ -239,6 +239,10 @@ class NetworkSensors:
         """Backends that were looked up; None for a group whose backends are listed."""
         return self._services.members(group)
 
+    def unseen(self, group: str) -> set[str]:
+        """Backends of which the first check or scrape has no result yet."""
+        return self.prober.unseen(group) | self.signals.unseen(group)
+
     def check(self) -> None:
         self._poller.check()
 
