@@ -5,7 +5,7 @@ from typing import Any
 from fairlead.ledger.replay import replay
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import phases, world_of
-from tests.engine.gpu.worlds import ADMIN, World, envelope, run
+from tests.engine.gpu.worlds import ADMIN, World, envelope, node, run
 from tests.engine.gpu.worlds import budget as budget_of
 
 LENGTHS = (("long", 9), ("short", 2))
@@ -119,15 +119,14 @@ def test_overdraft_is_not_funded_before_an_older_run_of_its_owner() -> None:
 def test_an_older_run_that_lacks_devices_keeps_its_envelope_too() -> None:
     """Funded and without devices: overdraft may not take its funding while it waits."""
     world = small(resolver="off")
-    world.apply(run("theirs", "b", 4))
+    world.apply(node("n2", 2, location={"region": "west"}), run("theirs", "b", 6))
     world.apply(run("paid", "a", 2), run("plain", "a", 2), run("idle", "a", 2, **IDLE))
     world.turn()
-    world.apply(run("more", "b", 2))
-    world.turn()
+    assert {lease.nodes for lease in world.projection.runs["paid"].leases.values()} == {("n2",)}
+    world.plane.verbs.act("Node", "n2", "cordon", author=ADMIN)
     world.plane.verbs.act("Run", "paid", "cancel", author=ADMIN)
     world.turn(0.01)
     world.turn(0.01)
-    assert phases(world)["more"] == "Running", "its owner is within its grant"
     assert world.status("Run", "plain")["reason"] == "NoDevices"
     assert not world.status("Run", "idle")["funded"]
 
