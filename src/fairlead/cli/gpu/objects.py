@@ -15,6 +15,7 @@ from fairlead.cli.completion import (
     OBJECT,
     POLICY,
     RUN,
+    find_object,
     kind_of,
     name_of,
     owner_option,
@@ -213,7 +214,7 @@ def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
         rules = client.get("/v1/policy")
         out.text(rules, lambda: click.echo(to_yaml(rules), nl=False))
         return
-    kind, name = which
+    kind, name = find_object(client, which)
     document = client.get_object(kind, name)
     size = client.get("/v1/head")["size"]
     after = max(0, size - EVENTS_SEARCHED)

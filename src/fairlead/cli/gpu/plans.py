@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Client, ServerError, reads_api
-from fairlead.cli.completion import OBJECT
+from fairlead.cli.completion import EXPLAINED, find_object
 from fairlead.cli.gpu.render import (
     print_cut,
     print_plan,
@@ -55,7 +55,7 @@ def plan(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
 
 
 @click.command("explain")
-@click.argument("which", type=OBJECT)
+@click.argument("which", type=EXPLAINED)
 @reads_api
 def explain(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     """Explain the state of an object from recorded decisions.
@@ -67,10 +67,11 @@ def explain(client: Client, out: Output, *, which: tuple[str, str]) -> None:
 
     \b
       fairlead explain run/train-7
+      fairlead explain train-7                    # where only one object has this name
       fairlead explain budget/team-a
       fairlead explain run/train-7 -o json | jq .cover.output
     """
-    kind, name = which
+    kind, name = find_object(client, which)
     with client.about(kind, name) as path:
         reply = client.get(f"/v1/explain/{path}")
     if not out.is_table:
