@@ -74,7 +74,7 @@ CHECKS = (
     Check(
         Governor.GPU,
         "device filter",
-        "whether a run can be held to the GPUs that it leases, and to its cpus and memory",
+        "whether a run can be held to the GPUs that it leases, its cpus, memory and processes",
         device_filter,
     ),
     *(check for check in ALL_CHECKS if check.governor is Governor.TRAFFIC),

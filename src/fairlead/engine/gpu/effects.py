@@ -277,6 +277,7 @@ class Effects:
             working_directory=spec.working_directory,
             cpu_millicores=cpu_millicores(spec),
             memory_bytes=memory_bytes(spec),
+            pids=None if isinstance(spec.pids, UnsetType) else spec.pids,
             umask=None if isinstance(spec.umask, UnsetType) else int(spec.umask, 8),
             terminal=spec.terminal is True,
             warns=spec.warn_before is not UNSET,
