@@ -9,7 +9,7 @@ OUT ?= out
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev planes up deb test check fast soak bench docs lock clean kube-assets kube-base image
+.PHONY: help venv dev planes up deb test check fast soak fuzz bench docs lock clean kube-assets kube-base image
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,11 @@ $(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 	@echo "installing the development tools"
 	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.fuzz: requirements/fuzz.txt $(VENV)/.dev
+	@echo "installing the fuzzer"
+	@$(PIP) install --require-hashes -r requirements/fuzz.txt
 	@touch $@
 
 venv: $(VENV)/.run ## create .venv with the fairlead command
@@ -75,7 +80,10 @@ check: dev ## the quality gates and the whole test suite
 fast: dev ## the test suite without the gates
 	@$(BIN)/python tests/gate.py kubernetes rest core
 
-soak: dev ## the large counts in full; the report goes to bench/results/soak.json
+fuzz: $(VENV)/.fuzz ## a minute of guided rubbish per border; what reaches new code is kept
+	@$(BIN)/python -m tests.fuzz
+
+soak: $(VENV)/.fuzz ## the large counts in full; the report goes to bench/results/soak.json
 	@$(BIN)/python -m tests.soak
 
 bench: dev ## every benchmark; JSON and plots go to bench/results
@@ -88,7 +96,7 @@ docs: dev ## regenerate the pictures and the command reference in docs from the 
 	@$(BIN)/python docs/make_chart.py
 
 lock: dev ## re-pin requirements/*.txt (hashes, no addresses)
-	@cd requirements && for f in run dev; do CUSTOM_COMPILE_COMMAND="make lock" \
+	@cd requirements && for f in run dev fuzz; do CUSTOM_COMPILE_COMMAND="make lock" \
 	  ../$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	  --no-emit-find-links --strip-extras --allow-unsafe -o $$f.txt $$f.in; done
 

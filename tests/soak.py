@@ -35,6 +35,8 @@ from tests.engine import traffic_life as traffic_lives
 from tests.engine.gpu.test_resolver_model import ResolverModel
 from tests.executor import kills as executor_kill
 from tests.executor.worlds import open_folder
+from tests.fuzz.__main__ import look
+from tests.fuzz.targets import TARGETS
 from tests.kube import fault_soak
 from tests.ledger import kill as ledger_kill
 from tests.recorder import kill as recorder_kill
@@ -53,6 +55,7 @@ TRAFFIC_TICKS = 100_000
 KILLS = 1_000
 PLANE_KILLS = 500
 HISTORIES = 50
+FUZZ_S = 60
 HISTORY_KILLS = 3
 KUBE_SCHEDULES = 200
 KUBE_CRASHES = 20
@@ -156,6 +159,15 @@ def linearizable_histories() -> dict[str, object]:
     return {"histories": 2 * HISTORIES, **counted}
 
 
+def fuzzing() -> dict[str, object]:
+    """A minute of guided search per border; nothing but refusals."""
+    counted = {name: look(name, FUZZ_S) for name in TARGETS}
+    defects = [name for name, each in counted.items() if each["defects"]]
+    if defects:
+        raise AssertionError(f"borders with defects: {', '.join(defects)}; {counted}")
+    return dict(counted)
+
+
 def resolver_model() -> dict[str, object]:
     """The resolver in a random lab: 2 000 histories of 50 steps, invariants after each."""
     settled = settings(max_examples=2_000, stateful_step_count=50, deadline=None)
@@ -213,6 +225,7 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "node agent kills": node_kills,
     "control plane kills": control_plane_kills,
     "linearizable histories": linearizable_histories,
+    "rubbish at every border": fuzzing,
     "resolver in a random lab": resolver_model,
     "faults of a cluster": kube_faults,
     "crashes in a resolve in a cluster": kube_crashes,

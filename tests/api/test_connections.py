@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead.api import connections
-from fairlead.api.connections import ConnectionLimits, Pool
+from fairlead.api.connections import ConnectionLimits, ConnectionPool
 from fairlead.host.http import exchange, parse
 from tests.api.servers import Running, budget, node, run, serving, short_folder
 from tests.e2e.planes import Plane
@@ -201,7 +201,7 @@ def test_a_peer_that_has_all_its_connections_busy_is_told(monkeypatch: pytest.Mo
 class Idle:
     """A connection that a pool holds."""
 
-    def __init__(self, pool: Pool, peer: str, *, waits: bool = True) -> None:
+    def __init__(self, pool: ConnectionPool, peer: str, *, waits: bool = True) -> None:
         self._pool, self._peer, self.waits, self.dropped = pool, peer, waits, False
 
     def drop(self) -> None:
@@ -212,7 +212,7 @@ class Idle:
 def test_who_has_most_makes_room() -> None:
     """The oldest that waits goes, of the same peer or, where all together are too many, of the one
     that has most; one that waits anew is the youngest again."""
-    pool = Pool(most=5, most_each=3)
+    pool = ConnectionPool(most=5, most_each=3)
     crowd = [Idle(pool, "a", waits=place > 0) for place in range(4)]
     assert all(pool.admit(each, "a") for each in crowd)  # type: ignore[arg-type]
     assert [each.dropped for each in crowd] == [False, True, False, False]

@@ -144,7 +144,7 @@ class Disasters:
             rows = self._world.get("node", name).get("status", {}).get("conditions", ())
             return any(row["type"] == "Ready" and row["status"] == "True" for row in rows)
 
-        until(is_ready, f"{name} is back")
+        until(is_ready, f"{name} is back", 60)
 
 
 def _later(document: Document) -> Document:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,24 @@ def test_a_process_can_be_restarted_in_place(programs: Programs, tmp_path: Path)
             cluster.run(name)
         path = "/api/v1/namespaces/default/configmaps/kept"
         cluster.wait_for(lambda: cluster.get(path) is not None, "object after the restart")
+
+
+def test_a_supervised_scheduler_is_started_again(programs: Programs, tmp_path: Path) -> None:
+    """One that ends by itself; else that is a fault, which names it."""
+    with Cluster(programs, tmp_path / "a", ClusterOptions(supervised=True)) as cluster:
+        before = cluster.pids()["kube-scheduler"]
+        os.kill(before, signal.SIGKILL)
+
+        def again() -> bool:
+            cluster.check()
+            return cluster.pids()["kube-scheduler"] != before
+
+        assert wait_until(again, within_s=30, every_s=0.05)
+        cluster.check()
+        cluster.options = replace(cluster.options, supervised=False)
+        os.kill(cluster.pids()["kube-scheduler"], signal.SIGKILL)
+        with pytest.raises(PermanentFault, match="kube-scheduler ended with -9"):
+            wait_until(lambda: bool(cluster.check()), within_s=30, every_s=0.05)
 
 
 def test_a_kept_cluster_continues(programs: Programs, tmp_path: Path) -> None:

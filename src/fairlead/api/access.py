@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
@@ -28,6 +28,7 @@ import msgspec
 from starlette.requests import Request
 
 from fairlead.api.peers import Peer
+from fairlead.api.rates import RequestRates
 from fairlead.api.shapes import TokenRow, UserRow
 from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound
 from fairlead.ports.faults import Fault
@@ -217,6 +218,7 @@ class AccessGate:
     origins: frozenset[str]
     submission: Callable[[str], SubmittedRun | None] = lambda job: None
     """The run of a job."""
+    rates: RequestRates = field(default_factory=lambda: RequestRates(None, time.monotonic))
 
     def author(self, request: Request, *, page: bool = False) -> Author | None:
         """Raises `Forbidden` or `Unauthenticated`. `page`: links from other sites may lead here."""

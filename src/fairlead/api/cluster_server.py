@@ -31,7 +31,7 @@ from fairlead import __version__
 from fairlead.api.access import Unauthenticated, bearer
 from fairlead.api.connections import (
     ACCEPT_AT_ONCE,
-    Connection,
+    BoundedConnection,
     ConnectionLimits,
     Gatekeeper,
     descriptors,
@@ -121,7 +121,7 @@ class ClusterServer:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=STOP_S,
-            http=partial(Connection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
+            http=partial(BoundedConnection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
             backlog=ACCEPT_AT_ONCE,
         )
         self._tls = _load_tls(listen)

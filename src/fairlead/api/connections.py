@@ -8,8 +8,8 @@
 
 The descriptors of the process are divided beforehand, so that they are never used up: over TCP, and
 by users over the Unix socket, only so many connections are open. Admins on the socket have the
-rest. A connection that waits for a request makes room for a new one of the same peer, so the
-peer that is locked out by half-open connections is none.
+rest. A connection that waits for a request makes room for a new one of the same peer, so
+half-open connections lock no peer out.
 """
 
 import asyncio
@@ -56,14 +56,14 @@ def descriptors() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-class Pool:
+class ConnectionPool:
     """The open connections of a kind, by peer; those that wait longest for a request come first."""
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most, self.most_each = most, most_each
-        self._open: dict[Hashable, dict[Connection, None]] = {}
+        self._open: dict[Hashable, dict[BoundedConnection, None]] = {}
 
-    def admit(self, connection: "Connection", peer: Hashable) -> bool:
+    def admit(self, connection: "BoundedConnection", peer: Hashable) -> bool:
         """Take it in, if need be for one that waits; False: all are busy."""
         while True:
             own = self._open.get(peer, {})
@@ -79,12 +79,12 @@ class Pool:
                 return False
             idle.drop()
 
-    def renew(self, connection: "Connection", peer: Hashable) -> None:
+    def renew(self, connection: "BoundedConnection", peer: Hashable) -> None:
         """It waits for a request since now."""
         if self._open.get(peer, {}).pop(connection, connection) is None:
             self._open[peer][connection] = None
 
-    def remove(self, connection: "Connection", peer: Hashable) -> None:
+    def remove(self, connection: "BoundedConnection", peer: Hashable) -> None:
         own = self._open.get(peer, {})
         own.pop(connection, None)
         if not own:
@@ -98,15 +98,15 @@ class Gatekeeper:
     limits: ConnectionLimits
     job_of: JobOf | None = None
     is_admin: Callable[[int], bool] = lambda uid: False
-    tcp: Pool = field(init=False)
-    users: Pool = field(init=False)
+    tcp: ConnectionPool = field(init=False)
+    users: ConnectionPool = field(init=False)
     _logged_s: float = field(default=-_LOG_EVERY_S, init=False)
 
     def __post_init__(self) -> None:
-        self.tcp = Pool(self.limits.tcp, self.limits.tcp)
-        self.users = Pool(self.limits.users, self.limits.each_user)
+        self.tcp = ConnectionPool(self.limits.tcp, self.limits.tcp)
+        self.users = ConnectionPool(self.limits.users, self.limits.each_user)
 
-    def place(self, peer: Peer | None, address: str) -> tuple[Pool | None, Hashable]:
+    def place(self, peer: Peer | None, address: str) -> tuple[ConnectionPool | None, Hashable]:
         """The pool of a peer and its place there. None: it is not counted."""
         if peer is None:
             return self.tcp, address
@@ -120,13 +120,13 @@ class Gatekeeper:
             _log.warning("connection refused", peer=str(peer), limit=most)
 
 
-class Connection(H11Protocol):
+class BoundedConnection(H11Protocol):
     """One connection: counted, identified, and dropped when it does not go on."""
 
     def __init__(self, *arguments: Any, gatekeeper: Gatekeeper, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._gatekeeper = gatekeeper
-        self._pool: Pool | None = None
+        self._pool: ConnectionPool | None = None
         self._peer: Hashable = None
         self._refused = False
         self._state: object = None
@@ -157,7 +157,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._follow()
 
-    def _refuse(self, transport: Any, pool: Pool) -> None:
+    def _refuse(self, transport: Any, pool: ConnectionPool) -> None:
         self._refused = True
         self._gatekeeper.log(self._peer, pool.most_each, self.loop.time())
         message = f"too many open connections: at most {pool.most_each}, close some"

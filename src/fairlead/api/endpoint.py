@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fairlead.api.access import AccessGate, Unauthenticated
+from fairlead.api.rates import TooManyRequests
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, Denied, EditConflict, Forbidden, NotFound, Refused
 from fairlead.ports.faults import TemporaryFault
@@ -85,6 +86,8 @@ class Endpoint:
     errors: tuple[int, ...] = ()
     any_kind: bool = False
     """Whether `{kind}` may be Lease, which is read-only."""
+    unlimited: bool = False
+    """Whether it is answered however often it is asked."""
     own_run: bool = False
     """Whether a process of a run may ask, about its own run, although it needs a user."""
     page: bool = False
@@ -93,7 +96,7 @@ class Endpoint:
     @property
     def statuses(self) -> list[int]:
         """Every documented error status."""
-        statuses = {400, 401, 403, 422, 500, 503, *self.errors}
+        statuses = {400, 401, 403, 422, 429, 500, 503, *self.errors}
         statuses |= {413} if self.body is not None else set()
         statuses |= {404} if "{" in self.path else set()
         return sorted(statuses)
@@ -118,7 +121,15 @@ class Routes(list[Endpoint]):
 
 async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> Call:
     """Authenticate and parse; raises before anything is done."""
-    author = gate.author(request, page=endpoint.page)
+    try:
+        author = gate.author(request, page=endpoint.page)
+    except (Unauthenticated, Forbidden):
+        gate.rates.take(_address(request))  # guessing is no way around
+        raise
+    user = (author.user, author.in_run) if author is not None else _address(request)
+    limited = not (endpoint.unlimited or (author is not None and author.admin))
+    if limited:
+        gate.rates.take(user)
     if endpoint.needs != "nothing" and author is None:
         raise Unauthenticated("this request needs a token; without one the server is read-only")
     author = author or ANONYMOUS
@@ -129,9 +140,17 @@ async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> C
     query = read_query(request.query_params.multi_items(), endpoint.query)
     body = None
     if endpoint.body is not None:
-        body = read_body(await _read(request), endpoint.body)
+        data = await _read(request)
+        if limited:
+            gate.rates.charge(user, len(data))
+        body = read_body(data, endpoint.body)
     path = dict(request.path_params)
     return Call(author, path, query, body, request, lambda: gate.author(request) or ANONYMOUS)
+
+
+def _address(request: Request) -> str:
+    """All that is known of an anonymous reader."""
+    return "" if request.client is None else request.client.host
 
 
 def read_query(pairs: Sequence[tuple[str, str]], shape: type[T] | None) -> T | None:
@@ -187,7 +206,10 @@ def failure(error: Exception) -> Response | None:
             path = getattr(error, "path", None)  # of the field, or of the manifest in a batch
             message = error.message if isinstance(error, BadInput | Denied) else str(error)
             named = error.reason if isinstance(error, Denied) else code
-            return problem(status, named, message, path)
+            reply = problem(status, named, message, path)
+            if isinstance(error, TooManyRequests):
+                reply.headers["Retry-After"] = str(error.retry_after_s)
+            return reply
     return None
 
 
@@ -202,8 +224,10 @@ def problem(status: int, code: str, message: str, path: str | None = None) -> Re
 _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (BadInput, 422, "Invalid"),
     (Malformed, 400, "Malformed"),
+    (ClientDisconnect, 400, "Malformed"),  # the client is gone; no defect of ours
     (TooLarge, 413, "TooLarge"),
     (Unauthenticated, 401, "Unauthenticated"),
+    (TooManyRequests, 429, "TooManyRequests"),
     (Forbidden, 403, "Forbidden"),
     (NotFound, 404, "NotFound"),
     (EditConflict, 409, "Conflict"),

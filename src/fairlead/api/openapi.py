@@ -22,6 +22,7 @@ _TITLES = {
     409: "refused in the present state",
     413: "too large",
     422: "bad input",
+    429: "asked too often",
     500: "environment error or bug",
     503: "temporarily unavailable; retry",
 }

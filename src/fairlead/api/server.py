@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +20,12 @@ from fairlead.api.background import Background
 from fairlead.api.connections import (
     ACCEPT_AT_ONCE,
     LISTEN_QUEUE,
-    Connection,
+    BoundedConnection,
     ConnectionLimits,
     Gatekeeper,
     descriptors,
 )
+from fairlead.api.rates import RequestRates
 from fairlead.api.service import Service
 from fairlead.ports.faults import PermanentFault
 
@@ -72,13 +74,14 @@ class ControlServer:
             self.port = self._sockets[-1].getsockname()[1]
         self._bug: BaseException | None = None
         hosts, origins = loopback_names(self.port or 0)
-        gate = AccessGate(service.access, hosts, origins, service.submission)
+        rates = RequestRates(service.requests_per_s, time.monotonic)
+        gate = AccessGate(service.access, hosts, origins, service.submission, rates)
         app = build(service, gate, self._on_bug)
         limits = ConnectionLimits.within(descriptors())
         gatekeeper = Gatekeeper(limits, service.job_of, gate.is_admin)
         config = uvicorn.Config(
             app,
-            http=partial(Connection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
+            http=partial(BoundedConnection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
             ws="none",
             lifespan="off",
             log_config=None,

@@ -88,6 +88,8 @@ class Service:
     """Work beside the turns, each with the seconds until it is done again."""
     fault: str = ""
     """Why the last turn failed; empty after a good one."""
+    requests_per_s: int | None = None
+    """Of one user that is no admin; None: not bounded here."""
     console: Console | None = None
     """The output and the keyboard of jobs; None: they are elsewhere, in pods."""
     wake: threading.Event = field(default_factory=threading.Event)

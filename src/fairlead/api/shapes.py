@@ -180,7 +180,7 @@ class Health(Shape):
 
 
 class PreemptionRules(Shape):
-    """What decides when runs may be preempted; durations like `1h30m`."""
+    """When runs may be preempted, and what a tenant may ask for; durations like `1h30m`."""
 
     resolver: ResolverMode
     min_notice: str = field(name="minNotice")
@@ -189,6 +189,11 @@ class PreemptionRules(Shape):
     cooldown: str
     grace: str
     max_grace: str = field(name="maxGrace")
+    max_open_runs: int | None = field(name="maxOpenRuns")
+    """Of one owner; null: not bounded here."""
+    max_manifest_bytes: int | None = field(name="maxManifestBytes")
+    max_requests_per_s: int | None = field(name="maxRequestsPerSecond")
+    """Of one user; admins are exempt."""
     owner_weighting: str = field(name="ownerWeighting")
     may_resolve: list[str] = field(name="mayResolve")
 

@@ -213,9 +213,9 @@ def revoke_token(service: Service, call: Call) -> dict[str, Any]:
 
 @routes("GET /v1/policy", shapes.PreemptionRules)
 def policy(service: Service, call: Call) -> dict[str, Any]:
-    """Show when runs may be preempted: notice, quota, minimum runtime, cooldown, grace."""
+    """Show the operator's rules: notice, quotas, minimum runtime, cooldown, grace, rates."""
     config = service.plane.config
-    rules = config.preemption
+    rules, quota = config.preemption, config.quota
     return {
         "resolver": config.resolver,
         "minNotice": format_duration(rules.min_notice_ms),
@@ -224,12 +224,15 @@ def policy(service: Service, call: Call) -> dict[str, Any]:
         "cooldown": format_duration(rules.cooldown_ms),
         "grace": format_duration(config.grace_ms),
         "maxGrace": format_duration(config.max_grace_ms),
+        "maxOpenRuns": None if quota is None else quota.max_open_runs,
+        "maxManifestBytes": None if quota is None else quota.max_manifest_bytes,
+        "maxRequestsPerSecond": service.requests_per_s,
         "ownerWeighting": config.owner_weighting.value,
         "mayResolve": sorted(config.may_resolve),
     }
 
 
-@routes("GET /healthz", shapes.Health)
+@routes("GET /healthz", shapes.Health, unlimited=True)
 def health(service: Service, call: Call) -> Any:
     """Check that the server is alive and can record; 503 if not."""
     plane, failure = service.plane, service.ledger.failure() or service.fault

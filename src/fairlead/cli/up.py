@@ -41,6 +41,8 @@ that has just started or was just preempted is no candidate: --min-notice, --max
 reservation that lacks devices is Blocked, and `fairlead describe reservation/NAME` previews the
 candidates.
 
+A tenant is bounded, too: --max-open-runs, --max-manifests and --max-requests. Admins are exempt.
+
 --node and --traffic also run the agents for this machine's CPU and a service's traffic, as separate
 processes that are restarted when they end.
 
@@ -165,6 +167,27 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 )
 @policy_options
 @option(
+    "--max-open-runs=N",
+    click.IntRange(1),
+    "Runs of one owner that wait or run.",
+    default=1_000,
+    show_default=True,
+)
+@option(
+    "--max-manifests=MIB",
+    click.IntRange(1),
+    "MiB of run manifests that one owner keeps.",
+    default=64,
+    show_default=True,
+)
+@option(
+    "--max-requests=N requests_per_s",
+    click.IntRange(1),
+    "Requests per second of one user.",
+    default=50,
+    show_default=True,
+)
+@option(
     "--owner-weighting",
     ("owners", "tokens"),
     "Give equal odds to every owner, or to every run.",
@@ -187,6 +210,8 @@ def command(
     no_http: bool,
     grace_s: int,
     may_resolve: tuple[str, ...],
+    max_open_runs: int,
+    max_manifests: int,
     node: Path | None,
     traffic: Path | None,
     no_discover: bool,
@@ -195,6 +220,7 @@ def command(
 ) -> None:
     from fairlead.api.lab import Lab
     from fairlead.compose.up import UpConfig, control_server
+    from fairlead.core.gpu import QuotaPolicy
 
     if demo and settings["ledger"] is not None:
         raise click.UsageError("--demo has its own ledger: remove --ledger (FAIRLEAD_UP_LEDGER)")
@@ -210,6 +236,7 @@ def command(
             discover=not (demo or no_discover),
             may_resolve=frozenset(may_resolve),
             preemption=preemption_policy(settings),
+            quota=QuotaPolicy(max_open_runs, max_manifests * 2**20),
             **settings,
         )
         with control_server(config) as server:

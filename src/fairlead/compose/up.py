@@ -11,7 +11,7 @@ import structlog
 from fairlead.api.access import Access
 from fairlead.api.server import ControlServer, Listen
 from fairlead.api.service import Service
-from fairlead.core.gpu import PreemptionPolicy
+from fairlead.core.gpu import PreemptionPolicy, QuotaPolicy
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane, HostNodes
 from fairlead.engine.gpu.hosts import foreign_nodes
@@ -60,6 +60,9 @@ class UpConfig:
     resolver: Literal["off", "dry-run", "enforce"] = "dry-run"
     may_resolve: frozenset[str] = frozenset()
     preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
+    quota: QuotaPolicy = field(default_factory=QuotaPolicy)
+    requests_per_s: int | None = 50
+    """Of one user that is no admin; None: not bounded."""
     owner_weighting: Literal["owners", "tokens"] = "owners"
     beacon: tuple[str, int, int] | None = None
     """A public randomness beacon: its name, the time of its first round and its period, in ms."""
@@ -96,6 +99,7 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             resolver=config.resolver,
             may_resolve=config.may_resolve,
             preemption=config.preemption,
+            quota=config.quota,
             beacon=None if config.beacon is None else BeaconSource(*config.beacon),
             owner_weighting=OwnerWeighting(config.owner_weighting),
             idle_after_ms=config.idle_after_ms,
@@ -122,7 +126,16 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             chores.append((lambda: notifications.turn(now_ms()), NOTIFY_S))
         access = Access(ledger, now_ms)
         parts = executor.log_parts
-        service = Service(plane, ledger, access, parts, now_ms, tuple(chores), console=executor)
+        service = Service(
+            plane,
+            ledger,
+            access,
+            parts,
+            now_ms,
+            tuple(chores),
+            requests_per_s=config.requests_per_s,
+            console=executor,
+        )
         mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)
         listen = Listen(config.socket_path, config.port, mode, config.socket_group)
         yield ControlServer(service, listen)

@@ -119,6 +119,16 @@ class ReserveReason(StrEnum):
     """Its owner has as many open reservations as an owner may have."""
 
 
+class QuotaReason(StrEnum):
+    """Whether an owner may have one more run, or a larger one."""
+
+    ALLOWED = "Allowed"
+    OPEN_RUNS = "OpenRunsQuota"
+    """Its owner has as many runs that have not ended as an owner may have."""
+    MANIFEST_BYTES = "ManifestBytesQuota"
+    """The manifests of its owner take as many bytes as an owner may keep."""
+
+
 class DeficitReason(StrEnum):
     """Whether GPUs are missing, and whether preemption could free them."""
 

@@ -7,7 +7,7 @@ wrong and where. `BadInput` is the only exception that leaves this module.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -35,6 +35,7 @@ _NOUNS: dict[type, str] = {
     inspect.StrType: "a string",
     inspect.BoolType: "true or false",
     inspect.ListType: "a list",
+    inspect.DictType: "an object",
     inspect.StructType: "an object",
 }
 
@@ -79,18 +80,18 @@ def decoded(data: bytes, bytes_max: int) -> str:
         raise BadInput("$", f"must be UTF-8: {error.reason} at byte {error.start}") from error
 
 
-def _loads(text: str) -> Any:
+def _loads(text: str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text, object_pairs_hook=hook or _object, parse_int=long_integer)
     except _RepeatedKey:
-        raise _find_repeated(text) from None
+        # Once more, keeping the pairs, to name the path; a text that breaks off later says so.
+        value = _loads(text, _Pairs)
+        raise BadInput(next(_repeated(value, ""), "$"), "is given twice") from None
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at").partition(" (")[0]
         raise BadInput("$", f"must be JSON: {what} at character {error.pos + 1}") from error
     except RecursionError as error:
         raise BadInput("$", "is nested too deeply") from error
-    except ValueError:  # an integer of thousands of digits: parse again without int()
-        return json.loads(text, object_pairs_hook=_object, parse_int=long_integer)
 
 
 def read_document(data: bytes, shape: type[T]) -> T:
@@ -136,12 +137,6 @@ def _refuse_surrogates(value: Any, path: str) -> None:
 
 class _Pairs(list[tuple[str, Any]]):
     """An object with its repeated keys."""
-
-
-def _find_repeated(text: str) -> BadInput:
-    """Parse once more, keeping the pairs, to name the path of the first repeated key."""
-    value = json.loads(text, object_pairs_hook=_Pairs, parse_int=long_integer)
-    return BadInput(next(_repeated(value, ""), "$"), "is given twice")
 
 
 def _repeated(value: Any, path: str) -> Iterator[str]:

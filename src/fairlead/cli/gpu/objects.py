@@ -202,7 +202,8 @@ def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
 
     A reservation comes with its preemption preview: the earliest start, how many GPUs are missing,
     which leases would end by rule, and which runs are at risk with which odds. `policy` is the
-    operator's: the notice and quota of reservations, and which runs are no candidates yet.
+    operator's: the notice and quota of reservations, which runs are no candidates yet, and what a
+    tenant may submit and ask for.
 
     \b
       fairlead describe run/train-7

@@ -119,6 +119,9 @@ from fairlead.core.gpu.queue import ReservedStart as ReservedStart
 from fairlead.core.gpu.queue import Waiting as Waiting
 from fairlead.core.gpu.queue import WaitingRun as WaitingRun
 from fairlead.core.gpu.queue import queue as queue
+from fairlead.core.gpu.quota import QuotaPolicy as QuotaPolicy
+from fairlead.core.gpu.quota import QuotaRequest as QuotaRequest
+from fairlead.core.gpu.quota import check_quota as check_quota
 from fairlead.core.gpu.recall import LentLease as LentLease
 from fairlead.core.gpu.recall import Recall as Recall
 from fairlead.core.gpu.recall import recall as recall

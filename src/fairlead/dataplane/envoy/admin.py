@@ -26,6 +26,8 @@ from fairlead.host.http import HttpEndpoint, NoReply, exchange
 from fairlead.host.process import spawn
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
+_RUBBISH = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What comes of reading a document that has not the form of Envoy's answers."""
 _TIMEOUT_S, _TAKE_UP_S, _START_S = 10.0, 10.0, 30.0
 _POLL_S = 0.002
 _LOG_BYTES_MAX = 2**20
@@ -62,7 +64,7 @@ def listener(path: Path) -> int | None:
 
 
 def stats(path: Path, pattern: str) -> dict[str, str]:
-    lines = ask(path, f"/stats?filter={quote(pattern)}").decode().splitlines()
+    lines = ask(path, f"/stats?filter={quote(pattern)}").decode(errors="replace").splitlines()
     pairs = (line.partition(": ") for line in lines)
     return {name: value.strip('"') for name, _, value in pairs}
 
@@ -95,18 +97,21 @@ def take_up(path: Path, versions: Mapping[str, str], before: Mapping[str, str]) 
 
 def read_counts(path: Path, groups: Iterable[str]) -> dict[str, proxy.GroupCount]:
     counted = {name: proxy.GroupCount() for name in groups}
-    for name, value in stats(path, _TOTALS).items():
-        for pattern, attribute in _COUNTED:
-            match = pattern.match(name)
-            if match and match[1] in counted:
-                here = counted[match[1]]
-                setattr(here, attribute, getattr(here, attribute) + int(value))
-    clusters = json.loads(ask(path, "/clusters?format=json"))
-    for cluster in clusters.get("cluster_statuses", []):
-        group, _, side = cluster["name"].rpartition("_")
-        if side in proxy.COPIES and group in counted:
-            for status in cluster.get("host_statuses", []):
-                _add(counted[group].backends, status)
+    totals, clusters = stats(path, _TOTALS), ask(path, "/clusters?format=json")
+    try:
+        for name, value in totals.items():
+            for pattern, attribute in _COUNTED:
+                match = pattern.match(name)
+                if match and match[1] in counted:
+                    here = counted[match[1]]
+                    setattr(here, attribute, getattr(here, attribute) + int(value))
+        for cluster in json.loads(clusters).get("cluster_statuses", []):
+            group, _, side = cluster["name"].rpartition("_")
+            if side in proxy.COPIES and group in counted:
+                for status in cluster.get("host_statuses", []):
+                    _add(counted[group].backends, status)
+    except _RUBBISH as error:
+        raise TemporaryFault(f"Envoy answers with rubbish at {path}: {error!r}") from error
     return counted
 
 

@@ -129,14 +129,17 @@ class HaproxyProcess:
 def read_counters(path: Path) -> list[Row]:
     """The lines of `show stat` with a request, and the columns of interest. Of the eighty others
     those that hold free text, and so might hold a comma, come after ours."""
-    header, *lines = ask(path, SHOW_COUNTERS).splitlines()
-    places = {name: header.split(",").index(name) for name in _COUNTERS}
-    cut, rows = max(places.values()) + 1, []
-    for line in lines:
-        fields = line.split(",", cut)
-        if len(fields) > cut and fields[places["stot"]] != "0":
-            counters = {name: int(fields[place] or 0) for name, place in places.items()}
-            rows.append((fields[0], fields[1], counters))
+    header, *lines = ask(path, SHOW_COUNTERS).splitlines() or [""]
+    try:
+        places = {name: header.split(",").index(name) for name in _COUNTERS}
+        cut, rows = max(places.values()) + 1, []
+        for line in lines:
+            fields = line.split(",", cut)
+            if len(fields) > cut and fields[places["stot"]] != "0":
+                counters = {name: int(fields[place] or 0) for name, place in places.items()}
+                rows.append((fields[0], fields[1], counters))
+    except ValueError as error:
+        raise TemporaryFault(f"HAProxy answers {SHOW_COUNTERS!r} with rubbish: {error}") from error
     return rows
 
 

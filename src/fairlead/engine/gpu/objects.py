@@ -7,7 +7,6 @@ their order never matters, and either all of them are applied or none.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from msgspec import UNSET
@@ -24,6 +23,7 @@ from fairlead.engine.gpu.hosts import refuse_foreign
 from fairlead.engine.gpu.in_use import refuse_in_use, refuse_used_payers
 from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.quota import OwnerQuotas
 from fairlead.engine.gpu.resolver.chains import SecretHashes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.settlement import Settlement
@@ -202,19 +202,17 @@ class Objects:
         with committer.current() as projection:
             refuse_foreign(committer.config.host, (item.manifest for item in submissions))
             if dry_run:
-                now = ReservationRules(projection, committer.config, committer.now())
-                return self._imagine(changes_of(projection, submissions, now))
+                return self._imagine(self._changes(submissions))
             changes = self._record(submissions)
             return [self._applied(item, projection) for item in changes]
 
     def _record(self, submissions: Sequence[Submission]) -> Changes:
         committer = self._committer
-        with committer.current() as projection:
-            rules = partial(ReservationRules, projection, committer.config)
+        with committer.current():
             changes, edited = Changes(), list[str]()
             if any(submission.manifest.kind == "Budget" for submission in submissions):
                 # Hours that ran out before an edit ran out under the caps before it.
-                changes = changes_of(projection, submissions, rules(committer.now()))
+                changes = self._changes(submissions)
                 keys = [change.submission.key for change in changes if change.word == "configured"]
                 edited = [name for kind, name in keys if kind == "Budget"]
             if edited:
@@ -223,7 +221,7 @@ class Objects:
 
             def decide() -> Sequence[NewEntry]:
                 nonlocal changes
-                changes = changes_of(projection, submissions, rules(committer.now()))
+                changes = self._changes(submissions)
                 made = self._entries(changes)
                 specs = [(item.key[1], item.manifest.spec) for item in submissions]
                 return [*self._hashes.of(specs), *made] if made else []
@@ -232,6 +230,11 @@ class Objects:
             if edited:
                 self._settlement.refund(edited)
             return changes
+
+    def _changes(self, submissions: Sequence[Submission]) -> Changes:
+        projection, config = self._projection, self._committer.config
+        rules = ReservationRules(projection, config, self._committer.now())
+        return changes_of(projection, submissions, rules, OwnerQuotas(projection, config.quota))
 
     def _applied(self, change: ManifestChange, projection: Projection) -> Applied:
         document = self.document(*change.submission.key)
@@ -313,7 +316,10 @@ def _located(path: str) -> Iterator[None]:
 
 
 def changes_of(
-    projection: Projection, submissions: Sequence[Submission], rules: ReservationRules
+    projection: Projection,
+    submissions: Sequence[Submission],
+    rules: ReservationRules,
+    quotas: OwnerQuotas,
 ) -> list[ManifestChange]:
     """What each manifest of a batch changes; raises for the first that cannot be."""
     manifests = [submission.manifest for submission in submissions]
@@ -334,6 +340,8 @@ def changes_of(
                 raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
             check_dependencies(projection, submission.manifest, before, runs)
+            if isinstance(submission.manifest, RunManifest):
+                quotas.check(submission.manifest, before, submission.author)
             decisions: list[NewEntry] = []
             if isinstance(manifest := submission.manifest, ReservationManifest):
                 owner = _owner_of(projection, manifest, runs)

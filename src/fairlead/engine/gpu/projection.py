@@ -49,6 +49,8 @@ class Projection:
         """Those of them that have not ended: a turn looks at these, and not at history."""
         self.run_owners: dict[str, int] = {}
         """How many runs each owner has."""
+        self.manifest_bytes: dict[str, int] = {}
+        """What the runs of each owner take as manifests."""
         self.leases: dict[str, state.LeaseFact] = {}
         self.closed: deque[state.LeaseFact] = deque(maxlen=CLOSED_KEPT)
         self.accounts = Accounts()
@@ -232,9 +234,11 @@ class Projection:
 
     def put(self, stored: state.Stored) -> None:
         key = (stored.kind, stored.name)
-        if key not in self.objects and isinstance(stored.spec, RunSpec):
-            owner = stored.spec.owner
-            self.run_owners[owner] = self.run_owners.get(owner, 0) + 1
+        if isinstance(stored.spec, RunSpec):
+            owner, before = stored.spec.owner, self.objects.get(key)
+            self.run_owners[owner] = self.run_owners.get(owner, 0) + (before is None)
+            more = state.manifest_bytes(stored) - (state.manifest_bytes(before) if before else 0)
+            self.manifest_bytes[owner] = self.manifest_bytes.get(owner, 0) + more
         self.objects[key] = stored
         self._names.setdefault(stored.kind, set()).add(stored.name)
         if stored.kind == "Node":
@@ -258,8 +262,9 @@ class Projection:
         if isinstance(stored.spec, RunSpec):
             owner = stored.spec.owner
             self.run_owners[owner] -= 1
+            self.manifest_bytes[owner] -= state.manifest_bytes(stored)
             if not self.run_owners[owner]:
-                del self.run_owners[owner]
+                del self.run_owners[owner], self.manifest_bytes[owner]
             del self.runs[name]
             self.live.pop(name, None)
 

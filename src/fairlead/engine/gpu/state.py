@@ -55,23 +55,34 @@ class Stored(Struct, frozen=True):
         return document.spec
 
 
+def manifest_bytes(stored: Stored) -> int:
+    """What its spec and labels take as JSON."""
+    document = shared_document(stored.kind, stored.document)
+    return document.size + len(msgspec.json.encode(stored.labels))
+
+
 class SharedDocument(dict[str, Any]):
     """A spec as plain data, and as it is read. Runs come by the hundred with the same spec: one of
     each is kept in memory. None is changed."""
 
-    __slots__ = ("spec",)
+    __slots__ = ("size", "spec")
     spec: Spec
+    size: int
+    """Bytes of it as JSON."""
 
 
 @lru_cache(maxsize=1024)
 def _shared_document(kind: str, written: bytes) -> SharedDocument:
     made = SharedDocument(msgspec.json.decode(written))
     made.spec = read_spec(kind, msgspec.json.decode(written))
+    made.size = len(written)
     return made
 
 
 def shared_document(kind: str, document: Document) -> SharedDocument:
     """The same document, or an equal one that another object has."""
+    if isinstance(document, SharedDocument):
+        return document
     return _shared_document(kind, msgspec.json.encode(document))
 
 

@@ -9,6 +9,7 @@ from fairlead.core.gpu import (
     GracePolicy,
     PreemptionPolicy,
     QueuePolicy,
+    QuotaPolicy,
     RestartBackoff,
 )
 from fairlead.core.lottery import OwnerWeighting
@@ -69,6 +70,8 @@ class Config:
     """How long a run waits before it restarts on its devices."""
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
+    quota: QuotaPolicy | None = None
+    """What one owner may submit; None: Kubernetes has quotas of its own."""
 
     @property
     def grace(self) -> GracePolicy:

@@ -162,9 +162,13 @@ class Cluster:
         return {name: process.pid for name, process in self._processes.items()}
 
     def check(self) -> None:
-        """Raise a fault if a process of the cluster has ended by itself."""
-        for name, process in self._processes.items():
+        """Raise a fault if a process of the cluster has ended by itself, unless it is supervised:
+        then it is started again."""
+        for name, process in list(self._processes.items()):
             if process.poll() is None:
+                continue
+            if self.options.supervised and name in components.SUPERVISED:
+                self.run(name)
                 continue
             text = (self.directory / "log" / f"{name}.log").read_text("utf-8", "replace")
             if name == "kube-apiserver" and "address already in use" in text:

@@ -26,6 +26,12 @@ STAGES = Path(__file__).with_name("stages.yaml")
 FAKE_NODE = "kwok.x-k8s.io/node"
 
 
+SUPERVISED = ("kube-controller-manager", "kube-scheduler")
+"""They end by themselves when what they know cannot be true, and rely on being started again: the
+scheduler when it sees another pod of the same name after its watch was cut, which a rank that
+starts anew may be (kubernetes/kubernetes#141078)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """How a cluster differs from the usual one."""
@@ -39,6 +45,10 @@ class ClusterOptions:
     """Off: the cluster survives kill -9 but not a power cut, and starts a second earlier."""
     api_flags: tuple[str, ...] = ()
     """Further flags of the API server, such as an audit policy."""
+    supervised: bool = False
+    """Controllers and a scheduler that end by themselves are started again, as a kubelet does."""
+    node_lease_s: int = 40
+    """For so long a simulated node stands still when KWOK is started again."""
     stages: Path = STAGES
     """How simulated nodes and their pods behave, in KWOK's language."""
     real_node: bool = False
@@ -119,7 +129,7 @@ def kwok(options: ClusterOptions) -> list[str]:
         "--kubeconfig=kubeconfigs/kwok",
         "--manage-all-nodes=false",
         f"--manage-nodes-with-annotation-selector={FAKE_NODE}=fake",
-        "--node-lease-duration-seconds=40",
+        f"--node-lease-duration-seconds={options.node_lease_s}",
         "--cidr=10.244.0.0/17",
         f"--config={options.stages}",
     ]

@@ -1,0 +1,213 @@
+"""Every border that bytes of others cross, as a function of bytes that may refuse and nothing else.
+
+A target returns, or raises what its border says it raises for bad input. Anything else is a defect.
+Its seeds are inputs that get past the first checks.
+"""
+
+import atexit
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from unittest.mock import patch
+
+from fairlead.cli.gpu import sbatch
+from fairlead.cli.importing.kueue import import_kueue
+from fairlead.cli.importing.slurm import Defaults, NotSlurm, import_slurm
+from fairlead.cli.input import BadFile
+from fairlead.core.canonical import canonical
+from fairlead.dataplane import proxy
+from fairlead.dataplane.envoy import admin as envoy
+from fairlead.dataplane.haproxy import runtime as haproxy
+from fairlead.kube.gpu.template import read_template
+from fairlead.ledger.segment import open_segment
+from fairlead.node import cgroup_mounts, kernel_files
+from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.ledger import Damaged
+from fairlead.recorder import reader as recorder
+from fairlead.schema import times
+from fairlead.schema.border import BadInput, parse_json
+from fairlead.schema.convert import convert
+from fairlead.schema.kinds import KINDS
+from fairlead.schema.node import read_node_document
+from fairlead.schema.objects import read_manifest
+from fairlead.schema.selector import Selector
+from fairlead.schema.traffic_agent import read_traffic_document
+from fairlead.schema.webhooks import read_webhooks
+from fairlead.schema.yaml import parse_yaml_documents
+from tests.api.servers import serving, short_folder
+from tests.fuzz import seeds
+from tests.verify.test_verify import verdict
+
+_SOON_S, _LATEST_S = 0.1, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A border: what it does with bytes, what it may raise, and where to begin."""
+
+    run: Callable[[bytes], object]
+    refuses: tuple[type[Exception], ...]
+    seeds: Callable[[], Iterator[bytes]]
+
+    def __call__(self, data: bytes) -> None:
+        try:
+            self.run(data)
+        except self.refuses as refusal:
+            shown = str(refusal).replace("\n", "")
+            assert shown.isprintable(), f"a refusal with control characters: {shown!r}"
+
+
+def _decide(data: bytes) -> None:
+    """The kind is the first line. What is decided has its shape, and its bytes the second time."""
+    name, _, document = data.partition(b"\n")
+    kind = KINDS.get(name.decode(errors="replace"))
+    if kind is None:
+        return
+    first = kind.run(document).result
+    convert(first, kind.output_shape)
+    again = kind.run(document).result
+    assert canonical(first) == canonical(again), "another result the second time"
+
+
+def _manifests(data: bytes) -> None:
+    for document in parse_yaml_documents(data):
+        read_manifest(document)
+
+
+def _settings(data: bytes) -> None:
+    """The files of the agents and of webhooks; the first byte says which."""
+    read = (
+        lambda text: read_node_document(text, {}),
+        lambda text: read_traffic_document(text, {}),
+        read_webhooks,
+    )
+    read[data[:1][0] % 3 if data else 0](data[1:])
+
+
+def _words(data: bytes) -> None:
+    """Times, durations and selectors, which arrive in queries and options."""
+    text = data.decode(errors="replace")
+    for parse in (times.parse_time, times.parse_now, times.parse_duration, Selector.parse):
+        with suppress(BadInput):
+            parse(text, "x")
+
+
+def _template(data: bytes) -> None:
+    read_template(parse_json(data))
+
+
+def _script(data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".sh") as file:
+        Path(file.name).write_bytes(data)
+        sbatch.read_script([file.name], lambda _: None)
+
+
+def _slurm(data: bytes) -> None:
+    import_slurm([data.decode(errors="replace")], Defaults("H100", None, None))
+
+
+def _kueue(data: bytes) -> None:
+    import_kueue([each for each in parse_yaml_documents(data) if each is not None])
+
+
+def _segment(data: bytes) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        Path(file.name).write_bytes(data)
+        with open_segment(Path(file.name)) as segment:
+            segment.verify()
+
+
+def _record(data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        Path(file.name).write_bytes(data)
+        for _ in recorder.replay(recorder.read(file.name)):
+            pass
+
+
+def _outcome(data: bytes) -> None:
+    code, _ = verdict(data)
+    assert code in (0, 1, 2), code
+
+
+def _cgroups(data: bytes) -> None:
+    for read in (
+        kernel_files.counter,
+        kernel_files.cpu_stat_v1,
+        kernel_files.cpu_stat_v2,
+        kernel_files.quota_v2,
+        kernel_files.pressure,
+    ):
+        read(data)
+    kernel_files.quota_v1(data, b"100000")
+    text = data.decode(errors="surrogateescape")
+    cgroup_mounts.parse_mountinfo(text)
+    cgroup_mounts.parse_proc_cgroups(text)
+
+
+def _haproxy(data: bytes) -> None:
+    answer = data.decode(errors="replace")
+    with patch.object(haproxy, "ask", lambda *_, **__: answer):
+        rows = haproxy.read_counters(Path("none"))
+    haproxy.add({"web": proxy.GroupCount()}, rows)
+
+
+def _envoy(data: bytes) -> None:
+    stats, _, clusters = data.partition(b"\0")
+
+    def answer(_: Path, target: str) -> bytes:
+        return stats if target.startswith("/stats") else clusters
+
+    with patch.object(envoy, "ask", answer):
+        envoy.read_counts(Path("none"), ["web"])
+
+
+@cache
+def _server() -> Path:
+    """A control plane of this process, until it ends."""
+    stack = ExitStack()
+    folder = stack.enter_context(short_folder())
+    running = stack.enter_context(serving(folder))
+    atexit.register(stack.close)
+    return running.socket
+
+
+def _http(data: bytes) -> None:
+    """Raw bytes at the socket: an answer below 500 or none, and the next one is answered."""
+    assert _answer(data, _SOON_S) < HTTPStatus.INTERNAL_SERVER_ERROR
+    health = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    assert _answer(health, _LATEST_S) == HTTPStatus.OK
+
+
+def _answer(request: bytes, wait_s: float) -> int:
+    """The status; 0 where none came, as for a request that is not whole."""
+    with socket.socket(socket.AF_UNIX) as connection, suppress(TimeoutError, ConnectionError):
+        connection.settimeout(wait_s)
+        connection.connect(str(_server()))
+        connection.sendall(request)
+        answer = connection.recv(1 << 16)  # some answers never end
+        return int(answer.split(b" ", 2)[1]) if answer else 0
+    return 0
+
+
+TARGETS: dict[str, Target] = {
+    "decide": Target(_decide, (BadInput,), seeds.decisions),
+    "manifests": Target(_manifests, (BadInput,), seeds.manifests),
+    "settings": Target(_settings, (BadInput,), seeds.settings),
+    "words": Target(_words, (), seeds.words),
+    "template": Target(_template, (BadInput,), seeds.templates),
+    "script": Target(_script, (BadFile,), seeds.scripts),
+    "slurm": Target(_slurm, (NotSlurm,), seeds.slurm),
+    "kueue": Target(_kueue, (BadInput, AttributeError, TypeError, ValueError), seeds.kueue),
+    "segment": Target(_segment, (BadInput, Damaged, PermanentFault), seeds.segments),
+    "record": Target(_record, (PermanentFault, TemporaryFault), seeds.records),
+    "outcome": Target(_outcome, (), seeds.outcomes),
+    "cgroups": Target(_cgroups, (), seeds.cgroups),
+    "haproxy": Target(_haproxy, (TemporaryFault,), seeds.haproxy),
+    "envoy": Target(_envoy, (TemporaryFault,), seeds.envoy),
+    "http": Target(_http, (), seeds.requests),
+}

@@ -1,0 +1,55 @@
+"""No border does anything with rubbish but refuse it: kept inputs, and a sample of changes of them.
+
+`make fuzz` searches with coverage as its guide; what it finds is kept in `corpus/`.
+"""
+
+import random
+
+import pytest
+
+from fairlead.schema.border import BadInput, parse_json
+from tests.fuzz.corpus import kept
+from tests.fuzz.mutate import mutate
+from tests.fuzz.targets import TARGETS
+
+SAMPLE = {"http": 60, "script": 150, "segment": 150, "record": 150, "outcome": 100}
+USUAL = 400
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_rubbish_is_refused_at_every_border(name: str) -> None:
+    target, rng = TARGETS[name], random.Random(name)
+    inputs = [*target.seeds(), *kept(name)]
+    for data in inputs:
+        target(data)
+    for number in range(SAMPLE.get(name, USUAL)):
+        data = mutate(rng.choice(inputs), inputs, rng)
+        try:
+            target(data)
+        except Exception as error:
+            error.add_note(f"case {number} of {name}: {data!r}")
+            raise
+
+
+@pytest.mark.parametrize("name", sorted(set(TARGETS) - {"http"}))
+def test_a_seed_gets_past_the_first_checks(name: str) -> None:
+    """Else the search would begin at the door."""
+    target = TARGETS[name]
+    for data in target.seeds():
+        target.run(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ('{"a": 1, "a": 2, "b": }', "$: must be JSON: Expecting value at character 23"),
+        ('{"n": ' + "9" * 5000 + ', "a": 1, "a": 2}', "a: is given twice"),
+        ('{"n": ' + "9" * 5000 + ", ", "$: must be JSON: "),
+        ('{"a": {"b": 1, "b": 2}, "n": ' + "9" * 5000 + "}", "a.b: is given twice"),
+    ],
+)
+def test_two_faults_of_one_text_are_one_refusal(text: str, refusal: str) -> None:
+    """A key that is given twice and a text that breaks off: `fairlead decide` ended with 70."""
+    with pytest.raises(BadInput) as caught:
+        parse_json(text.encode())
+    assert str(caught.value).startswith(refusal)
