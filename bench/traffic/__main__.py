@@ -23,12 +23,13 @@ def main() -> None:
     parser = options_of("bench.traffic", __doc__, variants=further, calm_wait_s=60.0)
     options = parse(parser, VARIANTS, Variant)
     options.repetitions = options.repetitions or 1
-    for program in ("haproxy", "nginx"):
-        if shutil.which(program) is None:
-            sys.exit(f"{program} is not on PATH (apt-get install {program})")
-    take_machine("bench.traffic")
     known = scenarios(options.seed, quick=options.quick)
     chosen = [s for s in known.values() if options.scenario is None or s.name in options.scenario]
+    arms = {arm for scenario in chosen for arm in _arms(scenario, options)}
+    for program in ("haproxy", "nginx"):
+        if any(program in arm for arm in arms) and shutil.which(program) is None:
+            sys.exit(f"{program} is not on PATH (apt-get install {program})")
+    take_machine("bench.traffic")
     begun = time.monotonic()
     with own_place() as place:
         cells = repeat(

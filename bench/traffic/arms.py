@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,12 @@ class Started:
     target: tuple[str, int]
     agent: subprocess.Popen[Any] | None = None
     log: Path | None = None
+    start_agent: Callable[[], subprocess.Popen[Any]] | None = None
+
+    def restart(self) -> None:
+        """Start the agent again, where there is one."""
+        if self.start_agent is not None:
+            self.agent = self.start_agent()
 
 
 @contextlib.contextmanager
@@ -137,19 +143,19 @@ def _ours(
             target = (_VIP, 80)
         config, log_file = folder / "traffic.json", folder / "arm.log"
         config.write_text(json.dumps(settings(variant, target, backends, folder, plane)))
-        with log_file.open("wb") as log:
-            agent = place.start(
-                [sys.executable, "-m", "fairlead", "traffic", "run", str(config)],
-                ARM,
-                BACKENDS_CPU,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        running = Started(target, agent, log_file)
+
+        def start() -> subprocess.Popen[Any]:
+            command = [sys.executable, "-m", "fairlead", "traffic", "run", str(config)]
+            with log_file.open("ab") as log:
+                streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+                return place.start(command, ARM, BACKENDS_CPU, **streams)
+
+        agent = start()
+        running = Started(target, agent, log_file, start)
         _wait_ready(running, agent)
         _pin_proxies(place, agent.pid)
         yield running
+        agent = running.agent or agent
         if agent.poll() is None:
             agent.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -92,7 +92,8 @@ def recovery_figures(run: Run) -> dict[str, Any]:
         return {}
     begin, end = run.scenario.window
     tries = [row.tries for row in run.rows if begin <= row.at_s < end]
-    steps = range(int((end - CALM_SPAN_S - calm_s) / STEP_S + 1e-9) + 1)
+    rest_s = run.scenario.until_s - CALM_SPAN_S - calm_s
+    steps = range(int(rest_s / STEP_S + 1e-9) + 1)
     spans = ((step * STEP_S, calm_s + step * STEP_S) for step in steps)
     fine = (
         after_s

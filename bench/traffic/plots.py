@@ -16,7 +16,7 @@ PEER, OURS_COLOUR, HURT = "#8a8f98", "#1f6feb", "#d0342c"
 # Good, late, refused, failed.
 OUTCOMES = (("good", "#2f9e63"), ("late", "#f0a02f"), ("refused", "#9aa7b8"), ("failed", HURT))
 TIMELINES = ("slow", "errors", "noisy", "killed")
-RUSHES = ("overload", "retries", "monopoly")
+RUSHES = ("overload", "retries", "monopoly", "dead")
 
 
 def draw_plots(document: dict[str, Any], where: Path) -> None:

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.side_by_side import Figures, Verdict, as_lines
-from bench.traffic.scenarios import CAPACITY_PER_S, PEERS
+from bench.traffic.scenarios import CAPACITY_PER_S, PEERS, TUNED
 
 SMALL_WITHIN_S, RESTORED_WITHIN_S = 5.0, 20.0
 OVERLOAD_GOODPUT = 0.9
 MODES_PER_MIN = 2.0
+DEAD_GOODPUT, RECOVERED_WITHIN_S = 0.9, 20.0
 
 
 def judge(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dict[str, Any]]:
     figures = Figures(runs)
     verdicts: list[Verdict] = []
-    for promised in (_slow, _errors, _overload, _killed, _reaction, _noisy):
+    for promised in (_slow, _errors, _overload, _killed, _dead, _reaction, _noisy):
         for arm in ours:
             verdicts.extend(promised(figures, arm))
     return as_lines(verdicts)
@@ -88,6 +89,28 @@ def _killed(figures: Figures, arm: str) -> Iterator[Verdict]:
         failed + refused <= usual * requests,
         f"{failed:.0f} failed and {refused:.0f} refused of {requests:.0f}; "
         f"baseline {usual * requests:.0f}",
+    )
+
+
+def _dead(figures: Figures, arm: str) -> Iterator[Verdict]:
+    arms = figures.arms("dead")
+    if arm not in arms or TUNED not in arms:
+        return
+    tuned = figures.of("dead", TUNED, "goodput_per_s")
+    goodput = figures.of("dead", arm, "goodput_per_s")
+    yield Verdict(
+        "agent killed at twice the capacity: after 30 s goodput at least 90 % of HAProxy's with "
+        "limits set by hand",
+        arm,
+        goodput >= DEAD_GOODPUT * tuned,
+        f"{goodput:.1f}/s against {tuned:.1f}/s",
+    )
+    recovered = figures.of("dead", arm, "recovered_after_s")
+    yield Verdict(
+        "agent killed at twice the capacity: recovered within 20 s of its restart at half of it",
+        arm,
+        recovered is not None and recovered <= RECOVERED_WITHIN_S,
+        _seconds(recovered),
     )
 
 

@@ -15,6 +15,7 @@ LABELS = {
     "haproxy-roundrobin": "HAProxy roundrobin",
     "haproxy-leastconn": "HAProxy leastconn",
     "haproxy-random2": "HAProxy random(2)",
+    "haproxy-maxconn": "HAProxy leastconn, limits set by hand",
     "envoy-roundrobin": "Envoy round robin",
     "envoy-outlier": "Envoy least request + outlier detection",
     "envoy-admission": "Envoy admission control",

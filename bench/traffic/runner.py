@@ -192,6 +192,9 @@ def _go(
         time.sleep(max(0.0, start + scenario.kill_agent_s - time.monotonic()))
         running.agent.kill()
         running.agent.wait()
+        if scenario.restart_agent_s is not None:
+            time.sleep(max(0.0, start + scenario.restart_agent_s - time.monotonic()))
+            running.restart()
     if generator.wait(scenario.until_s + PATIENCE_S + 30.0) != 0:
         raise RuntimeError(f"the generator ended with {generator.returncode}")
     if running.agent is not None and scenario.kill_agent_s is None and running.agent.poll():

@@ -23,6 +23,7 @@ PEERS = (
     "haproxy-roundrobin",
     "haproxy-leastconn",
     "haproxy-random2",
+    "haproxy-maxconn",
     "envoy-roundrobin",
     "envoy-outlier",
     "envoy-admission",
@@ -30,10 +31,14 @@ PEERS = (
     "nginx-random2",
 )
 OURS = ("ours-ebpf", "ours-haproxy", "ours-envoy")
-ALL = (*PEERS, *OURS)
+TUNED = "haproxy-maxconn"
+"""With limits that an expert who knows the capacity has set by hand."""
+ALL = (*(arm for arm in PEERS if arm != TUNED), *OURS)
 SOME = ("haproxy-leastconn", "envoy-outlier", *OURS)
 SHEDDING = ("haproxy-leastconn", "envoy-outlier", "envoy-admission", "envoy-adaptive", *OURS)
 """Those that refuse anything, and two that do not."""
+LASTING = ("haproxy-leastconn", TUNED, "envoy-adaptive", *OURS)
+"""Those that need no agent, and ours without theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class Scenario:
     failing_share: float = 0.0
     """Of all requests, wherever they go."""
     kill_agent_s: float | None = None
+    restart_agent_s: float | None = None
     backends: int = len(NAMES)
     tries: int = 1
     """How often a client tries; its patience is divided among them, the pauses come on top."""
@@ -87,6 +93,7 @@ def scenarios(seed: int, *, quick: bool = False) -> dict[str, Scenario]:
         _overload(12.0 if quick else 25.0),
         _healthy(12.0 if quick else 16.0),
         _killed(20.0),
+        _dead(),
         _noisy(seed, 25.0 if quick else 60.0),
         _retries(8.0 if quick else 20.0),
         _monopoly(10.0 if quick else 20.0),
@@ -176,6 +183,26 @@ def _killed(lasts_s: float) -> Scenario:
         ((end_s, USUAL_PER_S),),
         OURS,
         kill_agent_s=WARM_S,
+    )
+
+
+def _dead() -> Scenario:
+    """The agent dies at twice the capacity. Figures are of the time from 30 s after its death on;
+    then the load falls to half the capacity, and the agent is started again.
+    """
+    killed_s = WARM_S + 6.0
+    calm_s = killed_s + 45.0
+    end_s = calm_s + 25.0
+    return Scenario(
+        "dead",
+        "the agent is killed at twice the capacity, and comes back at half of it",
+        end_s,
+        (killed_s + 30.0, calm_s),
+        ((WARM_S, USUAL_PER_S), (calm_s, 2 * CAPACITY_PER_S), (end_s, 0.5 * CAPACITY_PER_S)),
+        LASTING,
+        kill_agent_s=killed_s,
+        restart_agent_s=calm_s,
+        calm_s=calm_s,
     )
 
 

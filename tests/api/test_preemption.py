@@ -6,11 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fairlead.api.app import ENDPOINTS
+from fairlead.core.lottery.owner import key_message, nonce_message
 from fairlead.host.clock import now_ms
 from fairlead.schema.times import format_time
 from tests.api.servers import Running, budget, manifest, run, serving, short_folder
+from tests.verify.stories import VALUE
 from verify import fairlead_verify
 
 PLACE = {"region": "west", "domain": "rack-1"}
@@ -341,24 +344,43 @@ def test_what_goes_into_the_next_draw(lab: Running) -> None:
     """Nonces of one's own owners; beacon values and voids are the operator's."""
     lab.apply(budget("nonces-b"), budget("nonces-c"))
     token = lab.token("carol", "nonces-c")
+    key, ledger = Ed25519PrivateKey.generate(), lab.ok("GET", "/v1/head")["ledger"]
+    public = key.public_key().public_bytes_raw()
+    path, shown = "/v1/nonces/nonces-c", "/v1/owner-keys/nonces-c"
+    own = {"tcp": True, "token": token}
+    made = key.sign(key_message(ledger, "nonces-c", public)).hex()
+    asked = {"publicKey": public.hex(), "signature": made}
+    assert lab.send("PUT", shown, {**asked, "signature": "ab" * 64}, **own).status == 422
+    assert lab.send("PUT", shown, asked).status == 403, "an admin is not the owner"
+    assert lab.ok("PUT", shown + "?dry_run=true", asked, **own)["public_key"] == public.hex()
+    reply = lab.ok("PUT", shown, asked, **own)
+    msgspec.convert(reply, SHAPES["PUT", "/v1/owner-keys/{owner}"])
+    assert lab.ok("PUT", shown, asked, **own) == reply, "it is there already"
+    other = Ed25519PrivateKey.generate()
+    public = other.public_key().public_bytes_raw()
+    made = other.sign(key_message(ledger, "nonces-c", public)).hex()
+    another = {"publicKey": public.hex(), "signature": made}
+    assert lab.send("PUT", shown, another, **own).code == "KeyKnown"
     size = lab.ok("GET", "/v1/head")["size"]
-    body, path = {"nonce": "00ff"}, "/v1/nonces/nonces-c"
-    assert lab.ok("PUT", path + "?dry_run=true", body, tcp=True, token=token)["nonce"] == "00ff"
-    value = {"source": "drand", "round": 7, "value": "ab" * 32}
-    assert lab.ok("POST", "/v1/beacons?dry_run=true", value)["round"] == 7
+    signed = key.sign(nonce_message(ledger, "nonces-c", b"\0\xff", size)).hex()
+    body = {"nonce": "00ff", "size": size, "signature": signed}
+    assert lab.ok("PUT", path + "?dry_run=true", body, **own)["nonce"] == "00ff"
+    value = dict(zip(("source", "round", "value"), ("drand-quicknet", 1_000, VALUE), strict=True))
+    assert lab.ok("POST", "/v1/beacons?dry_run=true", value)["round"] == 1_000
     assert lab.ok("GET", "/v1/head")["size"] == size
-    msgspec.convert(
-        lab.ok("PUT", path, body, tcp=True, token=token), SHAPES["PUT", "/v1/nonces/{owner}"]
-    )
+    msgspec.convert(lab.ok("PUT", path, body, **own), SHAPES["PUT", "/v1/nonces/{owner}"])
     for owner, status in (("nonces-b", 403), ("nobody", 403)):
-        reply = lab.send("PUT", f"/v1/nonces/{owner}", body, tcp=True, token=token)
+        reply = lab.send("PUT", f"/v1/nonces/{owner}", body, **own)
         assert reply.status == status
     assert lab.send("PUT", "/v1/nonces/nobody", body).status == 404
+    assert lab.send("PUT", "/v1/nonces/nonces-b", body).code == "NoKey"
     for wrong in ("", "0", "XY", "ab" * 65):
-        reply = lab.send("PUT", path, {"nonce": wrong})
+        reply = lab.send("PUT", path, {**body, "nonce": wrong})
         assert (reply.status, reply.json["error"]["path"]) == (422, "nonce")
+    assert lab.send("PUT", path, {**body, "nonce": "01"}).json["error"]["path"] == "size", "used"
     assert lab.ok("POST", "/v1/beacons", value) == value
-    assert lab.send("POST", "/v1/beacons", {**value, "value": "cd"}).code == "RoundKnown"
+    wrong = lab.send("POST", "/v1/beacons", {**value, "round": 1_001})
+    assert (wrong.status, wrong.json["error"]["path"]) == (422, "value")
     assert lab.send("POST", "/v1/beacons", value, tcp=True, token=token).status == 403
     for seq in ("0", "x", "1", "9" * 30, "99999"):
         assert lab.send("GET", f"/v1/outcomes/{seq}").status == 404, seq

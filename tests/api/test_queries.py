@@ -8,6 +8,7 @@ from fairlead.api.access import Access
 from fairlead.api.queries import ELSEWHERE, ENDPOINTS, RULES, Ask, Asker, answer
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, ControlPlane
+from tests.engine.gpu.owner_keys import OwnerKeys
 from tests.engine.gpu.resolving import outcomes, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, FakeExecutor, budget, node, run
 from tests.ledger.memory import MemoryLedger
@@ -67,7 +68,7 @@ def test_a_tenant_who_lost_devices_reads_no_name_of_who_got_them() -> None:
     """After an outcome for another owner's reservation: in no answer to any request of the table
     that is open to tenants."""
     world = world_of(teams="xy")
-    world.apply(run("team-x.mine", "x", 4), run("team-y.theirs", "y", 4))
+    world.apply(run("team-x.mine", "x", 6), run("team-y.theirs", "y", 2))  # mine is lost for sure
     world.turn()
     reserve(world, run("team-y.hidden", "y", 4))
     for _ in range(5):
@@ -81,13 +82,27 @@ def test_a_tenant_who_lost_devices_reads_no_name_of_who_got_them() -> None:
     asker = Asker(Author("kubernetes:team-x", frozenset({"x"})), "team-x")
     queries = {"/v1/sponsors": {"owner": "x", "flavor": "H100"}}
     queries |= {"/v1/consistency": {"old": "1", "new": "2"}}
+    owner = OwnerKeys(world, "x", Author("ann", frozenset({"x"})))
+    owner.register()
+    size, public = world.projection.seq, owner.public
+    signed = {
+        "PUT /v1/nonces/{owner}": {
+            "nonce": "00",
+            "size": size,
+            "signature": owner.sign_nonce("00", size),
+        },
+        "PUT /v1/owner-keys/{owner}": {
+            "publicKey": public.hex(),
+            "signature": owner.sign_key(public),
+        },
+    }
     answered = set()
     for route in RULES:
         method, path = route.split()
         for kind, name in (("Run", "mine"), ("Reservation", "next-slot"), ("Budget", "x")):
             named = path.format(kind=kind, name=name, verb="nominate", seq=lost.seq, owner="x")
             query = queries.get(path, {})
-            plan = run("planned", "x", 8) if "plan" in path else {"nonce": "00"}
+            plan = run("planned", "x", 8) if "plan" in path else signed.get(route, {})
             body = json.dumps(plan) if method in ("POST", "PUT") and "actions" not in path else ""
             result = answer(service, asker, Ask(method, named, query, body))
             answered |= {route} if result.code == 200 else set()

@@ -316,6 +316,7 @@ def told(scenario: str, arm: str, **figures: Any) -> dict[str, Any]:
         "small_after_s": 3.0,
         "returned_after_s": 5.0,
         "restored_after_s": 12.0,
+        "recovered_after_s": 4.0,
         "slot_churn_per_min": 10.0,
         "mode_transitions_per_min": 0.0,
         "restricted_s": 0.0,
@@ -324,17 +325,18 @@ def told(scenario: str, arm: str, **figures: Any) -> dict[str, Any]:
     return {**well, **figures}
 
 
-EVERYWHERE = ("healthy", "slow", "errors", "overload", "noisy", "killed")
+EVERYWHERE = ("healthy", "slow", "errors", "overload", "noisy", "killed", "dead")
+ARMS = ("haproxy-leastconn", "haproxy-maxconn", "ours-ebpf")
 
 
 def test_all_promises_are_judged_and_kept_where_all_is_well() -> None:
-    """Ten verdicts, and the page that shows them."""
-    runs = [told(s, arm) for s in EVERYWHERE for arm in ("haproxy-leastconn", "ours-ebpf")]
+    """Twelve verdicts, and the page that shows them."""
+    runs = [told(s, arm) for s in EVERYWHERE for arm in ARMS]
     verdicts = judge(runs, ("ours-ebpf",))
-    assert len(verdicts) == 10
+    assert len(verdicts) == 12
     assert all(verdict["passed"] for verdict in verdicts)
     document = {"seed": 1, "quick": False, "wall_s": 60, "runs": runs, "promises": verdicts}
-    assert markdown(document).count("| PASS |") == 10
+    assert markdown(document).count("| PASS |") == 12
 
 
 @pytest.mark.parametrize(
@@ -346,6 +348,9 @@ def test_all_promises_are_judged_and_kept_where_all_is_well() -> None:
         ("overload", "ours-ebpf", {"goodput_per_s": 215.0}, "at least 90 % of capacity"),
         ("overload", "ours-ebpf", {"failed": 1}, "explicit rejections"),
         ("killed", "ours-ebpf", {"failed": 1}, "agent killed"),
+        ("dead", "ours-ebpf", {"goodput_per_s": 206.0}, "limits set by hand"),
+        ("dead", "ours-ebpf", {"recovered_after_s": 20.1}, "recovered within 20 s"),
+        ("dead", "ours-ebpf", {"recovered_after_s": None}, "recovered within 20 s"),
         ("slow", "ours-ebpf", {"small_after_s": 5.1}, "at most 5 % within 5 s"),
         ("slow", "ours-ebpf", {"small_after_s": None}, "at most 5 % within 5 s"),
         ("errors", "ours-ebpf", {"restored_after_s": 20.1}, "restored within 20 s"),
@@ -359,7 +364,7 @@ def test_a_promise_that_is_broken_is_said_so(
     runs = [
         told(s, a, **(figures if (s, a) == (scenario, arm) else {}))
         for s in EVERYWHERE
-        for a in ("haproxy-leastconn", "ours-ebpf")
+        for a in ARMS
     ]
     failed = [v["promise"] for v in judge(runs, ("ours-ebpf",)) if not v["passed"]]
     assert len(failed) == 1

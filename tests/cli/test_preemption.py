@@ -1,5 +1,6 @@
 """Reservations, resolves and outcomes on the command line: what is shown, what is refused."""
 
+import getpass
 import json
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from fairlead.host.clock import now_ms
 from fairlead.schema.times import parse_time
 from tests.api.servers import budget, manifest, run, serving, short_folder
 from tests.cli.shells import Shell
+from tests.core.lottery.network import network, sign
 from tests.e2e.planes import documents
 from tests.verify.node import VERIFIER as SECOND
 from tests.verify.node import missing_node
+from tests.verify.stories import VALUE
 
 FIRST = Path(__file__).parents[2] / "verify" / "fairlead_verify.py"
 PLACE = {"region": "west", "domain": "rack-1"}
@@ -40,6 +43,12 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         for name in ("gang", "backed"):
             running.until("runs", lambda name=name: running.status("Run", name)["width"])
         yield Shell(running, heads)
+
+
+def bind(shell: Shell, *owners: str) -> None:
+    """An admin is no owner: who signs for one is bound to it."""
+    bound = [word for owner in owners for word in ("--owner", owner)]
+    shell.ok("users", "bind", getpass.getuser(), *bound)
 
 
 def outcome_of(shell: Shell, reservation: str) -> int:
@@ -119,10 +128,11 @@ def test_bad_words_are_named(crowded: Shell) -> None:
         (("audit", "outcome", "--export", "x"), "name the outcome"),
         (("audit", "outcome", "1", "--export", "x", "--head", "7"), "SIZE:ROOT"),
         (("audit", "outcome", "1"), "there is no outcome '1'"),
-        (("audit", "nonce", "team-a", "xyz"), "nonce:"),
+        (("audit", "nonce", "team-z", "00"), "`fairlead audit key team-z` makes a key"),
         (("shrink", "gang"), "--to"),
-        (("up", "--beacon", "drand,yesterday,3s"), "START: must be a time"),
-        (("up", "--beacon", "drand"), "must be SOURCE,START,PERIOD"),
+        (("up", "--beacon", "drand,yesterday,3s,ab"), "START: must be a time"),
+        (("up", "--beacon", "drand,2026-01-01T00:00:00Z,3s,ab"), "KEY: must be 96 bytes"),
+        (("up", "--beacon", "drand"), "must be drand-quicknet, or SOURCE,START,PERIOD,KEY"),
     ):
         done = crowded(*arguments)
         assert (done.returncode, said in done.stderr) == (2, True), (arguments, done.stderr)
@@ -167,16 +177,20 @@ def test_a_preemption_preview_by_hand(crowded: Shell) -> None:
 
 def test_the_loser_is_told_and_checks_the_draw(crowded: Shell, tmp_path: Path) -> None:
     """Cut, explained, exported, and verified by both verifiers against a head that was kept."""
-    assert crowded.ok("audit", "nonce", "team-c", "00FF") == (
-        "the next lottery of team-c will use 00ff\n"
-    )
+    bind(crowded, "team-b", "team-c")
+    for team in ("team-b", "team-c"):  # one of them loses
+        mine = ("--key-file", str(tmp_path / f"{team}.pem"))
+        assert crowded.ok("audit", "key", team, *mine).startswith(f"{team} signs with ")
+        assert crowded("audit", "nonce", team, "xyz", *mine).returncode == 2
+        given = crowded.ok("audit", "nonce", team, "00FF", *mine)
+        assert given == f"the next lottery of {team} will use 00ff\n"
     kept = crowded.server.ok("GET", "/v1/head")
     held = tmp_path / "head.json"
     held.write_text(json.dumps(kept))
     crowded.ok("reserve", "-f", "-", "--at", "+0s", input=documents(run("prize", "team-a", 4)))
     number = outcome_of(crowded, "prize")
     told = crowded.ok("audit", "outcome", str(number))
-    assert told.startswith(f"outcome {number}: applied, verifiable\n")
+    assert told.startswith(f"outcome {number}: applied, owner-nonced\n")
     assert "for reservation (run/prize, reservation/prize)" in told
     assert "was selected" in told
     listed = [line.split()[:5] for line in crowded.ok("audit", "outcome").splitlines()]
@@ -207,13 +221,14 @@ def test_the_loser_is_told_and_checks_the_draw(crowded: Shell, tmp_path: Path) -
     assert written.stderr.rstrip().endswith(f"fairlead_verify.py {file} --head {head}")
     checked = verified([sys.executable, "-I", str(FIRST)], file, "--head", head)
     assert f"This is the log that you saw when it had {kept['size']} entries." in checked
-    assert "Everything holds; this outcome is verifiable." in checked
+    assert "Everything holds; this outcome is owner-nonced." in checked
     assert "RandomPreempt in draw 0" in checked
     if missing_node() is None:
         assert "Everything holds" in verified(["node", str(SECOND)], file, "--head", head)
     public = crowded("audit", "outcome", str(number), "--export", "-", "--public").stdout
     assert loser not in public
     assert json.loads(public)["openings"] == []
+    crowded.ok("users", "unbind", getpass.getuser())
     unsaid = crowded("audit", "outcome", str(number), "--export", str(file))
     assert (unsaid.returncode, "say whose names to open" in unsaid.stderr) == (2, True)
     again = crowded("audit", "void", str(number), "--reason", "I lost")
@@ -286,8 +301,10 @@ def test_a_lowered_budget_is_previewed_and_enforced_by_hand(crowded: Shell) -> N
     assert crowded.server.status("Run", "t1")["width"] == 2
 
 
-def test_they_all_speak_json_and_yaml(crowded: Shell) -> None:
+def test_they_all_speak_json_and_yaml(crowded: Shell, tmp_path: Path) -> None:
     """The same data in both."""
+    bind(crowded, "team-a", "team-c")
+    key = str(tmp_path / "a.pem")
     crowded.server.apply(
         run("said", "team-a", 4), manifest("Reservation", "said", run="said", earliestStart=NEVER)
     )
@@ -297,8 +314,9 @@ def test_they_all_speak_json_and_yaml(crowded: Shell) -> None:
         ("describe", "reservation/said"),
         ("explain", "reservation/said"),
         ("audit", "outcome"),
-        ("audit", "nonce", "team-a", "00"),
-        ("audit", "beacon", "drand", "7", "ab", "--dry-run"),
+        ("audit", "key", "team-a", "--key-file", key),
+        ("audit", "nonce", "team-a", "00", "--key-file", key),
+        ("audit", "beacon", "drand-quicknet", "1000", VALUE, "--dry-run"),
         ("resolve", "--scope", "flavor=H100", "--gpus", "1", "--dry-run"),
         ("nominate", "gang", "--dry-run"),
         ("reserve", "said", "--at", "+1h", "--dry-run"),
@@ -309,7 +327,7 @@ def test_they_all_speak_json_and_yaml(crowded: Shell) -> None:
 
 def test_an_outcome_waits_for_its_beacon_or_is_given_up(tmp_path: Path) -> None:
     """It says which round; a value supplies its chance; a void says why and cuts nobody."""
-    beacon = ("drand", 0, 60_000)
+    beacon = network(0, 60_000)
     with short_folder() as folder, serving(folder, resolver="enforce", beacon=beacon) as running:
         shell = Shell(running, tmp_path / "heads.json")
         place = manifest("Node", "box", flavor="H100", devices=4, location=PLACE)
@@ -332,13 +350,14 @@ def test_an_outcome_waits_for_its_beacon_or_is_given_up(tmp_path: Path) -> None:
         shell.ok("resolve", *scope)
         second = running.ok("GET", "/v1/outcomes")[-1]["outcome"]
         wanted = running.ok("GET", f"/v1/outcomes/{second}")["beacon"]["round"]
-        shell.ok("audit", "beacon", "drand", str(wanted), "AB" * 32)
+        shell.ok("audit", "beacon", "drand", str(wanted), sign(wanted).upper())
         running.until("cut", lambda: running.status("Run", "only")["lastOutcome"] == second)
         file = tmp_path / "public.json"
         shell.ok("audit", "outcome", str(second), "--export", str(file), "--public")
         checked = verified([sys.executable, "-I", str(FIRST)], file)
         assert f"round {wanted} of drand" in checked
-        assert "this outcome is verifiable" in checked
+        assert "Before it, 1 outcomes of this sequence were voided." in checked
+        assert "this outcome is operator-trusted" in checked
 
 
 def test_without_a_resolver_nobody_is_asked(shell: Shell) -> None:

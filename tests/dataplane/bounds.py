@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairlead.core.traffic.alone import UNLEARNED_EACH
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.clients import SOFT
@@ -54,13 +55,52 @@ class Bounds:
             world.tick()
             assert [held.add() for _ in range(11)] == [None] * 10 + [SOFT]
 
-    def test_nothing_is_bounded_in_fallback(self, world: World) -> None:
-        """What a dead agent had learnt may be long out of date."""
+    def test_without_an_agent_the_last_bound_stays(self, world: World) -> None:
+        """The next one is told to try again, and may come when one leaves."""
         group = opened(world)
-        world.apply("web", EVEN, epoch=1, inside_max=2)
+        world.apply("web", EVEN, epoch=1, inside_max=6)
         world.abandon(Liveness.FALLBACK)
         with world.holding(group, IDS) as held:
-            assert [held.add() for _ in range(6)] == [None] * 6
+            assert [held.add() for _ in range(8)] == [None] * 6 + [SOFT] * 2
+        world.until(lambda: world.send(group, 1)[0] in IDS, "there is room again")
+
+    def test_without_an_agent_a_backend_that_keeps_what_it_gets_is_passed_over(
+        self, world: World
+    ) -> None:
+        """Hashing would fill the bound with what one stalled backend holds, and the group stops."""
+        group = opened(world)
+        world.apply("web", EVEN, epoch=1, inside_max=12)
+        world.abandon(Liveness.FALLBACK)
+        with world.holding(group, ("b1",)) as held:
+            words = [held.add() for _ in range(100)]
+        assert set(words) == {None, *IDS[1:]}
+        assert words.count(None) <= 6
+
+    def test_without_an_agent_and_a_bound_there_is_a_bound_all_the_same(self, world: World) -> None:
+        """Before anything was learnt: so many for each backend."""
+        opened(world)
+        world.apply("web", EVEN, epoch=1)
+        bound = world.tables["web"].limits.fallback.bound
+        assert bound.inside_max == UNLEARNED_EACH * len(IDS)
+
+    def test_without_an_agent_the_bound_relaxes_while_requests_succeed(self, world: World) -> None:
+        """A step a period, from 1 on; with the agent the table's own bound is back."""
+        group = opened(world)
+        world.apply("web", EVEN, epoch=1, inside_max=1)
+        world.abandon(Liveness.FALLBACK)
+        room = 1
+
+        def grown() -> bool:
+            nonlocal room
+            world.send(group, 100)
+            with world.holding(group, IDS) as held:
+                room = [held.add() for _ in range(3)].count(None)
+            return room >= 2
+
+        world.until(grown, "the bound is relaxed")
+        world.apply("web", EVEN, epoch=2, inside_max=1)
+        with world.holding(group, IDS) as held:
+            assert [held.add() for _ in range(2)] == [None, SOFT]
 
     def test_a_bound_of_nothing_is_refused(self, world: World) -> None:
         """It would be a closed door without a drip."""

@@ -45,10 +45,11 @@ def request(host: str, port: int, *, source: tuple[str, int] | None = None) -> s
             return f"{FAILED}: {error}"
 
 
-def exchange(connection: socket.socket, *, keep: bool = False) -> bytes:
+def exchange(connection: socket.socket, *, keep: bool = False, header: str = "") -> bytes:
     """Send a request and read its answer: as far as it says, for some close only when we do."""
     ending = b"\r\n" if keep else b"Connection: close\r\n\r\n"
-    connection.sendall(_REQUEST + ending)
+    more = f"{header}\r\n".encode() if header else b""
+    connection.sendall(_REQUEST + more + ending)
     answer = b""
     while not _whole(answer) and (part := connection.recv(1 << 16)):
         answer += part

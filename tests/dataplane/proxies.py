@@ -10,10 +10,10 @@ from tests.dataplane.proxy_worlds import ProxyWorld
 from tests.dataplane.tables import only, opened
 
 
-def answer(port: int) -> bytes:
+def answer(port: int, header: str = "") -> bytes:
     """The whole answer to one request, in lower case."""
     with socket.create_connection(("127.0.0.1", port), 30) as connection:
-        return exchange(connection).lower()
+        return exchange(connection, header=header).lower()
 
 
 def keep_asking(connection: socket.socket, count: int) -> list[str]:

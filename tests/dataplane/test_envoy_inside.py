@@ -39,14 +39,25 @@ def test_what_a_flip_left_behind_is_inside(world: EnvoyWorld) -> None:
 
 
 def test_what_came_in_fallback_is_inside_when_the_agent_is_back(world: EnvoyWorld) -> None:
-    """Nobody was bounded meanwhile; nobody is put out either."""
+    """And leaves no room for more than the table's bound."""
     group = opened(world)
     world.apply("web", EVEN, epoch=1, inside_max=2)
     world.abandon(Liveness.FALLBACK)
     with world.holding(group, IDS) as held:
-        assert [held.add() for _ in range(3)] == [None] * 3
-        world.plane.heartbeat()
-        world.until(lambda: held.add() == SOFT, "the bound is back")
+        assert [held.add() for _ in range(3)] == [None, None, SOFT]
+        world.apply("web", EVEN, epoch=2, inside_max=3)
+        assert [held.add() for _ in range(2)] == [None, SOFT]
+
+
+def test_a_client_cannot_relax_the_bound(world: EnvoyWorld) -> None:
+    """The header by which the scripts tell each other is theirs alone, and no backend sees it."""
+    group = opened(world)
+    world.apply("web", EVEN, epoch=1, inside_max=1)
+    world.abandon(Liveness.FALLBACK)
+    with world.holding(group, IDS) as held:
+        assert held.add() is None
+        head = answer(group.port, "X-Fairlead-Inside-Max: 9")
+        assert head.startswith(b"http/1.1 429 ")
     world.until(lambda: world.send(group, 1)[0] in IDS, "there is room again")
 
 

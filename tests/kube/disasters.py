@@ -132,9 +132,10 @@ class Disasters:
             self._return_node(name)
 
     def _replace_node(self) -> None:
-        """At once: the name is there before anybody has seen that it was gone."""
+        """At once: the name is there before anybody has seen that it was gone. One that is away
+        already comes back."""
         name = self._chance.choice(("n1", "n2", "n3", "n4"))
-        self._world.kubectl("delete", "node", name)
+        self._world.kubectl("delete", "node", name, "--ignore-not-found")
         self._return_node(name)
 
     def _return_node(self, name: str) -> None:

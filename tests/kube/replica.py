@@ -59,15 +59,15 @@ def watch_appends(
 
 
 def halt_once(pattern: str) -> None:
-    exchange, halted = KubeClient._exchange, threading.Lock()
+    send, halted = KubeClient._send, threading.Lock()
 
-    def halting(self: KubeClient, method: str, path: str, *rest: Any) -> Any:
+    def halting(self: KubeClient, made: Any, method: str, path: str, *rest: Any) -> None:
         if re.search(pattern, f"{method} {path}") and halted.acquire(blocking=False):
             say("halts")
             os.kill(os.getpid(), signal.SIGSTOP)
-        return exchange(self, method, path, *rest)
+        send(self, made, method, path, *rest)
 
-    KubeClient._exchange = halting  # type: ignore[method-assign]
+    KubeClient._send = halting  # type: ignore[method-assign]
 
 
 def main(given: dict[str, Any]) -> int:

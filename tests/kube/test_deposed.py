@@ -1,7 +1,10 @@
 """A leader that was replaced and does not know it yet; no server is needed."""
 
+import socket
 import threading
 import time
+from collections.abc import Callable
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -11,14 +14,17 @@ from fairlead.kube.client import ApiError, Connection, Document, KubeClient
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election, Terms
 from fairlead.kube.gpu.build import RunObject
+from fairlead.kube.gpu.gangs import GangWriter
 from fairlead.kube.gpu.pods import PodExecutor
+from fairlead.kube.gpu.ranks import read_pod
+from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Key, Mirrored
 from fairlead.ports.executor import Executor, Job
 from fairlead.ports.faults import TemporaryFault
 from tests.engine.gpu.worlds import START, MemoryLedger
 from tests.kube.small import Server, Small, put, shown
 from tests.kube.test_pods import rank_pod
-from tests.kube.world import node, until
+from tests.kube.world import node, run, until
 
 
 class Wire(KubeClient):
@@ -52,6 +58,48 @@ def test_who_does_not_lead_writes_nothing() -> None:
     client.close()
 
 
+def test_who_leads_no_more_when_it_is_connected_writes_nothing() -> None:
+    """A handshake takes its time, and a process may be halted in the middle of it."""
+    leads, received = [True], list[bytes]()
+
+    class Slow(KubeClient):
+        def _connect(self, *, timeout_s: float) -> HTTPConnection:
+            made = super()._connect(timeout_s=timeout_s)
+            leads[0] = False
+            return made
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        to = Connection("127.0.0.1", server.getsockname()[1], None, lambda: None)
+        client = Slow(to, may_write=lambda: leads[0])
+        with pytest.raises(TemporaryFault, match="does not lead"):
+            client.create("/x", {})
+        connected, _ = server.accept()
+        with connected:
+            received.append(connected.recv(1000))
+    assert received == [b""], "the connection is closed, and nothing was sent over it"
+    client.close()
+
+
+def test_what_a_deposed_leader_sends_late_names_what_it_means(small: Small) -> None:
+    """A status holds for the version that it was made for, a mark for one pod: what the successor
+    has written meanwhile stays."""
+    small.add("team-a", run("train", 8))
+    put(small.sources.nodes, node("n1"))
+    small.turn()
+    path = KINDS["Run"].path("team-a", "train", "status")
+    (status,) = [body for method, sent, body in small.client.sent if sent == path]
+    known = small.sources.runs.get(Key("team-a", "train"))
+    assert known is not None
+    assert status["metadata"] == {"resourceVersion": known["metadata"]["resourceVersion"]}
+    pod = rank_pod("train", 0, 1, "Running")
+    small.client.sent.clear()
+    found = read_pod(pod)
+    assert found is not None
+    GangWriter(small.client, small.sources).notify(found, "{}")
+    ((_, _, mark),) = small.client.sent
+    assert mark["metadata"]["uid"] == pod["metadata"]["uid"]
+
+
 def test_nothing_is_written_after_the_client_is_closed() -> None:
     """A leader resigns when nothing of its own is under way any more."""
     client, begun, go_on = Wire(), threading.Event(), threading.Event()
@@ -72,6 +120,57 @@ def test_nothing_is_written_after_the_client_is_closed() -> None:
     go_on.set()
     closing.join(10)
     assert client.left == ["refused"]
+
+
+def test_a_list_that_is_older_than_what_we_know_takes_nothing_back() -> None:
+    """A pod that we made while the server was asked for all is not gone; one that went meanwhile
+    does not return; and of two lists the one that was asked for first may come last."""
+    key, meanwhile = Key("", "a"), list[Callable[[], object]]()
+    answers = iter([([], 5), ([], 7), ([shown(node("b"), version=3)], 8), ([], 20)])
+
+    def answer(method: str, path: str, body: Any) -> Document:
+        items, version = next(answers)
+        if meanwhile:
+            meanwhile.pop()()
+        return {"items": items, "metadata": {"resourceVersion": str(version)}}
+
+    client = Server(answer)
+    source = Mirrored(client, "/", lambda: None, gone=True)
+    source.refresh()
+    meanwhile.append(lambda: source.put(shown(node("a"), version=10)))
+    source.refresh()
+    assert source.get(key) is not None, "it was made after the list"
+    assert not source.take_gone()
+
+    def went() -> None:
+        with source._lock:
+            source._end(Key("", "b"), shown(node("b"), version=9))
+
+    meanwhile.append(went)
+    source.refresh()
+    assert source.get(Key("", "b")) is None, "it was deleted after the list"
+    source.refresh()
+    assert set(source.take_gone()) == {key}, "a newer list does not have it"
+    client.close()
+
+
+def test_a_list_that_comes_after_a_newer_one_is_no_news() -> None:
+    newer: dict[str, Any] = {"items": [], "metadata": {"resourceVersion": "20"}}
+    older = {"items": [shown(node("a"), version=5)], "metadata": {"resourceVersion": "9"}}
+    asked = list[int]()
+
+    def answer(method: str, path: str, body: Any) -> Document:
+        asked.append(1)
+        if len(asked) == 1:
+            source.refresh()  # another thread, whose answer is faster
+            return older
+        return newer
+
+    client = Server(answer)
+    source = Mirrored(client, "/", lambda: None, gone=True)
+    source.refresh()
+    assert source.get(Key("", "a")) is None
+    client.close()
 
 
 def test_a_new_leader_knows_all_pods_whatever_its_watch_has_told() -> None:

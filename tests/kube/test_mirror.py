@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.kube.gpu.front import FrontEnd
+from fairlead.kube.writers import Rank
 from fairlead.ports.executor import Exit
 from tests.kube.small import Server, Small, put, refusing
 from tests.kube.world import node, run
@@ -22,16 +23,17 @@ class Later:
         monkeypatch.setattr(client, "submit", self._submit)
         monkeypatch.setattr(client, "room", lambda span_s: room)
 
-    def _submit(self, write: Write) -> Future[bool]:
+    def _submit(self, write: Write, rank: Rank) -> Future[bool]:
         future: Future[bool] = Future()
         self._taken.append((write, future))
         return future
 
     def write(self) -> list[bool]:
         taken, self._taken = self._taken, []
-        for write, future in taken:
+        begun = [row for row in taken if row[1].set_running_or_notify_cancel()]
+        for write, future in begun:
             future.set_result(write())
-        return [future.result() for _, future in taken]
+        return [future.result() for _, future in begun]
 
 
 def shown(small: Small, run: str) -> list[Any]:
@@ -105,6 +107,52 @@ def test_the_widest_run_is_shown_first(small: Small, monkeypatch: pytest.MonkeyP
         step(small)
         later.write()
     assert shown(small, "a-small") == shown(small, "c-small") == ["Running"]
+
+
+def finalized(small: Small, run: str) -> int:
+    """How often a run got its finalizer."""
+    path = f"/runs/{run}"
+    return sum(sent.endswith(path) and "metadata" in body for _, sent, body in small.client.sent)
+
+
+def test_what_matters_more_takes_the_place_of_another_write_of_its_object(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finalizer that waited behind thousands of runs kept its own run from being shown."""
+    later = Later(small.client, monkeypatch, room=100)
+    small.add("team-a", run("train", 8))
+    put(small.sources.nodes, node("n1"))
+    step(small)
+    later.write()
+    assert shown(small, "train") == ["Running"]
+    step(small)
+    assert finalized(small, "train") == 0, "it is handed over, and not written yet"
+    end(small, "team-a.train")
+    step(small)
+    later.write()
+    assert shown(small, "train") == ["Running", "Completed"]
+    assert finalized(small, "train") == 0
+    for _ in range(3):
+        step(small)
+        later.write()
+    assert finalized(small, "train") == 0, "its accounts are settled"
+    assert not small.front.unheld
+
+
+def test_a_run_that_waits_needs_no_finalizer(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleted, it is gone at once, and is cancelled: there is nothing to settle."""
+    later = Later(small.client, monkeypatch, room=100)
+    small.add("team-a", run("train", 8))
+    for _ in range(3):
+        step(small)
+        later.write()
+    assert shown(small, "train") == ["Pending"]
+    assert finalized(small, "train") == 0
+    put(small.sources.nodes, node("n1"))
+    for _ in range(3):
+        step(small)
+        later.write()
+    assert finalized(small, "train") == 1
 
 
 def test_what_waits_longest_is_written_whatever_else_is_due(

@@ -12,7 +12,7 @@ from fairlead.schema.traffic_govern import KIND, VERSION
 DATA = Path(__file__).resolve().parents[1] / "data"
 STORED, CHECKED = DATA / "traffic.govern.jsonl", DATA / "traffic.govern.checks.jsonl"
 """Both of version 1."""
-SECOND = DATA / "traffic.govern.2.jsonl"
+SECOND, THIRD = DATA / "traffic.govern.2.jsonl", DATA / "traffic.govern.3.jsonl"
 
 
 def replayed(path: Path, version: int = 1) -> list[dict[str, Any]]:
@@ -54,6 +54,15 @@ def test_a_stored_life_of_version_2_replays() -> None:
     assert any(bounds)
     assert not any("by_server" in bound for bound in bounds if bound)
     assert "urgent" not in entries[0]["output"]
+
+
+def test_a_stored_life_of_version_3_replays() -> None:
+    """Before a group had a bound without its agent: the retries that one backend of three reported
+    closed admission, and the replay of that record still says so."""
+    entries = replayed(THIRD, 3)
+    assert entries[-1]["output"]["admission"]["mode"] == "hard"
+    assert entries[-1]["output"]["reasons"] == ["retry_storm"]
+    assert "bound" not in entries[-1]["output"]["limits"]["fallback"]
 
 
 def test_a_damaged_verdict_is_refused() -> None:

@@ -2,7 +2,8 @@
 
 import { readFileSync } from "node:fs";
 import {
-  canonical, continues, digest, fairNumber, includes, pseudonym, resolve, seedOf, signatureHolds, verify,
+  beaconHolds, canonical, continues, digest, fairNumber, includes, pseudonym, resolve, seedOf, signatureHolds, turnSeedOf,
+  verify,
 } from "../../verify/verify.mjs";
 
 const hex = (text) => Buffer.from(text, "hex");
@@ -23,6 +24,11 @@ const ANSWERS = {
     each.old_size, hex(each.old_root), each.new_size, hex(each.new_root), each.proof.map(hex),
   ),
   resolve: ({ conflict, seed, owner_weighting: weighting }) => resolve(conflict, hex(seed), weighting).result,
+  turn_seed: (each) => turnSeedOf(
+    hex(each.chain), each.turn, hex(each.entropy), hex(each.beacon_value),
+    each.nonces.map(({ owner, nonce }) => [owner, hex(nonce)]),
+  ).toString("hex"),
+  beacon: (each) => beaconHolds(hex(each.public_key), each.round, hex(each.signature)),
   verify: ({ data, heads, keys }) => verdict(verify(Buffer.from(data, "base64"), heads, keys)),
   flips: ({ data, mask, places }) => {
     const whole = Buffer.from(data, "base64");

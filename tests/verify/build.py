@@ -51,12 +51,26 @@ def encode(export: Document) -> bytes:
     return canonical(export) + b"\n"
 
 
+def owner_key(owner: str) -> Ed25519PrivateKey:
+    """The key that an owner signs its nonces with; the same every time."""
+    return Ed25519PrivateKey.from_private_bytes(bytes_of(f"owner key {owner}"))
+
+
+def operator_key(number: int) -> SecretKey:
+    """The operator's keys, in the order in which they are made."""
+    return SecretKey(Ed25519PrivateKey.from_private_bytes(bytes_of(f"key {number}")))
+
+
+def public_key_of(key_id: str) -> str:
+    known = {key.key_id: key.public_key.hex() for key in map(operator_key, range(10))}
+    return known[key_id]
+
+
 class FixedKeys(MemoryKeys):
     """Signing keys that are the same every time."""
 
     def create(self) -> SecretKey:
-        secret = Ed25519PrivateKey.from_private_bytes(bytes_of(f"key {len(self._loaded)}"))
-        key = SecretKey(secret)
+        key = operator_key(len(self._loaded))
         self._loaded[key.key_id] = key
         return key
 
@@ -152,6 +166,15 @@ def seed_of(
     )
 
 
+def turn_seed_of(
+    chain: bytes, turn: int, entropy: bytes, beacon: bytes, nonces: Sequence[Document]
+) -> bytes:
+    """The seed of a turn, from the page: nothing of the conflict is in it."""
+    rest = [lp(each["owner"]) + lp(bytes.fromhex(each["nonce"])) for each in nonces]
+    head = (lp("fairlead/seed/v2"), lp(chain), lp(turn.to_bytes(8, "big")))
+    return sha(*head, lp(entropy), lp(beacon), *rest)
+
+
 def notice_of(conflict: Document, left_out: Sequence[Document], weighting: str) -> Document:
     """Candidates, exclusions, odds of the first draw."""
     scope, rows = conflict["scope"], list(left_out)
@@ -172,6 +195,8 @@ def notice_of(conflict: Document, left_out: Sequence[Document], weighting: str) 
 
 def first_tokens(conflict: Document, weighting: str) -> list[Document]:
     """The tokens of the first draw with their odds; empty where no draw is needed."""
+    if weighting == "stake":
+        return oracle.stake_tokens({**conflict, "seed": "00" * 32})
     world = oracle.World({**conflict, "seed": "00" * 32})
     if sum(lease["gpus"] for lease in world.candidates()) < world.deficit:
         return []
@@ -224,6 +249,19 @@ class Case:
     rotate: bool = False
     closed: bool = True
     kept_sizes: Sequence[int] = ()
+    turns: bool = True
+    """False: the first protocol."""
+    voids: int = 0
+    """How many of the k outcomes before were voided."""
+    carry: Document | None = None
+    """The luck that the outcome before hands on, which was voided; nonces by owner."""
+    start_ms: int = TIME_MS
+    epochs: int = 0
+    """How often the ledger was restored between the commitment and its answer."""
+    entries: Lies = field(default_factory=dict)
+    """By kind: what is said of an entry besides its body; from the truth to what is told."""
+    twice: Sequence[tuple[str | None, str | None]] = ()
+    """Plans (None: the lease's) and effects under which its closures are recorded once more."""
     late: Sequence[str] = ()
     """What is done too late: fixing the secrets (`owner`), or committing (`commit`)."""
     entropy: str = ""
@@ -242,22 +280,28 @@ class Teller:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.ledger = MemoryLedger(FixedKeys(), ledger_id="ledger-of-vectors", time_ms=TIME_MS)
-        self.time_ms = TIME_MS
+        start_ms = case.start_ms
+        self.ledger = MemoryLedger(FixedKeys(), ledger_id="ledger-of-vectors", time_ms=start_ms)
+        self.time_ms = start_ms
         self.chain = chain_of(case.clear["scope"], case.payers)
+        if case.turns:
+            self.chain = sha(lp("fairlead/chain/v2"), lp(case.clear["scope"]["flavor"]))
         if case.sequence:
             self.chain = bytes_of(case.sequence)
-        self.names = Names(self.chain, case.k, case.payers)
+        self.turn = case.k - case.voids
+        self.names = Names(self.chain, self.turn, case.payers)
         self.plan = f"resolve.{self.chain.hex()[:16]}"
-        self.version = 2 if case.weighting == "tokens" else 1
+        self.version = {"tokens": 2, "stake": 3}.get(case.weighting, 1)
+        self.given: dict[str, tuple[Entry, Entry]] = {}
 
     def lie(self, about: str, truth: Any) -> Any:
         return self.case.lies.get(about, lambda same: same)(copy.deepcopy(truth))
 
     def append(self, kind: str, body: Document, **more: Any) -> Entry:
         self.time_ms += 1_000
-        draft = Draft(kind=kind, time_ms=self.time_ms, author="control-plane", body=body, **more)
-        (entry,) = self.ledger.append([draft])
+        said = {"time_ms": self.time_ms, "author": "fairlead", **more}
+        said = self.case.entries.get(kind, lambda same: same)(dict(said))
+        (entry,) = self.ledger.append([Draft(kind=kind, body=body, **said)])
         return entry
 
     def fill(self) -> None:
@@ -281,13 +325,50 @@ class Teller:
             for owner in sorted(owners)
         }
 
+    def give_nonces(self) -> None:
+        """Every owner with a nonce registers a key and signs; the entries are in `given`."""
+        for owner, nonce in sorted(self.case.nonces.items()) if self.case.turns else ():
+            key = owner_key(self.case.lies.get("signer", str)(owner))
+            public = key.public_key().public_bytes_raw()
+            about = (lp("ledger-of-vectors"), lp(owner))
+            message = b"".join((lp("fairlead/owner-key/v1"), *about, lp(public)))
+            body = {"owner": owner, "public_key": public.hex(), "approval": None}
+            body["signature"] = key.sign(message).hex()
+            plan = f"owner.{owner}"
+            body = self.lie("key", body)
+            registered = self.append("owner.key", body, plan_id=plan, effect="key 0")
+            size = self.ledger.head().head.size
+            parts = (lp(bytes.fromhex(nonce)), lp(size.to_bytes(8, "big")))
+            signed = key.sign(b"".join((lp("fairlead/nonce/v1"), *about, *parts))).hex()
+            given = {"owner": owner, "nonce": nonce, "size": size, "signature": signed}
+            given = self.lie("nonce", given)
+            effect = f"nonce {given['size']}"
+            entry = self.append("gpu.resolve.nonce", given, plan_id=plan, effect=effect)
+            self.given[owner] = (entry, registered)
+
+    def luck(self, nonces: list[Document]) -> Document:
+        return {"beacon": self.case.beacon, "nonces": nonces}
+
+    def hidden_nonces(self) -> list[Document]:
+        return sorted(
+            (
+                {"owner": self.names.hide(owner, "owner", owner), "nonce": nonce}
+                for owner, nonce in self.case.nonces.items()
+            ),
+            key=lambda each: each["owner"],
+        )
+
     def open_sequence(self) -> Entry:
         """The entry that publishes the hash of the entropy: the scope's, or the outcome before."""
         k, scope = self.case.k, self.case.clear["scope"]
-        said = {"chain": self.chain.hex(), "next_commitment": sha(bytes_of(f"entropy {k}")).hex()}
+        promised = sha(bytes_of(f"entropy {self.turn}")).hex()
+        said = {"chain": self.chain.hex(), "next_commitment": promised}
+        turns, carry = self.case.turns, self.case.carry
         if k == 0:
-            body = {**said, "flavor": scope["flavor"], "location": scope["location"]}
-            body["capped"] = scope["cap"] is not None
+            location = {} if turns else scope["location"]
+            body = {**said, "flavor": scope["flavor"], "location": location}
+            body["capped"] = scope["cap"] is not None and not turns
+            body = self.lie("scope", body)
             return self.append("gpu.resolve.scope", body, plan_id=self.plan, effect="scope")
         body = {
             **said,
@@ -300,29 +381,32 @@ class Teller:
             "result_digest": "00" * 32,
             "label": "operator-trusted",
         }
+        if turns:
+            body |= {"turn": self.turn - (carry is None)}
+        kind = "gpu.resolve.draw"
+        if carry is not None:
+            body |= {"carry": self.lie("carry", carry), "reason": "the run is gone"}
+            body["entropy"] = bytes_of(f"entropy {self.turn}").hex()
+            kind = "gpu.resolve.void"
         before = f"{self.plan}.{k - 1}"
-        return self.append("gpu.resolve.draw", body, plan_id=before, effect="outcome")
+        body = self.lie("previous", body)
+        return self.append(kind, body, plan_id=before, effect="outcome")
 
     def tell(self) -> Document:
         """The export."""
         case = self.case
         fixed = {} if "owner" in case.late else self.fix_owners()
         self.fill()
+        self.give_nonces()
         previous = self.open_sequence()
         self.fill()
-        conflict = self.lie("conflict", self.names.conflict(case.clear))
+        conflict = self.lie("conflict", self.frozen())
         left_out = [
             {"lease": self.names.hide(owner, "lease", lease), "reason": reason}
             for lease, (owner, reason) in case.left_out.items()
         ]
         notice = self.lie("notice", notice_of(conflict, left_out, case.weighting))
-        nonces = sorted(
-            (
-                {"owner": self.names.hide(owner, "owner", owner), "nonce": nonce}
-                for owner, nonce in case.nonces.items()
-            ),
-            key=lambda each: each["owner"],
-        )
+        nonces = self.hidden_nonces()
         body = {
             "chain": self.chain.hex(),
             "k": case.k,
@@ -334,8 +418,10 @@ class Teller:
             "nonces": nonces,
             "beacon": case.beacon,
         }
-        if case.weighting:
-            body["owner_weighting"] = case.weighting
+        if case.turns:
+            body |= {"turn": self.turn, "continued": case.carry is not None}
+        if case.weighting or case.turns:
+            body["owner_weighting"] = case.weighting or "owners"
         self.early = self.ledger.head()
         commit = self.append(
             "gpu.resolve.commit",
@@ -344,6 +430,7 @@ class Teller:
             effect="commit",
             input_digest=digest(conflict),
             version=self.version,
+            blobs=(canonical(conflict), canonical(notice)) if case.turns else (),
         )
         fixed = fixed or self.fix_owners()
         self.fill()
@@ -363,16 +450,28 @@ class Teller:
             result=result,
         )
 
+    def frozen(self) -> Document:
+        """The conflict under pseudonyms; with a turn, with no labels but those that decide."""
+        conflict = self.names.conflict(self.case.clear)
+        for lease in conflict["leases"] if self.case.turns else ():
+            kept = self.case.clear["scope"]["location"]
+            lease["location"] = {
+                key: value for key, value in lease["location"].items() if key in kept
+            }
+        return conflict
+
     def answer(
         self, commit: Entry, conflict: Document, nonces: list[Document]
     ) -> tuple[Document | None, Entry]:
         """The result, and the draw or the void."""
         case, result, seed = self.case, None, None
-        entropy, value = bytes_of(case.entropy or f"entropy {case.k}"), case.beacon_value
+        entropy, value = bytes_of(case.entropy or f"entropy {self.turn}"), case.beacon_value
         if case.beacon is None or value is not None:
             beacon = bytes.fromhex(value or "")
             seed = seed_of(digest(conflict), case.k, entropy, beacon, nonces).hex()
-            frozen = {**self.names.conflict(case.clear), "seed": seed}
+            if case.turns:
+                seed = turn_seed_of(self.chain, self.turn, entropy, beacon, nonces).hex()
+            frozen = {**self.frozen(), "seed": seed}
             result = oracle.decide(frozen, case.played or case.weighting or "owners")
             result["conflict_digest"] = digest(conflict)
             result = self.lie("result", result)
@@ -380,6 +479,9 @@ class Teller:
         if case.rotate:
             self.time_ms += 1_000
             self.ledger.rotate_key(time_ms=self.time_ms, author="operator")
+        for _ in range(case.epochs):
+            self.time_ms += 1_000
+            self.ledger.begin_epoch(time_ms=self.time_ms, author="operator", reason="a backup")
         body: Document = {
             "chain": self.chain.hex(),
             "k": case.k,
@@ -390,16 +492,26 @@ class Teller:
             "seed": seed,
             "result_digest": digest(result) if result else None,
             "label": "verifiable" if nonces or case.beacon else "operator-trusted",
-            "next_commitment": sha(bytes_of(f"entropy {case.k + 1}")).hex(),
+            "next_commitment": sha(bytes_of(f"entropy {self.turn + 1}")).hex(),
         }
+        if case.turns:
+            body |= {"turn": self.turn}
+            if body["label"] == "verifiable":
+                body["label"] = "beacon" if case.beacon else "owner-nonced"
+            if case.carry is not None:
+                body["label"] = "operator-trusted"
         if case.ending == "void":
             body["reason"] = "the winner's devices failed"
+            if case.turns:
+                body["next_commitment"] = sha(bytes_of(f"entropy {self.turn}")).hex()
+                body["carry"] = self.luck(nonces)
         entry = self.append(
             f"gpu.resolve.{case.ending}",
             self.lie("draw", body),
             plan_id=f"{self.plan}.{case.k}",
             effect="outcome",
             version=self.version,
+            blobs=(canonical(result),) if result and case.turns else (),
         )
         return result, entry
 
@@ -425,6 +537,10 @@ class Teller:
             )
             if owner_of[lease["run"]] in self.case.tenants:
                 shown.append(entry)
+            for plan, effect in self.case.twice:
+                again = {**entry.body, "end_ms": 0}
+                named = {"plan_id": plan or lease["id"], "effect": effect}
+                shown.append(self.append("lease.close", again, **named))
         return shown
 
     def export(
@@ -440,14 +556,15 @@ class Teller:
         result: Document | None,
     ) -> Document:
         case, head = self.case, self.ledger.head()
-        heads = [head.as_document()]
+        heads: list[Document] = [self.lie("head", head.as_document())]
         sizes = list(case.kept_sizes)
         if answer is not None:
             heads.append(answer.body["commit_head"])
             sizes.insert(0, heads[1]["size"])
-        openings = [
+        openings: list[Document] = [
             {
                 "owner": owner,
+                **self.opened_nonce(owner),
                 "secret": bytes_of(f"secret {owner}").hex(),
                 "entry": self.proved(fixed[owner]),
                 "names": sorted(
@@ -457,8 +574,16 @@ class Teller:
             }
             for owner in sorted(case.tenants)
         ]
+        changes = {}
+        if case.turns:
+            changes["changes"] = [
+                self.proved(entry)
+                for entry in self.ledger.entries(heads[-1]["size"] if answer else head.head.size)
+                if entry.kind in ("key.rotated", "ledger.epoch")
+            ]
         return {
-            "format": "fairlead-outcome/1",
+            "format": "fairlead-outcome/2" if case.turns else "fairlead-outcome/1",
+            **changes,
             "chain": self.chain.hex(),
             "k": case.k,
             "scope": conflict["scope"],
@@ -472,9 +597,16 @@ class Teller:
             "closures": [self.proved(entry) for entry in closures],
             "openings": openings,
             "head": heads[0],
-            "keys": {each["key_id"]: self.ledger.keys()[each["key_id"]].hex() for each in heads},
+            "keys": {each["key_id"]: public_key_of(each["key_id"]) for each in heads},
             "consistency": [self.link(size) for size in sizes],
         }
+
+    def opened_nonce(self, owner: str) -> Document:
+        if not self.case.turns:
+            return {}
+        found = self.given.get(owner)
+        given = found and {"entry": self.proved(found[0]), "key": self.proved(found[1])}
+        return {"nonce": given}
 
     def proved(self, entry: Entry) -> Document:
         proof = self.ledger.inclusion(entry.seq, self.ledger.head().head.size)

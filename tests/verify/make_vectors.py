@@ -12,8 +12,9 @@ from typing import Any
 from fairlead.core.audit import Frontier, TreeNode, consistency_proof, inclusion_proof
 from fairlead.core.canonical import canonical
 from tests.core.gpu import resolve_cases, resolve_oracle
+from tests.core.lottery import network
 from tests.verify import stories
-from tests.verify.build import Document, Names, bytes_of, seed_of, sha, tell
+from tests.verify.build import Document, Names, bytes_of, seed_of, sha, tell, turn_seed_of
 
 VECTORS = Path(__file__).resolve().parents[2] / "verify" / "vectors.json"
 
@@ -140,6 +141,50 @@ def seeds() -> list[Document]:
     return rows
 
 
+def turn_seeds() -> list[Document]:
+    """Each part alone and all together."""
+    nonces = [{"owner": "a", "nonce": "00"}, {"owner": "b", "nonce": bytes_of("n").hex()}]
+    rows: list[Document] = []
+    for turn in (0, 1, 2**40):
+        for beacon in ("", stories.VALUE):
+            for given in ([], nonces[:1], nonces):
+                parts = (bytes_of("chain"), turn, bytes_of("entropy"), bytes.fromhex(beacon), given)
+                rows.append(
+                    {
+                        "chain": bytes_of("chain").hex(),
+                        "turn": turn,
+                        "nonces": given,
+                        "entropy": bytes_of("entropy").hex(),
+                        "beacon_value": beacon,
+                        "seed": turn_seed_of(*parts).hex(),
+                    }
+                )
+    return rows
+
+
+def beacons() -> list[Document]:
+    """A round of drand's quicknet, one of a network of our own, and ways of not being signed."""
+    quicknet, ours = stories.BEACON["public_key"], network.KEY
+    infinity = "c0" + "00" * 47
+    made = [
+        (quicknet, 1_000, stories.VALUE, True),
+        (ours, 7, network.sign(7), True),
+        (quicknet, 1_001, stories.VALUE, False),
+        (ours, 1_000, stories.VALUE, False),
+        (ours, 8, network.sign(7), False),
+        (ours, 7, network.sign(7, network.SECRET + 1), False),
+        (ours, 7, infinity, False),
+        (ours, 7, "80" + "00" * 47, False),  # a point of the curve, and not of the group
+        (ours, 7, "9f" + "ff" * 47, False),
+        (ours, 7, "80" + "00" * 46 + "01", False),
+        (ours, 7, network.sign(7)[:-2], False),
+        (ours[:-2], 7, network.sign(7), False),
+        ("c0" + "00" * 95, 7, infinity, False),
+    ]
+    names = ("public_key", "round", "signature", "holds")
+    return [dict(zip(names, row, strict=True)) for row in made]
+
+
 def pseudonyms() -> list[Document]:
     """One of each kind."""
     rows = []
@@ -209,25 +254,25 @@ def decisions() -> list[Document]:
             continue
         seen |= what
         rows.append({"conflict": _frozen(document), "seed": document["seed"], "result": result})
-    return rows + by_tokens()
+    return rows + by_weighting("tokens", 6) + by_weighting("stake", 12)
 
 
-def by_tokens() -> list[Document]:
-    """Documents in which it makes a difference whether owners or tokens are equal."""
+def by_weighting(weighting: str, count: int) -> list[Document]:
+    """Documents in which it makes a difference whether owners, tokens or GPUs are equal."""
     rows: list[Document] = []
     for case in range(400):
-        document = resolve_cases.random_doc(random.Random(f"tokens/{case}"))
-        result = resolve_oracle.decide(document, "tokens")
+        document = resolve_cases.random_doc(random.Random(f"{weighting}/{case}"))
+        result = resolve_oracle.decide(document, weighting)
         if result["draws"] != resolve_oracle.decide(document)["draws"]:
             rows.append(
                 {
                     "conflict": _frozen(document),
                     "seed": document["seed"],
                     "result": result,
-                    "owner_weighting": "tokens",
+                    "owner_weighting": weighting,
                 }
             )
-        if len(rows) == 6:
+        if len(rows) == count:
             break
     return rows
 
@@ -253,6 +298,8 @@ def make() -> Document:
         "canonical": [{"value": each, "text": canonical(each).decode()} for each in VALUES],
         "fair_number": fair_numbers(),
         "seed": seeds(),
+        "turn_seed": turn_seeds(),
+        "beacon": beacons(),
         "pseudonym": pseudonyms(),
         "ed25519": ed25519(),
         "inclusion": inclusion,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from fairlead.core.lottery.beacon import QUICKNET
 from tests.verify.build import Case, Document, bytes_of
 
 Edit = Callable[[Document], Any]
@@ -86,8 +87,14 @@ TEAMS = {
     "runs": [run("speech/0", "speech"), *(run(f"vision/{i}", "vision") for i in range(9))],
     "leases": [lease("s0", "speech/0"), *(lease(f"v{i}", f"vision/{i}") for i in range(9))],
 }  # one team has nine times the runs of the other
-BEACON = {"source": "drand/quicknet", "round": 12_345}
-VALUE = bytes_of("beacon").hex()
+BEACON = {**QUICKNET.at(1_000).document()}
+VALUE = (
+    "b44679b9a59af2ec876b1a6b1ad52ea9b1615fc3982b1957"
+    "6350f93447cb1125e342b73a8dd2bacbe47e4b6b63ed5e39"
+)  # what quicknet signed
+BEFORE = QUICKNET.at(1_000).due_ms - 1_000_000
+OLD_BEACON = {"source": "drand/quicknet", "round": 12_345}
+OLD_VALUE = bytes_of("beacon").hex()
 NONCES = {"vision": bytes_of("nonce")[:16].hex(), "robots": "00", "speech": "ff" * 40}
 
 TINY = Case(
@@ -102,13 +109,21 @@ TINY = Case(
     filler=0,
 )
 BASE = Case(SMALL, PAYERS, tenants=("vision",), filler=1)
+AFTER_VOID = replace(BASE, k=2, voids=1, carry={"beacon": None, "nonces": []})
 TRUE: dict[str, Case] = {
     "a spare, a step and a draw": BASE,
     "for the public": replace(BASE, tenants=()),
     "of several owners": Case(WIDE, PAYERS, tenants=("robots", "speech", "vision"), k=3),
     "with a nonce": Case(WIDE, PAYERS, tenants=("vision",), nonces=NONCES),
     "with a beacon and nonces": Case(
-        WIDE, PAYERS, tenants=("speech",), k=1, nonces=NONCES, beacon=BEACON, beacon_value=VALUE
+        WIDE,
+        PAYERS,
+        tenants=("speech",),
+        k=1,
+        nonces=NONCES,
+        beacon=BEACON,
+        beacon_value=VALUE,
+        start_ms=BEFORE,
     ),
     "under a cap, for its owner": Case(CAPPED, PAYERS, tenants=("org",)),
     "under a cap, for a borrower": Case(CAPPED, PAYERS, tenants=("robots",)),
@@ -116,7 +131,31 @@ TRUE: dict[str, Case] = {
         BASE, left_out={"v9": ("vision", "ending"), "w1": ("winner", "beneficiary")}
     ),
     "voided": replace(BASE, ending="void"),
-    "voided without its beacon": replace(BASE, ending="void", beacon=BEACON),
+    "voided without its beacon": replace(BASE, ending="void", beacon=BEACON, start_ms=BEFORE),
+    "voided with a nonce": replace(BASE, ending="void", nonces={"speech": "00"}),
+    "after a void": AFTER_VOID,
+    "after two voids, voided": replace(AFTER_VOID, k=3, voids=2, ending="void"),
+    "after a void, with its beacon": replace(
+        AFTER_VOID,
+        beacon=BEACON,
+        beacon_value=VALUE,
+        carry={"beacon": BEACON, "nonces": []},
+        start_ms=BEFORE,
+    ),
+    "after a restored backup": replace(BASE, epochs=2),
+    "of the first protocol": replace(BASE, turns=False),
+    "of the first protocol, with a beacon and nonces": Case(
+        WIDE,
+        PAYERS,
+        tenants=("speech",),
+        k=1,
+        nonces=NONCES,
+        beacon=OLD_BEACON,
+        beacon_value=OLD_VALUE,
+        turns=False,
+    ),
+    "of the first protocol, under a cap": Case(CAPPED, PAYERS, tenants=("org",), turns=False),
+    "of the first protocol, voided": replace(BASE, ending="void", turns=False),
     "open": replace(BASE, ending="open"),
     "not closed yet": replace(BASE, closed=False),
     "after a rotation of keys": replace(BASE, rotate=True),
@@ -125,6 +164,10 @@ TRUE: dict[str, Case] = {
     "not enough to cut": replace(BASE, clear={**SMALL, "deficit_gpus": 999}),
     "owners are said to be equal": replace(BASE, weighting="owners"),
     "tokens are equal": Case(TEAMS, PAYERS, tenants=("vision",), weighting="tokens"),
+    "GPUs are equal": Case(WIDE, PAYERS, tenants=("robots",), weighting="stake"),
+    "GPUs are equal, most are lost": Case(
+        {**TEAMS, "deficit_gpus": 30}, PAYERS, tenants=("vision",), weighting="stake", k=2
+    ),
     "tokens are equal, voided": Case(
         TEAMS, PAYERS, tenants=("speech",), weighting="tokens", ending="void"
     ),
@@ -236,7 +279,7 @@ LIES: dict[str, tuple[Case, str]] = {
         "scope",
     ),
     "a seed of its own": (replace(BASE, lies={"draw": put("seed", value="ab" * 32)}), "seed"),
-    "called verifiable": (replace(BASE, lies={"draw": put("label", value="verifiable")}), "seed"),
+    "called a beacon's": (replace(BASE, lies={"draw": put("label", value="beacon")}), "seed"),
     "a beacon after the fact": (
         replace(BASE, lies={"draw": put("beacon_value", value="ab")}),
         "seed",
@@ -245,7 +288,7 @@ LIES: dict[str, tuple[Case, str]] = {
         replace(BASE, nonces={"vision": "00", "org": "01"}),
         "seed",
     ),
-    "no beacon after all": (replace(BASE, beacon=BEACON), "seed"),
+    "no beacon after all": (replace(BASE, beacon=BEACON, start_ms=BEFORE), "seed"),
     "another victim": (replace(BASE, lies={"result": victim_instead}), "decision"),
     "one lease fewer": (
         replace(BASE, lies={"result": put("actions", value=lambda all_: all_[:-1])}),
@@ -260,11 +303,11 @@ LIES: dict[str, tuple[Case, str]] = {
         "decision",
     ),
     "drawn by owners, and said to be by tokens": (
-        Case(TEAMS, PAYERS, k=1, weighting="tokens", played="owners"),
+        Case(TEAMS, PAYERS, k=3, weighting="tokens", played="owners"),
         "decision",
     ),
     "drawn by tokens, and said to be by owners": (
-        Case(TEAMS, PAYERS, k=1, weighting="owners", played="tokens"),
+        Case(TEAMS, PAYERS, k=3, weighting="owners", played="tokens"),
         "decision",
     ),
     "another weighting under the same rules": (
@@ -309,7 +352,7 @@ LIES: dict[str, tuple[Case, str]] = {
         "consistency",
     ),
     "a head that is not signed": (
-        replace(BASE, lies={"draw": put("commit_head", "time_ms", value=1)}),
+        replace(BASE, lies={"draw": put("commit_head", "signature", value="ab" * 64)}),
         "signatures",
     ),
     "secrets chosen when the conflict was known": (replace(BASE, late=("owner",)), "openings"),
@@ -329,7 +372,7 @@ LIES: dict[str, tuple[Case, str]] = {
 
 # Edits of the file, made canonical again.
 EDITS: dict[str, Edit] = {
-    "another format": put("format", value="fairlead-outcome/2"),
+    "another format": put("format", value="fairlead-outcome/1"),
     "a field more": put("note", value="hello"),
     "a field less": without("notice"),
     "another number of the outcome": put("k", value=1),

@@ -8,8 +8,9 @@ import pytest
 
 from fairlead.core.audit import check_consistency, check_inclusion
 from fairlead.core.canonical import canonical
-from fairlead.core.lottery import OwnerWeighting, Stage, derive_seed, uniform_below
+from fairlead.core.lottery import OwnerWeighting, Stage, bls, derive_seed, uniform_below
 from fairlead.core.lottery.pseudonym import outcome_key, pseudonym
+from fairlead.core.lottery.seed import derive_turn_seed
 from fairlead.ledger.keys import signature_holds
 from fairlead.schema.gpu import VERSIONS
 from fairlead.schema.replay import SHIPPED
@@ -63,10 +64,24 @@ def resolved(row: Document) -> Document:
     return SHIPPED["gpu.resolve", version].run(json.dumps(document).encode()).result
 
 
+def turn_seed(row: Document) -> str:
+    return derive_turn_seed(
+        chain=row["chain"],
+        turn=row["turn"],
+        entropy=unhex(row["entropy"]),
+        beacon=unhex(row["beacon_value"]),
+        nonces={each["owner"]: unhex(each["nonce"]) for each in row["nonces"]},
+    ).hex()
+
+
 ANSWERS: dict[str, Callable[[Document], Any]] = {
     "canonical": lambda row: canonical(row["value"]).decode(),
     "fair_number": number,
     "seed": seed,
+    "turn_seed": turn_seed,
+    "beacon": lambda row: bls.signature_holds(
+        unhex(row["public_key"]), row["round"], unhex(row["signature"])
+    ),
     "pseudonym": hidden,
     "ed25519": lambda row: signature_holds(
         unhex(row["public_key"]), unhex(row["message"]), row["signature"]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.ports.ledger import Entry
+from tests.core.lottery import network
 from tests.verify import stories
-from tests.verify.build import Case, Document, Teller, encode, tell
+from tests.verify.build import TIME_MS, Case, Document, Teller, encode, tell
 from tests.verify.node import VERIFIER as SECOND
 from tests.verify.node import ask
 from tests.verify.test_node import request
@@ -99,8 +100,8 @@ def bent() -> list[bytes]:
         whole[:-1],
         whole[:-1] + b"\r\n",
         *(whole[:size] for size in range(0, len(whole), 199)),
-        whole.replace(b"us-west", b"us\\u002dwest", 1),
-        whole.replace(b"us-west", b"us-w\xc0", 1),
+        whole.replace(b"H100", b"H\\u003100", 1),
+        whole.replace(b"H100", b"H10\xc0", 1),
     ]
     assert whole not in made
     return made
@@ -145,11 +146,23 @@ def test_the_second_account_is_not_redrawn_either(tmp_path: Path) -> None:
     assert [line for line in lines if line.startswith("Everything holds")] == lines[-1:]
 
 
-def test_a_beacon_is_said_with_its_value() -> None:
-    """What nobody here can check, everybody can compare."""
-    case = replace(stories.BASE, beacon=stories.BEACON, beacon_value=stories.VALUE)
-    account = "\n".join(verifier().verify(encode(tell(case))).account)
-    assert f"is said to be {stories.VALUE}; compare it" in account
+def test_a_beacon_of_the_first_protocol_is_said_with_its_value() -> None:
+    """Nobody signed it: everybody can compare it, and the label counts for nothing."""
+    beacon = {"beacon": stories.OLD_BEACON, "beacon_value": stories.OLD_VALUE}
+    found = verifier().verify(encode(tell(replace(stories.BASE, turns=False, **beacon))))
+    account = "\n".join(found.account)
+    assert f"is said to be {stories.OLD_VALUE}; nobody signed it, compare it" in account
+    assert "recorded as verifiable; to you it is operator-trusted" in account
+
+
+def test_a_network_that_is_unknown_is_worth_nothing_unless_you_trust_it() -> None:
+    """Whoever has its secret knows the round; the operator may."""
+    ours = network.network(TIME_MS)
+    beacon = {"beacon": ours.at(9).document(), "beacon_value": network.sign(9)}
+    data = encode(tell(replace(stories.BASE, **beacon)))
+    assert verifier().verify(data).account[-1].endswith("this outcome is operator-trusted.")
+    trusted = verifier().verify(data, networks=[network.KEY])
+    assert trusted.account[-1].endswith("this outcome is beacon.")
 
 
 def test_a_key_is_said_with_what_it_signed() -> None:

@@ -64,6 +64,7 @@ def expected(section: str, row: Document) -> Any:
         "canonical": "text",
         "fair_number": "number",
         "seed": "seed",
+        "turn_seed": "seed",
         "resolve": "result",
         "pseudonym": "pseudonym",
     }
@@ -78,6 +79,13 @@ def seed(row: Document) -> str:
     nonces = [(each["owner"], unhex(each["nonce"])) for each in row["nonces"]]
     luck = unhex(row["entropy"]), unhex(row["beacon_value"]), nonces
     made: bytes = verifier().seed_of(unhex(row["conflict_digest"]), row["k"], *luck)
+    return made.hex()
+
+
+def turn_seed(row: Document) -> str:
+    nonces = [(each["owner"], unhex(each["nonce"])) for each in row["nonces"]]
+    luck = unhex(row["entropy"]), unhex(row["beacon_value"]), nonces
+    made: bytes = verifier().turn_seed_of(unhex(row["chain"]), row["turn"], *luck)
     return made.hex()
 
 
@@ -112,6 +120,10 @@ ANSWERS: dict[str, Callable[[Document], Any]] = {
         row["n"], unhex(row["seed"]), row["stage"].encode(), row["k"]
     ),
     "seed": seed,
+    "turn_seed": turn_seed,
+    "beacon": lambda row: verifier().beacon_holds(
+        unhex(row["public_key"]), row["round"], unhex(row["signature"])
+    ),
     "pseudonym": lambda row: verifier().pseudonym(
         unhex(row["secret"]), row["chain"], row["k"], row["kind"], row["parts"]
     ),

@@ -89,6 +89,7 @@ class OutcomeDocument(Shape, rename="camel"):
     stage: Stage
     chain: str
     k: int
+    voids: int
     committed: str
     answered: str | None
     final_seq: int | None
@@ -98,7 +99,7 @@ class OutcomeDocument(Shape, rename="camel"):
     scope: dict[str, Any]
     deficit_gpus: int = field(name="deficitGPUs")
     beacon: dict[str, Any] | None
-    owner_weighting: Literal["owners", "tokens"]
+    owner_weighting: Literal["owners", "tokens", "stake"]
     label: str | None
     seed: str | None
     reason: str | None
@@ -107,10 +108,15 @@ class OutcomeDocument(Shape, rename="camel"):
     names: dict[str, str]
 
 
+Signature = Annotated[str, Meta(pattern="^[0-9a-f]{128}$")]
+
+
 class VoidBody(Shape):
     """Why an outcome is voided; recorded with the caller's name."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=1000)]
+    beacon_lost: bool = field(default=False, name="beaconLost")
+    """The network will never sign the round: the next outcome has none, and needs trust."""
 
 
 class Voided(Shape):
@@ -121,9 +127,12 @@ class Voided(Shape):
 
 
 class NonceBody(Shape):
-    """An owner's entropy for its next lottery."""
+    """An owner's entropy for its next lottery, signed with the owner's key."""
 
     nonce: Annotated[str, Meta(pattern="^([0-9a-f]{2}){1,64}$")]
+    size: Annotated[int, Meta(ge=0)]
+    """The number of entries of the checkpoint that the owner saw last."""
+    signature: Signature
 
 
 class Nonce(Shape):
@@ -131,14 +140,35 @@ class Nonce(Shape):
 
     owner: str
     nonce: str
+    size: int
+    signature: str
+
+
+class OwnerKeyBody(Shape):
+    """A key that an owner signs its nonces with: Ed25519."""
+
+    public_key: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] = field(name="publicKey")
+    signature: Signature
+    """Made with that key."""
+    approval: Signature | None = None
+    """Made with the key before; null: it is the owner's first."""
+
+
+class RegisteredKey(Shape):
+    """The recorded key."""
+
+    owner: str
+    public_key: str
+    signature: str
+    approval: str | None
 
 
 class BeaconBody(Shape):
-    """The value of a beacon's round, as its source publishes it."""
+    """The value of a network's round: its signature, as the network publishes it."""
 
     source: Label
     round: Positive
-    value: Annotated[str, Meta(pattern="^([0-9a-f]{2}){1,256}$")]
+    value: Annotated[str, Meta(pattern="^[0-9a-f]{96}$")]
 
 
 class ExportQuery(Shape):
@@ -230,20 +260,48 @@ def export_outcome(service: Service, call: Call) -> Response:
 @routes(f"POST {_ONE}/void", Voided, DryRunQuery, body=VoidBody, needs="admin", errors=(409,))
 def void_outcome(service: Service, call: Call) -> dict[str, Any]:
     """Void an outcome that waits for its beacon."""
-    return service.plane.outcomes.void(_seq(call), call.body.reason, **call.by)
+    body: VoidBody = call.body
+    return service.plane.outcomes.void(
+        _seq(call), body.reason, beacon_lost=body.beacon_lost, **call.by
+    )
 
 
-@routes("PUT /v1/nonces/{owner}", Nonce, DryRunQuery, body=NonceBody, needs="user", errors=(404,))
+@routes(
+    "PUT /v1/nonces/{owner}", Nonce, DryRunQuery, body=NonceBody, needs="user", errors=(404, 409)
+)
 def put_nonce(service: Service, call: Call) -> dict[str, Any]:
     """Add an owner's entropy to its next lottery."""
-    return service.plane.outcomes.add_nonce(call.path["owner"], call.body.nonce, **call.by)
+    body: NonceBody = call.body
+    return service.plane.contributions.add_nonce(
+        call.path["owner"], body.nonce, size=body.size, signature=body.signature, **call.by
+    )
+
+
+@routes(
+    "PUT /v1/owner-keys/{owner}",
+    RegisteredKey,
+    DryRunQuery,
+    body=OwnerKeyBody,
+    needs="user",
+    errors=(404, 409),
+)
+def put_owner_key(service: Service, call: Call) -> dict[str, Any]:
+    """Register the key that an owner signs its nonces with."""
+    body: OwnerKeyBody = call.body
+    return service.plane.contributions.add_key(
+        call.path["owner"],
+        body.public_key,
+        signature=body.signature,
+        approval=body.approval,
+        **call.by,
+    )
 
 
 @routes("POST /v1/beacons", BeaconBody, DryRunQuery, body=BeaconBody, needs="admin", errors=(409,))
 def add_beacon(service: Service, call: Call) -> dict[str, Any]:
     """Supply the value of a public beacon's round."""
     body: BeaconBody = call.body
-    return service.plane.outcomes.add_beacon(body.source, body.round, body.value, **call.by)
+    return service.plane.contributions.add_beacon(body.source, body.round, body.value, **call.by)
 
 
 def _seq(call: Call) -> int:

@@ -335,4 +335,5 @@ RULES: dict[str, Rule] = {
     "POST /v1/plan": Rule(_own_manifest),
     "POST /v1/objects/{kind}/{name}/actions/{verb}": Rule(_own_name, _own_change),
     "PUT /v1/nonces/{owner}": Rule(),
+    "PUT /v1/owner-keys/{owner}": Rule(),
 }

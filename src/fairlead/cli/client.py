@@ -113,7 +113,7 @@ class Client:
         ctx = ctx or click.get_current_context(silent=True)
         make = None if ctx is None else ctx.meta.get(TRANSPORT)
         self._transport: Transport = HttpTransport(where) if make is None else make(ctx)
-        self.where, self._dry_run = self._transport.where, dry_run
+        self.where, self.dry_run = self._transport.where, dry_run
         self._hasty, self._timeout_s = hasty, HASTY_S if hasty else TIMEOUT_S
 
     def get(self, path: str, **query: Any) -> Any:
@@ -136,14 +136,14 @@ class Client:
 
     def change(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """A request that changes something, or previews it."""
-        made = self.call(method, path, body=body, query={"dry_run": self._dry_run, **query})
+        made = self.call(method, path, body=body, query={"dry_run": self.dry_run, **query})
         _warn(made, "")
         return made
 
     def apply(self, sources: Sequence[Source], *more: Any) -> list[dict[str, Any]]:
         """Apply manifests; an error about `manifests[3].spec.x` names that document's file."""
         manifests = [*(source.document for source in sources), *more]
-        body = {"manifests": manifests, "dry_run": self._dry_run}
+        body = {"manifests": manifests, "dry_run": self.dry_run}
         try:
             made = list(self.call("POST", "/v1/apply", body=body)["items"])
             for item in made:

@@ -2,6 +2,7 @@
 
 import grp
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from fairlead.cli.agents import bad_usage, lasting, structured_logs
 from fairlead.cli.node.commands import node_document
 from fairlead.cli.options import NEW_FOLDER, PORT, flag, option, policy_options, preemption_policy
 from fairlead.cli.traffic.commands import traffic_document
+from fairlead.core.lottery import NETWORKS, BeaconNetwork
 from fairlead.host.paths import state_directory
 from fairlead.ledger.place import is_postgres
 from fairlead.node.supervisor import Agents
@@ -50,7 +52,7 @@ processes that are restarted when they end.
   fairlead up                                  # in the state directory of this user
   fairlead up --demo                           # a demo lab, removed at the end
   fairlead up --data /srv/fairlead --socket-group gpu-users
-  fairlead up --resolver enforce --beacon drand-quicknet,2023-08-23T15:09:27Z,3s
+  fairlead up --resolver enforce --beacon drand-quicknet
   fairlead up --node node.yaml --traffic web.yaml
   FAIRLEAD_SERVER=/srv/fairlead/fairlead.sock fairlead get runs
 """
@@ -75,18 +77,26 @@ def group_id(text: str) -> int:
         raise click.BadParameter(f"unknown group {text!r} on this machine") from None
 
 
-def beacon_source(text: str) -> tuple[str, int, int]:
-    """`drand,2023-08-23T15:09:27Z,3s`: the source, and in ms its first round and its period."""
+def beacon_network(text: str) -> BeaconNetwork:
+    """`drand-quicknet`; or another by name, first round, period and public key."""
+    from fairlead.core.lottery.bls import KEY_BYTES
     from fairlead.schema.objects import parse_duration
     from fairlead.schema.times import parse_time
 
-    parts = text.split(",")
-    if len(parts) != 3 or not all(parts):
-        raise click.BadParameter(f"must be SOURCE,START,PERIOD, got {text!r}")
+    source, *parts = text.split(",")
+    if source in NETWORKS and not parts:
+        return NETWORKS[source]
+    known = ", ".join(sorted(NETWORKS))
+    if source in NETWORKS or len(parts) != 3 or not source:
+        expected = f"{known}, or SOURCE,START,PERIOD,KEY of another drand network"
+        raise click.BadParameter(f"must be {expected}; got {text!r}")
     try:
-        return parts[0], parse_time(parts[1], "START"), parse_duration(parts[2], "PERIOD")
+        times = parse_time(parts[0], "START"), parse_duration(parts[1], "PERIOD")
     except BadInput as error:
         raise click.BadParameter(str(error)) from error
+    if not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", parts[2]):
+        raise click.BadParameter(f"KEY: must be {KEY_BYTES} bytes in hex, lower case")
+    return BeaconNetwork(source, *times, parts[2])
 
 
 def kept_ms(text: str) -> int | None:
@@ -189,11 +199,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 )
 @option(
     "--owner-weighting",
-    ("owners", "tokens"),
-    "Give equal odds to every owner, or to every run.",
+    ("owners", "tokens", "stake"),
+    "Give equal odds to every owner, run, or held GPU.",
     default="owners",
 )
-@option("--beacon=SOURCE,START,PERIOD", beacon_source, "Wait for this public randomness beacon.")
+@option("--beacon=NETWORK", beacon_network, "Wait for a round of this public randomness network.")
 @option("--webhooks=FILE", _FILE, "Send events to the receivers in this YAML file.")
 @option(
     "--node=FILE", _FILE, "Run `fairlead node run --config FILE`, too.", envvar="FAIRLEAD_UP_NODE"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead.core.traffic.memory import EDITION
 from fairlead.engine.traffic import GroupRules, TickRound
 from fairlead.engine.traffic.loop import Orders
 from fairlead.host.clock import monotonic_ms
@@ -139,6 +140,7 @@ def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
         scrape_every_ms=scrape.every_ms,
         scrape_timeout_ms=scrape.timeout_ms,
         node_every_ms={node.name: node.every_ms for node in document.nodes},
+        edition=EDITION,
     )
     return GroupSpec(
         RouteGroup(group.name, group.vip, group.port, Proto(group.proto.value), backends),

@@ -12,8 +12,8 @@ from fairlead.api.access import Access
 from fairlead.api.server import ControlServer, Listen
 from fairlead.api.service import Service
 from fairlead.core.gpu import PreemptionPolicy, QuotaPolicy
-from fairlead.core.lottery import OwnerWeighting
-from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane, HostNodes
+from fairlead.core.lottery import BeaconNetwork, OwnerWeighting
+from fairlead.engine.gpu import Author, Config, ControlPlane, HostNodes
 from fairlead.engine.gpu.hosts import foreign_nodes
 from fairlead.engine.gpu.notifications import Notifications, Subscription
 from fairlead.executor.devices import (
@@ -64,9 +64,9 @@ class UpConfig:
     quota: QuotaPolicy = field(default_factory=QuotaPolicy)
     requests_per_s: int | None = 50
     """Of one user that is no admin; None: not bounded."""
-    owner_weighting: Literal["owners", "tokens"] = "owners"
-    beacon: tuple[str, int, int] | None = None
-    """A public randomness beacon: its name, the time of its first round and its period, in ms."""
+    owner_weighting: Literal["owners", "tokens", "stake"] = "owners"
+    beacon: BeaconNetwork | None = None
+    """A public network that signs a round of randomness every few seconds."""
     keep_output_ms: int | None = 30 * 86_400_000
     """None: for good."""
     ledger: str | None = None
@@ -101,7 +101,7 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             may_resolve=config.may_resolve,
             preemption=config.preemption,
             quota=config.quota,
-            beacon=None if config.beacon is None else BeaconSource(*config.beacon),
+            beacon=config.beacon,
             owner_weighting=OwnerWeighting(config.owner_weighting),
             idle_after_ms=config.idle_after_ms,
             idle_release=config.idle_release,

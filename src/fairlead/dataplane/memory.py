@@ -16,7 +16,8 @@ from math import gcd
 
 from fairlead.core.invariant import InvariantBroken, known
 from fairlead.core.traffic.admission import Bucket, admit, rendezvous
-from fairlead.core.traffic.limits import Concurrency, liveness, share
+from fairlead.core.traffic.alone import Relaxed, has_room, relax
+from fairlead.core.traffic.limits import Concurrency, Fallback, liveness, share
 from fairlead.core.traffic.sighting import GroupSeen, Liveness
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane import tables
@@ -39,6 +40,7 @@ class _Group:
     group: RouteGroup
     active: Active
     bucket: Bucket | None = None
+    relaxed: Relaxed | None = None
     turn: int = 0
     counts: GroupCount = field(default_factory=GroupCount)
 
@@ -89,6 +91,8 @@ class MemoryDataplane:
 
     def heartbeat(self) -> None:
         self._beat_ms = self._clock_ms()
+        for group in self._groups.values():
+            group.relaxed = None
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """Nothing is kept here; checks the names like any other dataplane."""
@@ -124,9 +128,10 @@ class MemoryDataplane:
         admission = limits.fallback.admission if alone else limits.admission
         bound = None if alone else limits.concurrency
         inside = sum(backend.open for backend in counts.backends.values())
+        most = self._relax(here) if alone else None if bound is None else bound.inside_max
         if not (limits.fallback.members if alone else any(table.slots.values())):
             return _refuse(counts, AdmissionMode.HARD)
-        if bound is not None and inside >= bound.inside_max:
+        if most is not None and inside >= most:
             return _refuse(counts, AdmissionMode.SOFT)
         if admission.mode != AdmissionMode.NORMAL:
             rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
@@ -136,13 +141,21 @@ class MemoryDataplane:
                 return _refuse(counts, admission.mode)
         if alone:
             key = flow if isinstance(flow, bytes) else str(flow).encode()
-            backend = known(rendezvous(key, limits.fallback.members), "a member for every flow")
+            members = _roomy(limits.fallback, counts, inside + 1)
+            backend = known(rendezvous(key, members), "a member for every flow")
         else:
             backend = _choose(flow, here, bound, inside + 1)
         counts.admitted += 1
         counts.backends[backend].admitted += 1
         counts.backends[backend].open += 1
         return RoutingVerdict(backend=backend)
+
+    def _relax(self, here: _Group) -> int:
+        """How much may be inside without an agent."""
+        successes = sum(backend.successes for backend in here.counts.backends.values())
+        bound, now_ms = here.active.table.limits.fallback.bound, self._clock_ms()
+        here.relaxed = relax(bound, here.relaxed, now_ms=now_ms, successes=successes)
+        return here.relaxed.inside_max
 
     def done(self, group: str, backend: str, *, latency_ms: float, ok: bool) -> None:
         counts = self._counts(group, backend)
@@ -173,6 +186,14 @@ def _refuse(counts: GroupCount, mode: AdmissionMode) -> RoutingVerdict:
     counts.refused_soft += mode == AdmissionMode.SOFT
     counts.refused_hard += mode == AdmissionMode.HARD
     return RoutingVerdict(refused=mode)
+
+
+def _roomy(fallback: Fallback, counts: GroupCount, inside: int) -> list[str]:
+    """Members that do not hold too much of what is inside."""
+    members = fallback.members
+    held = {id: counts.backends[id].open for id in members}
+    rest = {"inside": inside, "members": len(members)}
+    return [id for id in members if has_room(fallback.bound, open=held[id], **rest)]
 
 
 def _choose(flow: int | bytes, group: _Group, bound: Concurrency | None, inside: int) -> str:

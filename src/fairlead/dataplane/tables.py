@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TypeVar
 
+from fairlead.core.traffic.alone import bound_alone
 from fairlead.core.traffic.limits import Fallback, Limits, split
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
 from fairlead.core.traffic.state import AdmissionMode
@@ -50,6 +51,8 @@ def _problems(table: Table, wanted: set[str]) -> Iterator[str]:
             yield f"slots[{id!r}]: must be at least 0, got {slots}"
     if limits.concurrency is not None and limits.concurrency.inside_max < 1:
         yield f"inside_max: must be at least 1, got {limits.concurrency.inside_max}"
+    if fallback.bound.inside_max < 1:
+        yield f"fallback.bound.inside_max: must be at least 1, got {fallback.bound.inside_max}"
     for id in sorted(set(fallback.members) - wanted):
         yield f"fallback.members: {id!r} is not in the group"
     admissions = {"admission": limits.admission, "fallback.admission": fallback.admission}
@@ -68,7 +71,8 @@ def active(group: RouteGroup, before: Active | None) -> Active:
         return before
     now = group.split or split(ids, before.table.slots if before else None)
     if before is None:
-        table = Table(group.name, 0, now.slots, Limits(Fallback(now.members)))
+        bound = bound_alone(None, members=len(now.members), open=0)
+        table = Table(group.name, 0, now.slots, Limits(Fallback(now.members, bound=bound)))
         return Active(table, group.decision)
     limits = before.table.limits
     limits = replace(limits, fallback=replace(limits.fallback, members=now.members))

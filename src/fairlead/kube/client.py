@@ -24,6 +24,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from fairlead.kube.kubeconfig import Connection, connection
+from fairlead.kube.writers import Rank, RankedWriters
 from fairlead.ports.faults import Fault, TemporaryFault
 
 __all__ = ["ApiError", "Connection", "KubeClient", "RateLimit", "connection"]
@@ -81,8 +82,8 @@ class RateLimit:
         self._tokens, self._at = float(burst), time.monotonic()
 
     def room(self, span_s: float) -> int:
-        """How many it lets through in such a while."""
-        return max(WRITERS, int(span_s * self._per_s))
+        """How many it lets through in such a while, as far as that is worth preparing."""
+        return max(WRITERS, min(ROOM, int(span_s * self._per_s)))
 
     def wait(self) -> None:
         with self._lock:
@@ -114,16 +115,19 @@ class KubeClient:
         limit: RateLimit | None = None,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`may_write` is asked before every request that changes something: a leader that was
-        replaced, and does not know it yet, is refused here by its own clock."""
+        """`may_write` is asked before every request that changes something, when all that is left
+        to do is to send it: a leader that was replaced, and does not know it yet, is refused here
+        by its own clock."""
         self._to, self._limit, self._may_write = to, limit, may_write
         self._closed = False
         self._kept = threading.local()
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube")
-        self._showing = ThreadPoolExecutor(WRITERS, thread_name_prefix="kube-show")
+        self._showing = RankedWriters(WRITERS, "kube-show")
         self.namespace = to.namespace
         self._apart: list[KubeClient] = []
         self._sent = 0
+        self._waiting, self._begun = 0, threading.Condition()
+        """What `later` was given and no thread has begun."""
 
     def close(self) -> None:
         """What is not begun is dropped; what is under way is waited for, so that nothing is
@@ -131,8 +135,8 @@ class KubeClient:
         self._closed = True
         for client in self._apart:
             client.close()
-        for pool in (self._pool, self._showing):
-            pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
+        self._showing.close()
 
     @property
     def requests(self) -> int:
@@ -152,20 +156,29 @@ class KubeClient:
         by then."""
         return ROOM if self._limit is None else self._limit.room(span_s)
 
-    def submit(self, write: Callable[[], bool]) -> Future[bool]:
-        """Beside the caller, and beside what `later` was given: what only shows something must not
-        keep pods waiting."""
-        try:
-            return self._showing.submit(write)
-        except RuntimeError:  # closed: the next leader does it
-            dropped: Future[bool] = Future()
-            dropped.cancel()
-            return dropped
+    def submit(self, write: Callable[[], bool], rank: Rank = (0,)) -> Future[bool]:
+        """Beside the caller, by rank, and beside what `later` was given: what only shows something
+        must not keep pods waiting. Cancelled when this is closed: the next leader does it."""
+        return self._showing.submit(write, rank)
 
     def later(self, write: Callable[..., object], *given: object) -> None:
         """Beside the caller; faults are the callee's to handle."""
+
+        def begin() -> None:
+            with self._begun:
+                self._waiting -= 1
+                self._begun.notify_all()
+            write(*given)
+
         with contextlib.suppress(RuntimeError):  # closed: the next leader does it
-            self._pool.submit(write, *given)
+            self._pool.submit(begin)
+            with self._begun:
+                self._waiting += 1
+
+    def catch_up(self, within_s: float) -> None:
+        """Wait until all that `later` was given is begun, at most for so long."""
+        with self._begun:
+            self._begun.wait_for(lambda: self._waiting <= 0 or self._closed, within_s)
 
     def each(self, wanted: set[T], write: Callable[[T], bool]) -> None:
         """Write several at once; what is done is wanted no more. Raises a fault at the end, also
@@ -244,8 +257,7 @@ class KubeClient:
             last = attempt == retries
             if self._limit is not None:
                 self._limit.wait()
-            if method != "GET" and (self._closed or not self._may_write()):
-                raise TemporaryFault("this controller does not lead: nothing is written")
+            self._refuse(method)
             try:
                 return self._exchange(method, path, sent, content)
             except ApiError as error:
@@ -308,10 +320,20 @@ class KubeClient:
         made = getattr(self._kept, "connection", None)
         if made is None:
             made = self._kept.connection = self._connect(timeout_s=TIMEOUT_S)
-        headers = self._headers()
+        made.putrequest(method, path)
+        for name, value in self._headers().items():
+            made.putheader(name, value)
         if body is not None:
-            headers["Content-Type"] = content
-        made.request(method, path, body, headers)
+            made.putheader("Content-Type", content)
+        if body is not None or method in ("POST", "PUT", "PATCH"):
+            made.putheader("Content-Length", str(len(body or b"")))
+        try:
+            # To connect takes as long as a handshake takes, and a process may be halted meanwhile.
+            self._refuse(method)
+        except TemporaryFault:
+            self._drop()
+            raise
+        self._send(made, method, path, body)
         self._sent += 1
         response = made.getresponse()
         data = response.read()
@@ -321,6 +343,15 @@ class KubeClient:
             return dict(decode(data)) if data else {}
         except (ValueError, TypeError) as error:  # a proxy's page
             raise http.client.HTTPException(f"the answer is no object: {error}") from error
+
+    def _refuse(self, method: str) -> None:
+        if method != "GET" and (self._closed or not self._may_write()):
+            raise TemporaryFault("this controller does not lead: nothing is written")
+
+    def _send(
+        self, made: http.client.HTTPConnection, method: str, path: str, body: bytes | None
+    ) -> None:
+        made.endheaders(body)
 
     def _connect(self, *, timeout_s: float) -> http.client.HTTPConnection:
         to = self._to

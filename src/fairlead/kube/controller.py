@@ -3,6 +3,7 @@ other, in one thread; watches wake it."""
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.front import RUNS_MAX, FrontEnd
 from fairlead.kube.gpu.mirror import Mirror
 from fairlead.kube.gpu.pods import PODS, PodExecutor
-from fairlead.kube.gpu.ranks import RUN
+from fairlead.kube.gpu.ranks import RUN, kept_pod
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Mirrored, Sources
 from fairlead.ports.executor import Executor
@@ -26,6 +27,10 @@ SYNC_S = 60.0
 SWITCH_S = 0.0005
 """A turn computes while a dozen threads write and watch. By default each of them waits 5 ms for
 the interpreter, several times in a request."""
+
+PAUSE_MAX_S = 1.0
+"""Threads that make pods get little of the interpreter while a turn computes. After it they have as
+much time as it took, and no more than this, if they have something to do."""
 
 OpenPlane = Callable[[Executor], ControlPlane]
 
@@ -75,7 +80,7 @@ class ClusterController:
             runs=made["Run"],
             reservations=made["Reservation"],
             leases=made["GPULease"],
-            pods=Mirrored(client, PODS, wake, selector=RUN, gone=True),
+            pods=Mirrored(client, PODS, wake, selector=RUN, shape=kept_pod, gone=True),
         )
         self._parts = [make(client, wake) for make in parts]
         self._front: FrontEnd | None = None
@@ -99,7 +104,9 @@ class ClusterController:
         try:
             while not self._stop.is_set():
                 if self._election.leads:
+                    began_s = time.monotonic()
                     self.turn()
+                    self._client.catch_up(min(time.monotonic() - began_s, PAUSE_MAX_S))
                 elif self._opened is not None:
                     raise TemporaryFault(f"{self._election.holder or 'another one'} leads by now")
                 self._woken.wait(TURN_S)

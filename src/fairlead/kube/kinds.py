@@ -7,6 +7,7 @@ run) the controller says in the condition `Accepted`.
 
 import re
 from dataclasses import dataclass
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -376,9 +377,9 @@ def engine_name(namespace: str, name: str) -> str:
 
 
 def kube_name(name: str) -> tuple[str, str]:
-    """Namespace and name of an object of the ledger."""
+    """Namespace and name of an object of the ledger; of thousands each text is kept once."""
     namespace, _, own = name.partition(".")
-    return namespace, own
+    return intern(namespace), intern(own)
 
 
 def as_named_in(namespace: str, value: Any) -> Any:

@@ -33,7 +33,7 @@ class Key(NamedTuple):
 
 def key_of(document: Document) -> Key:
     meta = document["metadata"]
-    return Key(intern(meta.get("namespace", "")), meta["name"])
+    return Key(intern(meta.get("namespace", "")), intern(meta["name"]))
 
 
 class Mirrored:
@@ -48,18 +48,21 @@ class Mirrored:
         selector: str = "",
         fields: str = "",
         packed: bool = False,
+        shape: Callable[[Document], Document] = lambda document: document,
         gone: bool = False,
     ) -> None:
-        """`packed`: of a kind with thousands of objects, which are looked at now and then. `gone`:
-        what went away is kept for `take_gone`, which has to be called now and then."""
+        """Of a kind with thousands of objects, either `packed`, where they are looked at now and
+        then, or `shape`: what is kept of one, its name and version included. `gone`: what went away
+        is kept for `take_gone`, which has to be called now and then."""
         self._client, self.path, self._wake = client, path, wake
         chosen = {"labelSelector": selector, "fieldSelector": fields}
         self._query = {name: value for name, value in chosen.items() if value}
         self._lock = threading.Lock()
-        self._packed, self._keeps_gone = packed, gone
+        self._packed, self._shape, self._keeps_gone = packed, shape, gone
         self._like, self._like_count = b"", 0
         self._objects: dict[Key, _Kept] = {}
         self._changed: set[Key] = set()
+        self._followers: list[set[Key]] = []
         self._seen = 0
         """The newest version that the server told us of."""
         self._listed = 0
@@ -107,6 +110,20 @@ class Mirrored:
             changed, self._changed = self._changed, set()
         return changed
 
+    def follow(self) -> Callable[[], set[Key]]:
+        """Another one that wants to know what changed since it last asked; at first, everything."""
+        with self._lock:
+            mine = set(self._objects)
+            self._followers.append(mine)
+
+        def take() -> set[Key]:
+            with self._lock:
+                taken = set(mine)
+                mine.clear()
+            return taken
+
+        return take
+
     def take_changed(self) -> dict[Key, Document | None]:
         """What changed since the last call; None: it is gone."""
         return {key: self.get(key) for key in self.take_keys()}
@@ -153,15 +170,22 @@ class Mirrored:
         found = {key_of(item): item for item in items}
         with self._lock:
             self.lists, self._seen = self.lists + 1, max(self._seen, int(version))
-            self._listed = max(self._listed, int(version))
-            self._deleted.clear()
-            for key in self._objects.keys() - found.keys():
-                self._drop(key)
-            for key, item in found.items():
-                self._put(key, item)
+            if int(version) >= self._listed:  # else a list that was asked for later was faster
+                self._take_list(found, int(version))
         self._synced.set()
         self._wake()
         return version
+
+    def _take_list(self, found: Mapping[Key, Document], version: int) -> None:
+        """A write of ours, or the watch beside us, may have told what is newer than the list: what
+        came after it is not gone, and what went after it does not come back."""
+        self._listed = version
+        self._deleted = {key: at for key, at in self._deleted.items() if at > version}
+        for key in self._objects.keys() - found.keys():
+            if self._objects[key].version <= version:
+                self._drop(key)
+        for key, item in found.items():
+            self._put(key, item)
 
     def _watch(self, version: str) -> str:
         for event in self._client.watch(self.path, version, **self._query):
@@ -198,11 +222,16 @@ class Mirrored:
         if before is not None and before.uid != item["metadata"]["uid"]:
             self._went(key, before)
         self._objects[key] = self._keep(item)
-        self._changed.add(key)
+        self._note(key)
 
     def _drop(self, key: Key) -> None:
         self._went(key, self._objects.pop(key))
+        self._note(key)
+
+    def _note(self, key: Key) -> None:
         self._changed.add(key)
+        for follower in self._followers:
+            follower.add(key)
 
     def _went(self, key: Key, last: "_Kept") -> None:
         if self._keeps_gone:
@@ -215,7 +244,7 @@ class Mirrored:
         meta.pop("managedFields", None)  # who wrote which field: a third of an object
         uid = intern(meta["uid"])
         if not self._packed:
-            return _Kept(_version(item), uid, item)
+            return _Kept(_version(item), uid, self._shape(item))
         data = msgspec.json.encode(item)
         if self._like_count % LIKE_EVERY == 0:
             self._like = data[:LIKE_MAX]

@@ -168,7 +168,8 @@ def number(
         return Numbered(position, answers)
     frontier, completed = position.frontier.extend(leaf_hash(data) for *_, data in fresh)
     head, root = position.signed.head, frontier.root().hex()
-    head = replace(head, size=frontier.size, root=root, time_ms=time_ms)
+    # Of several writers one may have a clock that is behind: the time of heads never goes back.
+    head = replace(head, size=frontier.size, root=root, time_ms=max(head.time_ms, time_ms))
     rows = [
         StoredRow(seq, draft.kind, draft.plan_id, draft.effect, nodes, data)
         for (draft, seq, data), nodes in zip(fresh, completed, strict=True)

@@ -106,6 +106,9 @@ class MasterEntropy:
         parts = (b"fairlead/entropy/v1", bytes.fromhex(chain), k.to_bytes(8, "big"))
         return hmac(self._master, b"".join(map(lp, parts)), "sha256")
 
+    def signature_holds(self, public_key: bytes, data: bytes, signature: str) -> bool:
+        return signature_holds(public_key, data, signature)
+
 
 def open_master(directory: Path) -> MasterEntropy:
     """The master secret of a directory of keys; made, durably and for its owner alone, if new."""

@@ -22,7 +22,10 @@ OWN_KINDS = (CREATED, ROTATED, EPOCH, ARCHIVED, SNAPSHOT)
 """Entries that verifying begins with."""
 _UNSIGNED = (ARCHIVED, SNAPSHOT)
 """Statements that the signed head covers like any other entry."""
-_PROVED = ("owner.pseudonym", "gpu.resolve.scope", "gpu.resolve.draw", "gpu.resolve.void")
+_PROVED = (
+    *("owner.pseudonym", "owner.key", "gpu.resolve.nonce"),
+    *("gpu.resolve.scope", "gpu.resolve.draw", "gpu.resolve.void"),
+)
 KEPT = (*OWN_KINDS, *_PROVED)
 """Entries that are never moved to an archive; exports of later outcomes prove the others."""
 

@@ -20,7 +20,7 @@ from fairlead.core.traffic.limits import Concurrency, Limits, Split
 from fairlead.core.traffic.sighting import GroupSeen
 from fairlead.ports.faults import PermanentFault
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Of the tables and maps that an agent and a dataplane share: they must agree before a flip."""
 
 
@@ -69,7 +69,8 @@ class Table:
     """Admission now and in fallback, and how much may be inside. More than `inside_max` requests
     are refused softly, in every mode; within it a backend that holds its share of what is inside
     is passed over for the next, as far as a dataplane can: a backend that stalls fills up long
-    before any signal shows it. In fallback nothing is bounded: what was learnt may be out of date.
+    before any signal shows it. In fallback the bound of `limits.fallback` holds, which relaxes
+    while requests succeed: what was learnt may be out of date, but no group is without a bound.
     """
 
 

@@ -14,4 +14,7 @@ class EntropySource(Protocol):
         """What an owner's pseudonyms are made with; disclosed to that owner alone."""
 
     def entropy(self, chain: str, k: int) -> bytes:
-        """The operator's part of outcome k of a scope; disclosed with that outcome, not before."""
+        """The operator's part of turn k of a sequence; disclosed with its outcome, not before."""
+
+    def signature_holds(self, public_key: bytes, data: bytes, signature: str) -> bool:
+        """Whether the holder of an Ed25519 key signed this; the signature in hex."""

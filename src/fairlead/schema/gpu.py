@@ -287,7 +287,11 @@ def deficit_document(demand: gpu.Demand, holdings: gpu.Holdings) -> dict[str, An
 
 # -- gpu.resolve ------------------------------------------------------------------------------
 
-VERSIONS: Mapping[OwnerWeighting, int] = {OwnerWeighting.OWNERS: 1, OwnerWeighting.TOKENS: 2}
+VERSIONS: Mapping[OwnerWeighting, int] = {
+    OwnerWeighting.OWNERS: 1,
+    OwnerWeighting.TOKENS: 2,
+    OwnerWeighting.STAKE: 3,
+}
 """The version that a recorded decision names: 1 where owners are equal, as in the contract, and 2
 where tokens are, so that a reader who knows only the first reports an unknown version."""
 

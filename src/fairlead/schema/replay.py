@@ -26,9 +26,13 @@ Shipped = Mapping[tuple[str, int], Kind]
 
 SHIPPED: Shipped = {
     **{(name, 1): kind for name, kind in KINDS.items()},
-    ("gpu.resolve", VERSIONS[OwnerWeighting.TOKENS]): replace(
-        KINDS["gpu.resolve"], decide=partial(decide_resolve, owner_weighting=OwnerWeighting.TOKENS)
-    ),
+    **{
+        ("gpu.resolve", version): replace(
+            KINDS["gpu.resolve"], decide=partial(decide_resolve, owner_weighting=weighting)
+        )
+        for weighting, version in VERSIONS.items()
+        if weighting is not OwnerWeighting.OWNERS
+    },
     ("gpu.queue", 2): KINDS["gpu.queue"],
     ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),
 }

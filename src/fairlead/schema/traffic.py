@@ -23,6 +23,7 @@ from fairlead.schema.derive import Fields, Style
 AGENT_ONLY: Fields = {
     Config: {"w_debt", "t_ref_s", "debt_max"},
     traffic.Backend: {"debt", "drain_per_s"},
+    traffic.Snapshot: {"confirm"},
 }
 """Backlog debt: only the agent sees it, and `traffic.tick` as a contract does not have it."""
 _STRICT = frozenset(
@@ -37,7 +38,7 @@ _STRICT = frozenset(
 )
 _DESCRIBED: Mapping[type, Mapping[str, str]] = {traffic.Backend: {"p95_ms": "of successes"}}
 TICK = Style(strict=_STRICT, left_out=AGENT_ONLY, described=_DESCRIBED)
-AGENT = Style(strict=_STRICT, described=_DESCRIBED)
+AGENT = Style(strict=_STRICT, left_out={traffic.Snapshot: {"confirm"}}, described=_DESCRIBED)
 """The second version of the input, which the agent records where debt is weighed."""
 
 

@@ -5,9 +5,11 @@ rules, too; all hold the sighting and whether the plan before it was applied. Th
 `traffic.tick` with the limits for the dataplane, the backends to drain, and a digest of the memory
 and of the snapshot that the plan was made from.
 
-Version 2 left out what brought an early tick forward, and what each of a backend's servers may
-hold. Version 1 also recorded the verdicts of health checks, not their results, and left out sensors
-that had been silent for too long. Records of both still replay.
+Version 3 left out how much may be inside a group without its agent, and its rules have edition 1:
+one backend could close admission. Version 2 left out what brought an early tick forward, and what
+each of a backend's servers may hold. Version 1 also recorded the verdicts of health checks, not
+their results, and left out sensors that had been silent for too long. Records of all of them still
+replay.
 """
 
 from collections.abc import Mapping
@@ -33,7 +35,7 @@ from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.life import begin, digest
 from fairlead.schema.traffic import from_plan, plain
 
-KIND, VERSION = "traffic.govern", 3
+KIND, VERSION = "traffic.govern", 4
 _encoder = msgspec.json.Encoder()
 
 
@@ -95,6 +97,8 @@ def output_of(
         "limits": plain(decision.limits),
         "urgent": list(decision.urgent),
     }
+    if version < 4:
+        del document["limits"]["fallback"]["bound"]
     if version < 3:
         del document["urgent"]
         if document["limits"]["concurrency"] is not None:

@@ -173,7 +173,104 @@ def shrink(world, runs):
         )
 
 
+def stake(world, tokens, missing):
+    """(needed, heaps, whether the drawn heap stays): every run but the needed is in one heap."""
+    size = {
+        run: sum(each["gpus"] for each in world.open_leases(run) if world.inside(each))
+        for run in tokens
+    }
+    spare = sum(size.values()) - missing
+    needed = sorted(run for run in size if size[run] > spare)
+    rest = sorted((run for run in size if size[run] <= spare), key=lambda run: (-size[run], run))
+    missing -= sum(size[run] for run in needed)
+    if missing <= 0:
+        return needed, [], False
+    left, heaps = list(rest), []
+    while sum(size[run] for run in left) >= missing:
+        heap, left = left[:1], left[1:]
+        while sum(size[run] for run in heap) < missing:
+            heap, left = [*heap, left[-1]], left[:-1]
+        heaps.append(heap)
+    if len(heaps) >= 2:
+        return needed, [*heaps[:-1], heaps[-1] + left], False
+    heaps = []
+    for run in rest:
+        if heaps and sum(size[each] for each in heaps[-1]) + size[run] <= spare:
+            heaps[-1].append(run)
+        else:
+            heaps.append([run])
+    return needed, heaps, True
+
+
+def in_play(world, runs):
+    return {run for run in runs if any(world.inside(lease) for lease in world.open_leases(run))}
+
+
+def stake_tokens(doc):
+    """The tokens of the first lottery of a document with their odds, as a notice has them."""
+    world = World(doc, "stake")
+    if sum(lease["gpus"] for lease in world.candidates()) < world.deficit:
+        return []
+    for tier in TIERS:
+        runs = [run for run in world.runs if world.tier(run) == tier]
+        drop_spares(world, runs)
+        shrink(world, runs)
+        tokens = in_play(world, runs)
+        if world.met():
+            return []
+        if tokens:
+            needed, heaps, stays = stake(world, tokens, _missing(world, tokens))
+            times, one_in = (len(heaps) - 1 if stays else 1), len(heaps)
+            if not heaps:
+                times, one_in = 0, 1
+            return [
+                {
+                    "token": run,
+                    "owner": world.runs[run]["owner"],
+                    "one_in": 1 if run in needed else one_in,
+                    "times": 1 if run in needed else times,
+                }
+                for run in sorted(tokens)
+            ]
+    return []
+
+
+def _missing(world, tokens):
+    held = sum(
+        each["gpus"] for run in tokens for each in world.open_leases(run) if world.inside(each)
+    )
+    return min(world.deficit - world.freed(), held)
+
+
+def preempt_stake(world, runs, tier):
+    tokens = in_play(world, runs)
+    if world.met() or not tokens:
+        return
+    needed, heaps, stays = stake(world, tokens, _missing(world, tokens))
+    drawn = below(len(heaps), world.seed, "heap", len(world.draws)) if heaps else None
+    lost = list(needed)
+    for place, heap in enumerate(heaps):
+        lost += heap if (place == drawn) != stays else []
+    for token in sorted(lost):
+        left = in_play(world, runs)
+        owner = world.runs[token]["owner"]
+        world.draws.append(
+            {
+                "index": len(world.draws),
+                "tier": tier,
+                "owners": sorted({world.runs[run]["owner"] for run in left}),
+                "owner": owner,
+                "tokens": sorted(run for run in left if world.runs[run]["owner"] == owner),
+                "token": token,
+            }
+        )
+        world.cut(token, "RandomPreempt", world.open_leases(token), draw=len(world.draws) - 1)
+
+
 def preempt(world, runs, tier):
+    if world.weighting == "stake":
+        preempt_stake(world, runs, tier)
+        return
     while not world.met():
         tokens = {
             run for run in runs if any(world.inside(lease) for lease in world.open_leases(run))

@@ -29,7 +29,7 @@ def test_stages_indexes_and_seeds_are_independent() -> None:
         for stage in Stage
         for index in range(5)
     }
-    assert len(draws) == 50
+    assert len(draws) == 75
 
 
 @pytest.mark.parametrize(("seed", "n"), [(bytes(31), 2), (bytes(32), 0), (bytes(32), 2**64 + 1)])

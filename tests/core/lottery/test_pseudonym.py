@@ -6,13 +6,7 @@ import hmac
 import pytest
 
 from fairlead.core.invariant import InvariantBroken
-from fairlead.core.lottery.pseudonym import (
-    chain_id,
-    chain_salt,
-    outcome_key,
-    pseudonym,
-    secret_commitment,
-)
+from fairlead.core.lottery.pseudonym import chain_id, outcome_key, pseudonym, secret_commitment
 
 SECRET, CHAIN = bytes(range(32)), "ab" * 32
 
@@ -30,12 +24,8 @@ def test_the_bytes_are_those_of_the_reference() -> None:
     assert outcome_key(SECRET, CHAIN, 7) == key
     name = hmac.new(key, framed(b"envelope", b"bud", "wést".encode()), "sha256").hexdigest()[:32]
     assert pseudonym(key, "envelope", ("bud", "wést")) == f"e-{name}"
-    salt = hmac.new(SECRET, framed(b"fairlead/chain-salt/v1"), "sha256").digest()
-    assert chain_salt(SECRET) == salt
-    scope = {"location": {}, "flavor": "H100", "cap": None}
-    text = b'{"cap":null,"flavor":"H100","location":{}}'
-    assert chain_id(scope) == hashlib.sha256(framed(b"fairlead/chain/v1", b"", text)).hexdigest()
-    assert chain_id(scope, salt) != chain_id(scope)
+    flavor = hashlib.sha256(framed(b"fairlead/chain/v2", b"H100")).hexdigest()
+    assert chain_id("H100") == flavor
 
 
 def test_a_name_is_another_one_in_every_outcome_kind_and_owner() -> None:

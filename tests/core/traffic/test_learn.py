@@ -1,15 +1,27 @@
 """What the agent learns of a group where the operator set nothing: its budget, what is usual."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from fairlead.core.traffic import AdmissionMode, Config, GroupRules, Liveness, Sighting
+from fairlead.core.traffic import (
+    AdmissionMode,
+    Config,
+    GroupMemory,
+    GroupRules,
+    Liveness,
+    Sighting,
+    rested,
+)
+from fairlead.core.traffic.alone import UNLEARNED_EACH
 from fairlead.core.traffic.learn import (
     CUT,
     QUEUE_LEAST,
     AdmissionBudget,
+    InsideBound,
     Usual,
+    is_buried,
     latency_reference,
     queue_reference,
 )
@@ -194,3 +206,48 @@ def test_until_the_usual_latency_is_known_it_restricts_no_admission() -> None:
         assert plan.admission.mode is AdmissionMode.NORMAL
     assert references == {(0.0, 100.0), (0.3, 400.0)}
     assert life.memory.l_ref_ms == 400.0
+
+
+# --- buried groups
+
+
+def test_a_group_is_buried_when_nobody_waits_for_what_is_in_it() -> None:
+    """By Little's law, against the reference; where that is unknown only if nothing is served."""
+    assert not is_buried(None, 0.0, 100.0, 4)
+    assert not is_buried(4 * UNLEARNED_EACH - 1, 0.0, 100.0, 4), "not many"
+    assert is_buried(300, 0.0, None, 4)
+    assert is_buried(300, None, 100.0, 4)
+    assert not is_buried(300, 5.0, None, 4), "they may simply take a minute"
+    assert is_buried(600, 480.0, 100.0, 4), "1.25 s, of a reference of 0.1 s"
+    assert not is_buried(400, 480.0, 100.0, 4)
+
+
+def test_a_buried_group_is_bounded_although_it_was_never_seen_to_serve() -> None:
+    """After 3 s; and what was in it then is not what is usual."""
+    asked: dict[str, Any] = {"idle": 0, "per_s": 0.0, "l_ref_ms": 100.0, "serving": 4}
+    bound = InsideBound()
+    for clock_ms in range(0, 3_000, 200):
+        bound = bound.advance(clock_ms, inside=4_000, best=None, buried=True, **asked)
+        assert bound.value is None
+    bound = bound.advance(3_000, inside=4_000, best=None, buried=True, **asked)
+    assert bound.value == 4 * UNLEARNED_EACH
+    asked["per_s"] = 480.0
+    bound = bound.advance(3_200, inside=3_900, best=480.0, buried=True, **asked)
+    assert bound.inside == ()
+    assert bound.value == 32, "8 for each: a hundredth of what is in it"
+
+
+def test_what_was_learned_outlives_a_long_absence() -> None:
+    """The bound, the references and what was served; not the windows of the last seconds."""
+    memory = GroupMemory(
+        now_ms=1,
+        clock_ms=90_000,
+        healths=(),
+        budget=AdmissionBudget(rate=400.0, recent=((89_000, 400.0),), long=((8, 480.0),)),
+        bound=InsideBound(58, (20, 21), (470.0, 480.0), 1_000, ((89_800, 0),), 29.0),
+        l_ref_ms=140.0,
+    )
+    kept = rested(memory)
+    assert (kept.bound.value, kept.bound.busy, kept.l_ref_ms) == (58, 29.0, 140.0)
+    assert kept.budget.best == 480.0
+    assert (kept.budget.recent, kept.bound.idle, kept.refused) == ((), (), ())

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairlead.core.traffic.alone import FallbackBound
 from fairlead.core.traffic.limits import (
     FULL_RETRY_AFTER_S,
     RETRY_AFTER_S_MAX,
@@ -43,7 +44,8 @@ def test_hard_is_planned_together_with_what_it_relaxes_to() -> None:
     """A dead agent never leaves a group closed."""
     limits = plan_limits({"a": 1}, HARD, stored=STORED, inside_max=60)
     assert (limits.admission, limits.retry_after_s) == (HARD, 1)
-    assert limits.fallback == Fallback(("a",), STORED, 1)
+    bound = FallbackBound(inside_max=60, most=240, step=3)
+    assert limits.fallback == Fallback(("a",), STORED, 1, bound)
     assert limits.concurrency == Concurrency(60)
 
 

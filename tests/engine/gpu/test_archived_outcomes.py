@@ -9,6 +9,7 @@ from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.ledger.place import open_file
 from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import PermanentFault
+from tests.core.lottery.network import signed
 from tests.engine.gpu.resolving import outcomes, reserve, run
 from tests.engine.gpu.test_protocol import ADMIN, BEACON, BOB, crowded
 from tests.engine.gpu.worlds import START
@@ -58,5 +59,5 @@ def test_an_open_outcome_is_not_archived(tmp_path: Path) -> None:
         ledger.archive(tmp_path, last=outcome.seq - 1, time_ms=world.now_ms, author="root")
     with open_file(tmp_path / "ledger.db") as world.ledger:
         world.plane = world.open()
-        world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+        world.plane.contributions.add_beacon(*signed(outcome.beacon), author=ADMIN)
         assert outcomes(world)[0].stage is OutcomeStage.APPLIED

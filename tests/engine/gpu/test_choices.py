@@ -11,6 +11,7 @@ from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.ledger.replay import replay
 from fairlead.ports.ledger import Entry
 from fairlead.schema.replay import Verdict
+from tests.core.lottery.network import signed
 from tests.engine.gpu.resolving import outcomes, phases, world_of
 from tests.engine.gpu.test_grow import ELASTIC, shrunk
 from tests.engine.gpu.test_protocol import BEACON, crowded
@@ -168,7 +169,7 @@ def test_a_draw_or_a_void_follows_from_a_recorded_decision(how: str, reason: str
             world.plane.verbs.act("Run", name, "cancel", author=ADMIN)
     elif how == "unfunded":
         world.apply(budget("a", "a", envelope(concurrency=1)))
-    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+    world.plane.contributions.add_beacon(*signed(outcome.beacon), author=ADMIN)
     decision = [row for row in choices(world, "gpu.start") if row.body["cause"] == "draw"][-1]
     assert (decision.body["output"]["reason"], decision.reasons) == (reason, (reason,))
     (behind,) = [entry for entry in world.log if entry.seq == decision.seq + 1]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.engine.gpu.state import OutcomeStage
+from tests.core.lottery.network import signed
 from tests.engine.gpu.resolving import outcomes, phases, reserve, run, world_of
 from tests.engine.gpu.test_protocol import BEACON, crowded, victims
 from tests.engine.gpu.worlds import ADMIN, World, node
@@ -24,7 +25,7 @@ def test_nobody_is_cut_by_a_commitment_from_before_the_switch(mode: str) -> None
     world.turn(0.5)
     (outcome,) = outcomes(world)
     again(world, resolver=mode)
-    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+    world.plane.contributions.add_beacon(*signed(outcome.beacon), author=ADMIN)
     for _ in range(3):
         world.turn(0.01)
     assert (outcomes(world)[0].stage, victims(world)) == (OutcomeStage.COMMITTED, [])
@@ -40,7 +41,7 @@ def test_a_commitment_of_a_resolver_that_is_off_can_be_voided() -> None:
     world.turn(0.5)
     (outcome,) = outcomes(world)
     again(world, resolver="off")
-    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+    world.plane.contributions.add_beacon(*signed(outcome.beacon), author=ADMIN)
     world.plane.outcomes.void(outcome.seq, "we stop this", author=ADMIN)
     final = next(entry for entry in world.log if entry.kind == "gpu.resolve.void")
     assert final.body["result_digest"] is not None
@@ -50,10 +51,9 @@ def test_a_commitment_of_a_resolver_that_is_off_can_be_voided() -> None:
 def test_a_round_whose_value_is_known_decides_nothing() -> None:
     """Supplied early, or by a clock that is late: the commitment names a later one."""
     world = crowded(beacon=BEACON)
-    due = BEACON.round_after(world.now_ms + 1_800_000)
+    due = BEACON.round_after(world.now_ms + 1_800_000).round
     for number in (due, due + 1):
-        world.plane.outcomes.add_beacon("drand", number, "00" * 32, author=ADMIN)
-    world.plane.outcomes.add_beacon("other", due + 2, "00" * 32, author=ADMIN)
+        world.plane.contributions.add_beacon(*signed(BEACON.at(number)), author=ADMIN)
     world.turn(0.5)
     (outcome,) = outcomes(world)
     assert (outcome.stage, outcome.beacon.round) == (OutcomeStage.COMMITTED, due + 2)

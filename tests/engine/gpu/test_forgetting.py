@@ -4,14 +4,16 @@ from typing import Any
 
 import pytest
 
-from fairlead.engine.gpu import BeaconSource, Refused, fold
+from fairlead.engine.gpu import fold
 from fairlead.engine.gpu import reservations as engine_reservations
 from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.ports.faults import TemporaryFault
+from fairlead.schema.border import BadInput
+from tests.core.lottery.network import network, sign, signed
 from tests.engine.gpu.resolving import outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, run
 
-BEACON = BeaconSource("drand", START - 300_000, 30_000)
+BEACON = network(START - 300_000)
 
 
 def reserved_world(**config: Any) -> World:
@@ -43,7 +45,7 @@ def test_a_void_by_the_operator_blocks_its_reservation_for_good(
     monkeypatch.setattr(fold, "OUTCOMES_KEPT", 0)
     world = reserved_world(beacon=BEACON)
     (outcome,) = outcomes(world)
-    world.plane.outcomes.void(outcome.seq, "the beacon is down", author=ADMIN)
+    world.plane.outcomes.void(outcome.seq, "the beacon is down", author=ADMIN, beacon_lost=True)
     world.reconfigure(beacon=None)
     push_out_outcomes(world)
     world.plane.committer.checkpoint()
@@ -84,18 +86,18 @@ def test_a_reservation_preempts_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_beacon_round_never_takes_another_value() -> None:
-    """Neither one that decided an outcome nor one that no outcome named, after 200 others."""
+    """Neither one that decided an outcome nor one that no outcome named."""
     world = reserved_world(beacon=BEACON)
     (outcome,) = outcomes(world)
-    supply = world.plane.outcomes.add_beacon
-    for number in (1, outcome.beacon.round):
-        supply("drand", number, "ab" * 32, author=ADMIN)
-    for number in range(200):
-        supply("other", number, "00" * 32, author=ADMIN)
-    for number in (1, outcome.beacon.round):
-        with pytest.raises(Refused, match="another value"):
-            supply("drand", number, "cd" * 32, author=ADMIN)
-        supply("drand", number, "ab" * 32, author=ADMIN)
+    supply = world.plane.contributions.add_beacon
+    rounds = (1, outcome.beacon.round)
+    for number in rounds:
+        supply(*signed(BEACON.at(number)), author=ADMIN)
+    for number in rounds:
+        with pytest.raises(BadInput, match="is not the signature"):
+            supply("drand", number, sign(2), author=ADMIN)
+        supply(*signed(BEACON.at(number)), author=ADMIN)
+    assert len([entry for entry in world.log if entry.kind == "gpu.beacon"]) == len(rounds)
 
 
 def test_a_resolve_that_could_not_be_recorded_is_tried_again(

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from fairlead.core.canonical import canonical
 from fairlead.core.gpu import resolve
-from fairlead.core.lottery import BeaconRound, OwnerWeighting
-from fairlead.engine.gpu import Author, BeaconSource, Forbidden, NotFound, Projection, Refused
+from fairlead.core.lottery import OwnerWeighting
+from fairlead.engine.gpu import Author, Forbidden, NotFound, Projection, Refused
 from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.ledger.keys import MasterEntropy, open_master
 from fairlead.ledger.replay import replay
@@ -21,13 +21,16 @@ from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.gpu import ResolveDocument, to_conflict
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
+from tests.core.lottery.network import KEY, network, sign, signed
+from tests.engine.gpu.owner_keys import OwnerKeys
 from tests.engine.gpu.resolving import CHANCE, closed, outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, node, run
 from tests.ledger.memory import MemoryKeys, MemoryLedger
 from verify import fairlead_verify
 
-BOB = Author("bob", frozenset({"b"}))
-BEACON = BeaconSource("drand", START - 300_000, 30_000)
+ANN, BOB = Author("ann", frozenset({"a"})), Author("bob", frozenset({"b"}))
+CAROL = Author("carol", frozenset({"c"}))
+BEACON = network(START - 300_000)
 
 
 def crowded(**config: Any) -> World:
@@ -146,27 +149,28 @@ def test_the_recorded_decision_is_that_of_decide() -> None:
 # -- chance ---------------------------------------------------------------------------------------
 
 
-def test_a_nonce_makes_the_outcome_verifiable_and_is_used_once() -> None:
-    """Of owners with a stake alone; whose it is and what it is, everybody can see."""
+def test_a_signed_nonce_is_in_the_seed_and_is_used_once() -> None:
+    """Of owners with a stake alone; only who has the owner's key gives one."""
     world = crowded()
-    world.plane.outcomes.add_nonce("b", "00ff", author=BOB)
-    world.plane.outcomes.add_nonce("a", "aa", author=ADMIN)
-    with pytest.raises(Forbidden):
-        world.plane.outcomes.add_nonce("c", "00", author=BOB)
-    with pytest.raises(BadInput, match="in hex"):
-        world.plane.outcomes.add_nonce("b", "xyz", author=BOB)
-    with pytest.raises(NotFound):
-        world.plane.outcomes.add_nonce("nobody", "00", author=ADMIN)
+    bob, ann = OwnerKeys(world, "b", BOB), OwnerKeys(world, "a", ANN)
+    bob.register()
+    bob.give("00ff")
+    ann.register()
+    ann.give("aa")
     plain = crowded()
     world.turn(0.5)
     plain.turn(0.5)
     (outcome,) = outcomes(world)
-    assert outcome.label == "verifiable"
+    assert outcome.label == "owner-nonced"
     (commit,) = [entry for entry in world.log if entry.kind == "gpu.resolve.commit"]
     assert [each["nonce"] for each in commit.body["nonces"]] == ["00ff"]
-    assert world.projection.resolver.nonces == {"a": "aa"}
+    given = world.projection.resolver.signed_nonces
+    assert {owner: given[owner].used for owner in given} == {"a": False, "b": True}
     data = world.plane.outcome_reports.export(outcome.seq, author=BOB)
-    assert fairlead_verify.verify(data)[0] == 0
+    found = fairlead_verify.verify(data, owner_keys=[bob.public.hex()])
+    assert found.account[-1] == "Everything holds; this outcome is owner-nonced."
+    other = world.plane.outcome_reports.export(outcome.seq, author=CAROL)
+    assert fairlead_verify.verify(other).account[-1].endswith("operator-trusted.")
     seeds = [
         next(e for e in each.log if e.kind == "gpu.resolve.draw").body["seed"]
         for each in (world, plain)
@@ -177,11 +181,13 @@ def test_a_nonce_makes_the_outcome_verifiable_and_is_used_once() -> None:
 def test_events_open_no_pseudonym_by_its_nonce() -> None:
     """A public export has each nonce beside a pseudonym; events have each owner, and no nonce."""
     world = crowded()
-    world.plane.outcomes.add_nonce("b", "00ff" * 8, author=BOB)
+    bob = OwnerKeys(world, "b", BOB)
+    bob.register()
+    bob.give("00ff" * 8)
     world.turn(0.5)
     told = world.plane.events.read(0, 1_000)
     (given,) = [event for event in told if event["kind"] == "gpu.resolve.nonce"]
-    assert (given["owner"], given["body"]) == ("b", {"owner": "b"})
+    assert (given["owner"], given["body"]) == ("b", {"owner": "b", "size": given["body"]["size"]})
     (commit,) = [event for event in told if event["kind"] == "gpu.resolve.commit"]
     assert [each["nonce"] for each in commit["body"]["nonces"]] == ["00ff" * 8]
     assert commit["body"]["nonces"][0]["owner"].startswith("o-")
@@ -205,7 +211,7 @@ def test_owner_weighting_is_committed_to_drawn_by_and_checked() -> None:
     assert {row["one_in"] for row in told["tokens"]} == {6}
     world.config = replace(world.config, owner_weighting=OwnerWeighting.OWNERS)
     world.plane = world.open()
-    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+    world.plane.contributions.add_beacon(*signed(outcome.beacon), author=ADMIN)
     assert phases(world)["winner"] == "Running"
     draw = next(entry for entry in world.log if entry.kind == "gpu.resolve.draw")
     conflict = to_conflict(
@@ -221,7 +227,7 @@ def test_owner_weighting_is_committed_to_drawn_by_and_checked() -> None:
         draw.token for _, draw in expected.draws()
     ]
     assert replay(world.ledger, draw).verdict is Verdict.SAME
-    lie = structs.replace(draw, version=1)
+    lie = structs.replace(draw, version=3)
     assert replay(world.ledger, lie).verdict is Verdict.DIFFERENT
     verdict = fairlead_verify.verify(world.plane.outcome_reports.export(outcome.seq, author=BOB))
     assert verdict.code == 0, verdict
@@ -249,7 +255,7 @@ def test_an_outcome_waits_for_its_beacon() -> None:
     world.turn(0.5)
     (outcome,) = outcomes(world)
     assert (outcome.stage, victims(world)) == (OutcomeStage.COMMITTED, [])
-    assert outcome.beacon == BeaconRound("drand", BEACON.round_after(world.now_ms))
+    assert outcome.beacon == BEACON.round_after(world.now_ms)
     status = world.status("Reservation", "winner-slot")
     assert (status["state"], status["outcome"]) == ("Pending", outcome.seq)
     world.turn(0.001)
@@ -259,20 +265,25 @@ def test_an_outcome_waits_for_its_beacon() -> None:
     with pytest.raises(Refused, match="not over"):
         world.plane.resolver.resolve(flavor="H100", gpus=1, author=ADMIN)
     number = outcome.beacon.round
+    supply = world.plane.contributions.add_beacon
     with pytest.raises(Forbidden):
-        world.plane.outcomes.add_beacon("drand", number, "ab" * 32, author=BOB)
+        supply("drand", number, sign(number), author=BOB)
     with pytest.raises(BadInput, match="in hex"):
-        world.plane.outcomes.add_beacon("drand", number, "", author=ADMIN)
-    world.plane.outcomes.add_beacon("drand", number - 1, "00" * 32, author=ADMIN)
+        supply("drand", number, "", author=ADMIN)
+    with pytest.raises(BadInput, match="is not the signature of round"):
+        supply("drand", number, sign(number - 1), author=ADMIN)
+    with pytest.raises(BadInput, match="no network is known"):
+        supply("other", number, sign(number), author=ADMIN)
+    supply("drand", number - 1, sign(number - 1), author=ADMIN)
     assert victims(world) == []
-    world.plane.outcomes.add_beacon("drand", number, "ab" * 32, author=ADMIN)
-    world.plane.outcomes.add_beacon("drand", number, "ab" * 32, author=ADMIN)
-    with pytest.raises(Refused, match="another value"):
-        world.plane.outcomes.add_beacon("drand", number, "cd" * 32, author=ADMIN)
+    supply(*signed(outcome.beacon), author=ADMIN)
+    supply(*signed(outcome.beacon), author=ADMIN)
     assert phases(world)["winner"] == "Running"
-    assert outcomes(world)[0].label == "verifiable"
+    assert outcomes(world)[0].label == "beacon"
     data = world.plane.outcome_reports.export(outcome.seq, author=BOB)
-    assert fairlead_verify.verify(data)[0] == 0
+    found = fairlead_verify.verify(data, networks=[KEY])
+    assert found.account[-1] == "Everything holds; this outcome is beacon."
+    assert fairlead_verify.verify(data).account[-1].endswith("operator-trusted.")
 
 
 def test_a_commitment_that_waits_holds_others_for_a_while_only() -> None:
@@ -288,7 +299,7 @@ def test_a_commitment_that_waits_holds_others_for_a_while_only() -> None:
 
 
 def test_an_operator_voids_what_is_never_revealed() -> None:
-    """It discloses the entropy; the scope goes on with the next one, the reservation stays put."""
+    """It discloses the entropy; the next one has the same luck, the reservation stays put."""
     world = crowded(beacon=BEACON)
     world.turn(0.5)
     (outcome,) = outcomes(world)
@@ -315,7 +326,10 @@ def test_an_operator_voids_what_is_never_revealed() -> None:
     place = {"region": "west", "cluster": "a", "domain": "d1"}
     world.plane.resolver.resolve(flavor="H100", gpus=1, location=place, author=ADMIN)
     last = outcomes(world)[-1]
-    assert (last.chain, last.k, last.stage) == (outcome.chain, 1, OutcomeStage.APPLIED)
+    assert (last.chain, last.k, last.turn, last.beacon) == (outcome.chain, 1, 0, outcome.beacon)
+    world.plane.contributions.add_beacon(*signed(outcome.beacon), author=ADMIN)
+    last = outcomes(world)[-1]
+    assert (last.stage, last.label) == (OutcomeStage.APPLIED, "operator-trusted")
     assert fairlead_verify.verify(world.plane.outcome_reports.export(last.seq, author=BOB))[0] == 0
 
 
@@ -325,7 +339,7 @@ def test_a_void_with_a_known_value_says_what_the_outcome_would_have_been() -> No
     world.turn(0.5)
     (outcome,) = outcomes(world)
     world.plane.verbs.act("Run", "winner", "cancel", author=ADMIN)
-    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+    world.plane.contributions.add_beacon(*signed(outcome.beacon), author=ADMIN)
     (outcome,) = outcomes(world)
     assert (outcome.stage, outcome.reason) == (OutcomeStage.VOID, "the run that it was for is gone")
     assert victims(world) == []
@@ -349,7 +363,7 @@ def test_nobody_is_cut_for_a_run_that_will_not_start(how: str) -> None:
     else:
         world.apply(budget("a", "a", envelope(concurrency=1)))
     before = len(closed(world))
-    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+    world.plane.contributions.add_beacon(*signed(outcome.beacon), author=ADMIN)
     assert outcomes(world)[0].stage is OutcomeStage.VOID
     assert len(closed(world)) == before
     world.turn(0.001)
@@ -365,7 +379,7 @@ def test_a_lost_master_secret_is_a_fault_and_not_another_draw(tmp_path: Path) ->
     kept, world.chance = world.chance, MasterEntropy(b"x" * 32)
     world.plane = world.open()
     assert "not the one" in world.plane.faults["*chance"]
-    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+    world.plane.contributions.add_beacon(*signed(outcome.beacon), author=ADMIN)
     with pytest.raises(Refused, match="nothing can be disclosed"):
         world.plane.outcomes.void(outcome.seq, "the key is lost", author=ADMIN)
     world.apply(
@@ -471,7 +485,7 @@ def test_two_planes_on_one_ledger_make_one_outcome(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_several_scopes_have_chains_of_their_own() -> None:
+def test_several_scopes_have_one_chain() -> None:
     """The smallest scope that covers the deficit: a domain, else a cluster, else everywhere."""
     world = world_of(devices=4, gpus=64)
     for i in range(2, 4):
@@ -488,4 +502,5 @@ def test_several_scopes_have_chains_of_their_own() -> None:
         assert len(scope["location"]) == location, (size, scope)
         world.plane.verbs.act("Run", f"w{size}", "cancel", author=ADMIN)
         world.turn(0.01)
-    assert len({each.chain for each in outcomes(world)}) == 3
+    assert len({each.chain for each in outcomes(world)}) == 1
+    assert [each.k for each in outcomes(world)] == [0, 1, 2]

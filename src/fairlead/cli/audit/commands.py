@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fairlead.cli.audit.checkpoints import continues, held_head, includes, print_head
-from fairlead.cli.audit.outcomes import beacon, nonce, outcome, void
+from fairlead.cli.audit.outcomes import beacon, key, nonce, outcome, void
 from fairlead.cli.audit.verify import head_option, verify
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import (
@@ -57,7 +57,7 @@ def command() -> None:
     """
 
 
-for subcommand in (outcome, void, nonce, beacon, verify):
+for subcommand in (outcome, void, key, nonce, beacon, verify):
     command.add_command(subcommand)
 
 

@@ -1,4 +1,4 @@
-"""`fairlead audit outcome`, `void`, `nonce`, `beacon`: results of preemption and their entropy.
+"""`fairlead audit outcome`, `void`, `key`, `nonce`, `beacon`: outcomes and their entropy.
 
 These ask the control plane, not the ledger's file: an export opens the names that the caller may
 know.
@@ -13,13 +13,16 @@ from pathlib import Path
 import click
 
 from fairlead.cli.audit.checkpoints import held_head
+from fairlead.cli.audit.owner_keys import keep_key, key_path, make_key, public_bytes, read_key
 from fairlead.cli.client import Client, changes_api, reads_api, segment
 from fairlead.cli.completion import OWNER
 from fairlead.cli.gpu.render import VERIFY, print_outcome
 from fairlead.cli.input import reading
 from fairlead.cli.options import flag, option
 from fairlead.cli.table import Output, columns, note
+from fairlead.core.lottery.owner import key_message, nonce_message
 
+_NONCE = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 _HEAD = re.compile(r"[1-9][0-9]{0,15}:[0-9a-f]{64}")
 _OUTCOMES = columns(
     "outcome stage flavor MISSING=deficitGPUs cause label COMMITTED@committed", wide=["k"]
@@ -112,35 +115,92 @@ def _write(file: str, data: bytes, *, secret: bool) -> None:
 @click.command("void")
 @click.argument("number", type=click.IntRange(1), metavar="N")
 @option("--reason", str, "Reason to record publicly.", required=True)
+@flag("--beacon-lost", "Give up the round: the network will never sign it.")
 @changes_api
-def void(client: Client, out: Output, *, number: int, reason: str) -> None:
+def void(client: Client, out: Output, *, number: int, reason: str, beacon_lost: bool) -> None:
     """Void an outcome whose beacon value does not come.
 
-    The entropy and, where known, the result it would have had are disclosed, so voiding is no
-    silent second draw. Until then the outcome blocks every other resolve of its flavor.
+    The entropy and, where known, the result it would have had are disclosed, and the void counts in
+    every later outcome of the flavor. The next one has the same entropy, nonces and round, so
+    voiding is no second draw; it is labelled operator-trusted. Until then the outcome blocks every
+    other resolve of its flavor.
 
     \b
-      fairlead audit void 812 --reason "the beacon is down since Monday"
+      fairlead audit void 812 --reason "the run that it is for is gone"
+      fairlead audit void 812 --reason "the network was shut down" --beacon-lost
     """
-    reply = client.change("POST", f"/v1/outcomes/{number}/void", {"reason": reason})
+    body = {"reason": reason, "beaconLost": beacon_lost}
+    reply = client.change("POST", f"/v1/outcomes/{number}/void", body)
     out.done(reply, f"outcome {number} voided")
+
+
+_KEY_FILE = option(
+    "--key-file=FILE",
+    click.Path(dir_okay=False, path_type=Path),
+    "The owner's private key [default: in your state directory].",
+)
+
+
+@click.command("key")
+@click.argument("owner", type=OWNER)
+@_KEY_FILE
+@flag("--replace", "Make a new key, approved with the one you have.")
+@changes_api
+def key(client: Client, out: Output, *, owner: str, key_file: Path | None, replace: bool) -> None:
+    """Register the key that OWNER signs its nonces with.
+
+    The key is made here and its private half never leaves this machine, so the operator cannot add
+    entropy in OWNER's name. Keep the file: a lost key cannot be replaced.
+
+    \b
+      fairlead audit key team-a
+      fairlead audit key team-a --replace
+    """
+    path = key_file or key_path(owner)
+    old = read_key(path) if path.exists() else None
+    if old is not None and not replace:
+        new, approves = old, None
+    else:
+        new, approves = make_key(path, old), old
+    message = key_message(client.get("/v1/head")["ledger"], owner, public_bytes(new))
+    body = {
+        "publicKey": public_bytes(new).hex(),
+        "signature": new.sign(message).hex(),
+        "approval": None if approves is None else approves.sign(message).hex(),
+    }
+    reply = client.change("PUT", f"/v1/owner-keys/{segment(owner)}", body)
+    if not client.dry_run:
+        keep_key(path, new)
+    out.done(reply, f"{owner} signs with {reply['public_key']}, kept in {path}")
 
 
 @click.command("nonce")
 @click.argument("owner", type=OWNER)
 @click.argument("nonce", required=False, metavar="[HEX]")
+@_KEY_FILE
 @changes_api
-def nonce(client: Client, out: Output, *, owner: str, nonce: str | None) -> None:
+def nonce(
+    client: Client, out: Output, *, owner: str, nonce: str | None, key_file: Path | None
+) -> None:
     """Add your own entropy to OWNER's next lottery.
 
-    The operator cannot know it in advance, which makes the outcome `verifiable`. Default: 32 random
-    bytes; or give 1 to 64 bytes in hex. A nonce is used once; a new one replaces an unused one.
+    It is signed with OWNER's key. The operator does not know the seed of that lottery before: to
+    OWNER it is then `owner-nonced`. Default: 32 random bytes; or give 1 to 64 bytes in hex. A nonce
+    is used once; a new one replaces an unused one. `fairlead audit key OWNER` makes the key.
 
     \b
       fairlead audit nonce team-a
       fairlead audit nonce team-a 00ff
     """
-    body = {"nonce": secrets.token_hex(32) if nonce is None else nonce.lower()}
+    path = key_file or key_path(owner)
+    if not path.exists():
+        raise click.UsageError(f"there is no {path}; `fairlead audit key {owner}` makes a key")
+    text, head = secrets.token_hex(32) if nonce is None else nonce.lower(), client.get("/v1/head")
+    if not _NONCE.fullmatch(text):
+        raise click.BadParameter("nonce: must be 1 to 64 bytes in hex")
+    message = nonce_message(head["ledger"], owner, bytes.fromhex(text), head["size"])
+    signature = read_key(path).sign(message).hex()
+    body = {"nonce": text, "size": head["size"], "signature": signature}
     reply = client.change("PUT", f"/v1/nonces/{segment(owner)}", body)
     out.done(reply, f"the next lottery of {owner} will use {reply['nonce']}")
 
@@ -151,14 +211,15 @@ def nonce(client: Client, out: Output, *, owner: str, nonce: str | None) -> None
 @click.argument("value", metavar="HEX")
 @changes_api
 def beacon(client: Client, out: Output, *, source: str, number: int, value: str) -> None:
-    """Supply the value of a public beacon's round.
+    """Supply the value of a public network's round.
 
-    Use the value that the source publishes; verification compares it with the source. An outcome
-    that waits for it continues at once. A round has one value and keeps it.
+    It is the signature of the round, which drand publishes as `signature`. The control plane checks
+    it against the network's key, and so does every verifier. An outcome that waits for it continues
+    at once.
 
     \b
-      fairlead audit outcome 812        # names the round and source it waits for
-      fairlead audit beacon drand-quicknet 4711 5f2c…
+      fairlead audit outcome 812        # names the round and network it waits for
+      fairlead audit beacon drand-quicknet 4711 b446…
     """
     body = {"source": source, "round": number, "value": value.lower()}
     reply = client.change("POST", "/v1/beacons", body)

@@ -174,12 +174,13 @@ def forecast_rows(forecast: dict[str, Any]) -> list[dict[str, Any]]:
 def odds_text(risk: dict[str, Any]) -> str:
     """`40 % (first draw: 1 in 4)`; with its error where it was simulated."""
     error = f" ±{risk['chanceError'] * 100:.0f}" if risk["chanceError"] else ""
-    return f"{risk['chance'] * 100:.0f}{error} % (first draw: 1 in {risk['oneIn']})"
+    first = f"first draw: {risk.get('times', 1)} in {risk['oneIn']}"
+    return f"{risk['chance'] * 100:.0f}{error} % ({first})"
 
 
 def _is_certain(risk: dict[str, Any]) -> bool:
     """Whether the lottery has no choice: all candidates are needed, or there is only this one."""
-    return bool(risk["certain"] or risk["oneIn"] == 1)
+    return bool(risk["certain"] or risk["oneIn"] == risk.get("times", 1))
 
 
 def print_room(forecast: dict[str, Any], indent: str = "") -> None:
@@ -273,6 +274,10 @@ def print_outcome(outcome: dict[str, Any]) -> None:
     )
     if outcome["ownerWeighting"] == "tokens":
         click.echo("  every run had the same odds, not every owner (up --owner-weighting tokens)")
+    if outcome["ownerWeighting"] == "stake":
+        click.echo("  every GPU had the same odds, not every owner (up --owner-weighting stake)")
+    if outcome.get("voids"):
+        click.echo(f"  {counted(outcome['voids'], 'outcome')} before it in its sequence are void")
     _print_seed(outcome)
     if outcome["reason"]:
         click.echo(f"  void: {cell(outcome['reason'])}")

@@ -27,7 +27,7 @@ class Head:
     root: str
     """The root of the Merkle tree, in hex."""
     time_ms: int
-    """The time of the newest entry."""
+    """The latest time of its entries."""
     key_id: str
 
     def to_sign(self) -> bytes:

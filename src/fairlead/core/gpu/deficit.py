@@ -130,9 +130,15 @@ def _over(cap: CapDemand, holdings: Holdings) -> int:
 
 
 class _Locations:
-    """Where leases are, for one demand. A lease on several nodes is where all of them are."""
+    """Where leases are, for one demand. A lease on several nodes is where all of them are.
 
-    def __init__(self, demand: Demand, nodes: Iterable[Node]) -> None:
+    `only`: the labels that decide. What is frozen holds no others.
+    """
+
+    def __init__(
+        self, demand: Demand, nodes: Iterable[Node], only: Mapping[str, str] | None = None
+    ) -> None:
+        self._only = only
         self._nodes = {node.name: node for node in nodes}
         self._drained = demand.node if isinstance(demand, NodeDemand) else None
         self._for_gang = isinstance(demand, GangDemand)
@@ -156,7 +162,8 @@ class _Locations:
         return {
             key: value
             for key, value in first.items()
-            if all(other.get(key) == value for other in others)
+            if (self._only is None or key in self._only)
+            and all(other.get(key) == value for other in others)
         }
 
 
@@ -222,7 +229,7 @@ def conflict_of(demand: Demand, deficit: Deficit, holdings: Holdings) -> Conflic
     """The input of `resolve`: every run with a candidate, and all open leases of those runs."""
     scope = known(deficit.scope, "a conflict has a scope")
     involved = {row.run for row in deficit.candidates}
-    locations = _Locations(demand, holdings.nodes)
+    locations = _Locations(demand, holdings.nodes, scope.location)
     flavors = {run.id: run.flavor for run in holdings.runs}
     return Conflict(
         scope=scope,

@@ -13,7 +13,7 @@ from hashlib import sha256
 from math import sqrt
 
 from fairlead.core.gpu.conflict import Conflict, CutTier, conflict_digest
-from fairlead.core.gpu.resolve import Cutting, Holder, by_owner, lotteries
+from fairlead.core.gpu.resolve import Cutting, Holder, by_owner, heaps_in, lotteries
 from fairlead.core.lottery import OwnerWeighting, Pot, Tokens
 
 EXACT_MAX = 10
@@ -44,12 +44,25 @@ def total_odds(
     for tier, runs in lotteries(cutting):
         missing = cutting.deficit_gpus - cutting.freed_gpus
         if sum(holder.open_gpus for holder in runs.values()) > missing:
-            found += _played(conflict, tier, runs, missing, owner_weighting)
+            if owner_weighting is OwnerWeighting.STAKE:
+                found += _stake(cutting, tier, runs)
+            else:
+                found += _played(conflict, tier, runs, missing, owner_weighting)
             break
         for name, holder in runs.items():
             found.append(TotalOdds(name, holder.run.owner, tier, 1.0))
             cutting.preempt(holder, None)
     return tuple(found)
+
+
+def _stake(cutting: Cutting, tier: CutTier, runs: dict[str, Holder]) -> list[TotalOdds]:
+    """One draw decides the tier, so these are exact."""
+    heaps = heaps_in(cutting, runs)
+    chance = round(float(heaps.chance), 4)
+    return [
+        TotalOdds(name, holder.run.owner, tier, 1.0 if name in heaps.needed else chance)
+        for name, holder in runs.items()
+    ]
 
 
 def _played(

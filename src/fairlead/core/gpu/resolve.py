@@ -16,6 +16,7 @@ that a cut costs what it cuts and not a walk over what is left.
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from fractions import Fraction
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 
@@ -34,7 +35,18 @@ from fairlead.core.gpu.conflict import (
     scope_test,
 )
 from fairlead.core.invariant import require
-from fairlead.core.lottery import SEED_BYTES, Draw, Odds, OwnerWeighting, Pot, first_odds
+from fairlead.core.lottery import (
+    SEED_BYTES,
+    Draw,
+    Heaps,
+    Odds,
+    OwnerWeighting,
+    Pot,
+    Stage,
+    first_odds,
+    heaps_of,
+    uniform_below,
+)
 from fairlead.core.reasons import CutKind, Exclusion
 
 
@@ -302,6 +314,8 @@ def _play(
 ) -> Round:
     """Draw gangs until the deficit is met or no run of the tier is left."""
     tokens = by_owner(runs)
+    if weighting is OwnerWeighting.STAKE:
+        return Round(tier, tokens, _play_stake(cutting, runs, seed=seed, index=index))
     pot = Pot(tokens, weighting)
     draws: list[Draw] = []
     while pot and not cutting.met:
@@ -309,6 +323,27 @@ def _play(
         cutting.preempt(runs[draw.token], draw.index)
         draws.append(draw)
     return Round(tier, tokens, tuple(draws))
+
+
+def _play_stake(
+    cutting: Cutting, runs: dict[str, Holder], *, seed: bytes, index: int
+) -> tuple[Draw, ...]:
+    """One number for the whole tier; every run that is lost by it is a draw of its own."""
+    heaps, drawn = heaps_in(cutting, runs), 0
+    if heaps.heaps:
+        drawn = uniform_below(len(heaps.heaps), seed=seed, stage=Stage.HEAP, index=index)
+    draws = []
+    for place, name in enumerate(heaps.lost(drawn), index):
+        cutting.preempt(runs[name], place)
+        draws.append(Draw(place, runs[name].run.owner, name))
+    return tuple(draws)
+
+
+def heaps_in(cutting: Cutting, runs: dict[str, Holder]) -> Heaps:
+    """How the runs of a tier are divided where every GPU is as likely as the next."""
+    sizes = {name: holder.open_gpus for name, holder in runs.items()}
+    missing = cutting.deficit_gpus - cutting.freed_gpus
+    return heaps_of(sizes, min(missing, sum(sizes.values())))
 
 
 def by_owner(runs: dict[str, Holder]) -> dict[str, tuple[str, ...]]:
@@ -350,9 +385,19 @@ def _risk(
     missing = cutting.deficit_gpus - cutting.freed_gpus
     return RiskRound(
         tier=tier,
-        odds=first_odds(by_owner(runs), weighting),
+        odds=_odds(cutting, runs, weighting),
         missing_gpus=missing,
         all_lost=sum(holder.open_gpus for holder in runs.values()) <= missing,
+    )
+
+
+def _odds(cutting: Cutting, runs: dict[str, Holder], weighting: OwnerWeighting) -> tuple[Odds, ...]:
+    if weighting is not OwnerWeighting.STAKE:
+        return first_odds(by_owner(runs), weighting)
+    heaps = heaps_in(cutting, runs)
+    return tuple(
+        Odds(runs[name].run.owner, name, Fraction(1) if name in heaps.needed else heaps.chance)
+        for name in sorted(runs, key=lambda name: (runs[name].run.owner, name))
     )
 
 
@@ -363,16 +408,23 @@ class Notice:
     candidates: tuple[str, ...]
     exclusions: tuple[tuple[str, Exclusion], ...]
     odds: tuple[Odds, ...]
+    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
 
     def document(self) -> dict[str, object]:
-        """As it is kept under its digest; odds as 1 in so many."""
+        """As it is kept under its digest; odds as 1 in so many, or as so many times that."""
+        stake = self.owner_weighting is OwnerWeighting.STAKE
         return {
             "candidates": list(self.candidates),
             "exclusions": [
                 {"lease": lease, "reason": reason.value} for lease, reason in self.exclusions
             ],
             "tokens": [
-                {"one_in": odds.chance.denominator, "owner": odds.owner, "token": odds.token}
+                {
+                    "one_in": odds.chance.denominator,
+                    "owner": odds.owner,
+                    **({"times": odds.chance.numerator} if stake else {}),
+                    "token": odds.token,
+                }
                 for odds in self.odds
             ],
         }
@@ -398,4 +450,5 @@ def notice_of(
         candidates=tuple(sorted(candidates)),
         exclusions=tuple(sorted(excluded)),
         odds=tuple(sorted(odds, key=lambda odds: odds.token)),
+        owner_weighting=owner_weighting,
     )

@@ -24,10 +24,12 @@ _HASHES = 2**64  # the first 8 bytes of an HMAC
 
 
 class Stage(StrEnum):
-    """What is drawn: first an owner, then one of that owner's tokens."""
+    """What is drawn: first an owner, then one of that owner's tokens; or a heap of tokens."""
 
     OWNER = "owner"
     TOKEN = "token"
+    HEAP = "heap"
+    """A heap of runs, where every GPU is as likely as the next: see `stake`."""
 
 
 def message(stage: Stage, index: int, counter: int) -> bytes:
@@ -98,6 +100,8 @@ class OwnerWeighting(StrEnum):
     """Every owner is as likely as the next."""
     TOKENS = "tokens"
     """Every token is as likely as the next."""
+    STAKE = "stake"
+    """Every GPU of a tier is as likely as the next: see `stake`."""
 
 
 @dataclass(frozen=True, slots=True)

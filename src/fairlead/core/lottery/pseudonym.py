@@ -6,11 +6,10 @@ could choose how, that would be a second lottery: so each owner has one secret f
 hash is in the log before the owner's first run is. docs/reference/outcome-export.md has the form.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from hmac import digest as hmac
 
-from fairlead.core.canonical import canonical
 from fairlead.core.invariant import require
 from fairlead.core.lottery.seed import lp
 
@@ -35,7 +34,7 @@ def secret_commitment(secret: bytes) -> str:
 
 
 def outcome_key(secret: bytes, chain: str, k: int) -> bytes:
-    """An owner's key for the names of one outcome: in every outcome they are others."""
+    """An owner's key for the names of turn k of a sequence: in every turn they are others."""
     parts = (b"fairlead/pseudonym/v1", bytes.fromhex(chain), k.to_bytes(8, "big"))
     return hmac(secret, b"".join(map(lp, parts)), "sha256")
 
@@ -45,15 +44,9 @@ def pseudonym(key: bytes, kind: str, parts: Sequence[str]) -> str:
     return PREFIXES[kind] + hmac(key, message, "sha256").hex()[:32]
 
 
-def chain_salt(secret: bytes) -> bytes:
-    """Hides a cap's name in the name of its chain."""
-    return hmac(secret, lp(b"fairlead/chain-salt/v1"), "sha256")
-
-
-def chain_id(scope: Mapping[str, object], salt: bytes = b"") -> str:
-    """The name of a scope's sequence of outcomes; `scope` is the clear one, salted with a cap."""
-    parts = (b"fairlead/chain/v1", salt, canonical(dict(scope)))
-    return sha256(b"".join(map(lp, parts))).hexdigest()
+def chain_id(flavor: str) -> str:
+    """The name of a flavor's sequence of outcomes: one, whatever place or cap is short of it."""
+    return sha256(lp(b"fairlead/chain/v2") + lp(flavor.encode())).hexdigest()
 
 
 Clear = dict[str, dict[str, list[list[str]]]]
@@ -61,7 +54,7 @@ Clear = dict[str, dict[str, list[list[str]]]]
 
 
 class Pseudonyms:
-    """Clear names to pseudonyms of outcome k of a chain; remembered, because leases are many.
+    """Clear names to pseudonyms of turn k of a chain; remembered, because leases are many.
 
     Both ways follow from the owners' secrets, so nothing has to be kept to go on after a restart.
     """

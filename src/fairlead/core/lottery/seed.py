@@ -10,7 +10,7 @@ from hashlib import sha256
 from fairlead.core.invariant import require
 
 ENTROPY_BYTES = 32
-_TAG = b"fairlead/seed/v1"
+_TAG, _TURN = b"fairlead/seed/v1", b"fairlead/seed/v2"
 
 
 def lp(part: bytes) -> bytes:
@@ -32,11 +32,22 @@ def derive_seed(
     beacon: bytes = b"",
     nonces: Mapping[str, bytes],
 ) -> bytes:
-    """The 32 bytes from which an outcome is drawn; `beacon` is empty where none was committed."""
+    """The 32 bytes from which an outcome of the first protocol is drawn; `beacon` may be empty."""
     require(len(entropy) == ENTROPY_BYTES, "entropy has 32 bytes")
     conflict = bytes.fromhex(conflict_digest)
     require(len(conflict) == 32, "a conflict digest has 32 bytes")
     parts = [_TAG, conflict, sequence.to_bytes(8, "big"), entropy, beacon]
+    for owner in sorted(nonces):
+        parts += [owner.encode(), nonces[owner]]
+    return sha256(b"".join(map(lp, parts))).digest()
+
+
+def derive_turn_seed(
+    *, chain: str, turn: int, entropy: bytes, beacon: bytes = b"", nonces: Mapping[str, bytes]
+) -> bytes:
+    """The 32 bytes of a turn of a sequence, whatever the conflict; `beacon` may be empty."""
+    require(len(entropy) == ENTROPY_BYTES, "entropy has 32 bytes")
+    parts = [_TURN, bytes.fromhex(chain), turn.to_bytes(8, "big"), entropy, beacon]
     for owner in sorted(nonces):
         parts += [owner.encode(), nonces[owner]]
     return sha256(b"".join(map(lp, parts))).digest()

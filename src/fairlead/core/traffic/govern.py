@@ -8,6 +8,7 @@ memory = settle(memory, decision.plan, applied=True)
 from dataclasses import dataclass
 
 from fairlead.core.traffic.counters import is_urgent
+from fairlead.core.traffic.learn import stay_of
 from fairlead.core.traffic.limits import Limits, plan_limits
 from fairlead.core.traffic.memory import GroupMemory, GroupRules
 from fairlead.core.traffic.model import Admission, Snapshot, TickPlan
@@ -49,6 +50,7 @@ def govern(
         inside_max=config.inside_max,
         open={name: backend.open for name, backend in backends.items()},
         inside={name: backend.inside for name, backend in backends.items()},
+        stay_ms=round(1000 * stay_of(memory.bound.inside, memory.bound.per_s, config.l_ref_ms)),
     )
     drains = tuple(
         name

@@ -5,10 +5,11 @@ Each of these becomes a parameter of the tick (`q_ref`, `l_ref_ms`, `bucket_rate
 record.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, fsum
 
+from fairlead.core.traffic.alone import UNLEARNED_EACH
 from fairlead.core.traffic.config import Config, LatencyMs
 from fairlead.core.traffic.counters import Window, covering
 from fairlead.core.traffic.health import median
@@ -201,6 +202,9 @@ is below 1, or an overload would slowly become what is usual."""
 IDLE_MS = 5_000
 """What was idle all this time is idle: the dataplane and the application are not read at once."""
 BOUND_STEP = 0.1
+BURIED_MS, BURIED_TIMES = 3_000, 10
+"""For so long nothing is served before the group is bounded without having been seen to serve; and
+so many times the reference is longer than anybody waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +230,19 @@ class InsideBound:
         per_s: float | None,
         l_ref_ms: LatencyMs,
         serving: int,
+        buried: bool = False,
     ) -> "InsideBound":
         """One tick. `inside` is what is being worked on, `idle` what the dataplane counts besides;
         `per_s` what is served now, `best` what was served lately. `value` is the bound in the
-        dataplane's own count, None as long as it is unknown.
+        dataplane's own count, None as long as it is unknown. What a `buried` group shows is not
+        usual; one that has served nothing since we look is bounded all the same.
         """
-        if inside is None or best is None:
+        if inside is None:
             return self
+        if best is None:
+            return self._unserved(clock_ms, serving) if buried else self
         samples, rates = self.inside, self.per_s
-        if self.busy is None or inside <= self.busy:
+        if not buried and (self.busy is None or inside <= self.busy):
             samples = (*samples, inside)[-SAMPLES:]
             rates = (*rates, per_s or 0.0)[-SAMPLES:]
         since_ms = clock_ms if self.since_ms is None else self.since_ms
@@ -243,9 +251,7 @@ class InsideBound:
         if clock_ms - since_ms < LEARN_MS:
             return InsideBound(self.value, samples, rates, since_ms, idles, self.busy)
         usual = ceil(INSIDE_TIMES_USUAL * (median(samples) or 0))
-        served = fsum(rates)
-        usual_stay_s = sum(samples) / served if served else 0.0  # by Little's law
-        stay_s = max(PART * l_ref_ms / 1000, TIMES_STAY * usual_stay_s)
+        stay_s = stay_of(samples, rates, l_ref_ms)
         most = max(ceil(best * stay_s), usual, LEAST_EACH * serving)
         resting = min(count for _, count in idles)
         value, wanted = self.value, most + resting
@@ -254,3 +260,31 @@ class InsideBound:
         elif value is None or abs(wanted - value) > BOUND_STEP * value:
             value = wanted
         return InsideBound(value, samples, rates, since_ms, idles, BUSY * most)
+
+    def _unserved(self, clock_ms: int, serving: int) -> "InsideBound":
+        """Wait for as long as it may be chance, then bound what comes until the backlog is gone."""
+        since_ms = clock_ms if self.since_ms is None else self.since_ms
+        value = self.value
+        if value is None and clock_ms - since_ms >= BURIED_MS:
+            value = UNLEARNED_EACH * serving
+        return replace(self, since_ms=since_ms, value=value)
+
+
+def is_buried(
+    inside: int | None, per_s: float | None, l_ref_ms: LatencyMs | None, serving: int
+) -> bool:
+    """Whether requests piled up in the group whose clients have given up: more are inside than any
+    group is given before it is known, and by Little's law they stay for many times the
+    reference. Where that is not known (None), only a group that serves nothing is buried.
+    """
+    if inside is None or inside < UNLEARNED_EACH * max(1, serving):
+        return False
+    served = per_s or 0.0
+    return not served or (l_ref_ms is not None and inside > BURIED_TIMES * served * l_ref_ms / 1000)
+
+
+def stay_of(samples: Sequence[int], rates: Sequence[float], l_ref_ms: LatencyMs) -> float:
+    """How many seconds a request is to stay: a part of the reference, or more than is usual."""
+    served = fsum(rates)
+    usual_stay_s = sum(samples) / served if served else 0.0  # by Little's law
+    return max(PART * l_ref_ms / 1000, TIMES_STAY * usual_stay_s)

@@ -13,6 +13,7 @@ from math import ceil
 
 from fairlead.core.apportion import largest_remainder
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS, fnv1a, scramble
+from fairlead.core.traffic.alone import STAY_MS, FallbackBound, bound_alone
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.core.traffic.state import AdmissionMode
@@ -52,6 +53,7 @@ class Fallback:
     """The backends that a flow may be hashed to."""
     admission: Admission = field(default_factory=Admission)
     retry_after_s: int = FULL_RETRY_AFTER_S
+    bound: FallbackBound = field(default_factory=FallbackBound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,14 @@ def plan_limits(
     inside_max: int | None = None,
     open: Mapping[str, int | None] | None = None,
     inside: Mapping[str, tuple[int, ...]] | None = None,
+    stay_ms: int = STAY_MS,
 ) -> Limits:
     """`stored` is what `hard` relaxes to in fallback, `open` what each backend holds now, `inside`
-    what each of its servers does."""
-    alone = fallback_admission(admission, stored)
-    fallback = Fallback(fallback_members(slots), alone, retry_after_s(alone))
+    what each of its servers does, `stay_ms` how long requests are to stay at the most."""
+    alone, members = fallback_admission(admission, stored), fallback_members(slots)
+    held = sum(count or 0 for count in (open or {}).values())
+    kept = bound_alone(inside_max, members=len(members), open=held, stay_ms=stay_ms)
+    fallback = Fallback(members, alone, retry_after_s(alone), kept)
     bound = None
     if inside_max is not None:
         room = rooms(slots, inside_max, open or {})

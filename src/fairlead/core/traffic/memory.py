@@ -15,6 +15,8 @@ from fairlead.core.traffic.nodes import NodeWindows
 from fairlead.core.traffic.state import State
 
 CHECK_FAILURES = 3
+EDITION = 2
+"""Of the rules by which agents decide now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,14 @@ class GroupRules:
     scrape_timeout_ms: int = 800
     node_every_ms: Mapping[str, int] = field(default_factory=dict)
     """How often other machines are asked; this one is read in every tick."""
+    edition: int = 1
+    """1 is how records of `traffic.govern` up to version 3 were decided, so that they replay. From
+    2 on group admission reacts only to what several backends, or our own counters, confirm, and a
+    group that serves nothing of what piled up in it is bounded."""
+
+    @property
+    def confirm(self) -> bool:
+        return self.edition >= EDITION
 
 
 @dataclass(frozen=True, slots=True)

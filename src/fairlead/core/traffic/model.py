@@ -104,6 +104,9 @@ class Snapshot:
     """Retries per success."""
     config: Config = DEFAULT_CONFIG
     state: State | None = None
+    confirm: bool = False
+    """Group admission asks for a second witness: what one backend reports costs its own share. Only
+    the agent sets it."""
 
     def __post_init__(self) -> None:
         units.check(self)

@@ -123,6 +123,13 @@ def time_to_failure(
     return min(remaining / max(EPSILON, rising), config.ttf_max_s)
 
 
+class Trouble(NamedTuple):
+    """What machines show: a sustained stall, and the soonest time to failure, None: unknown."""
+
+    stall: bool
+    ttf_s: float | None
+
+
 class Watch(NamedTuple):
     """The verdict over all nodes, and what to remember of each."""
 
@@ -130,6 +137,21 @@ class Watch(NamedTuple):
     ttf_s: float | None
     samples: int
     nodes: tuple[NodeMemory, ...]
+    by_node: Mapping[str, Trouble] = {}
+
+    def confirmed(self, hosts: Sequence[str | None]) -> Trouble:
+        """What is left when the word of any one backend's machine is disregarded; `hosts` are the
+        machines of the backends. A machine under several backends, or under none that is known, is
+        not one backend's alone.
+        """
+        views = [Trouble(self.stall, self.ttf_s)]
+        for name in {host for host in hosts if host is not None and hosts.count(host) == 1}:
+            others = [trouble for node, trouble in self.by_node.items() if node != name]
+            times = [trouble.ttf_s for trouble in others if trouble.ttf_s is not None]
+            views.append(Trouble(any(t.stall for t in others), min(times, default=None)))
+        known = [view.ttf_s for view in views if view.ttf_s is not None]
+        ttf_s = max(known) if len(known) == len(views) else None
+        return Trouble(all(view.stall for view in views), ttf_s)
 
 
 def watch_nodes(
@@ -145,7 +167,7 @@ def watch_nodes(
     known = {} if before is None else {memory.id: memory for memory in before.nodes}
     seen = {node.id: node for node in nodes}
     memories: list[NodeMemory] = []
-    times: list[float] = []
+    troubles: dict[str, Trouble] = {}
     for name in sorted(known.keys() | seen.keys()):
         memory = known.get(name) or NodeMemory(name)
         node = seen.get(name)
@@ -155,11 +177,12 @@ def watch_nodes(
         if stalled_now and sample is not None:
             stalled = (*stalled, sample)
         trails, left_s = _follow_all(memory, node, clock_ms, advanced=advanced, config=config)
-        times += left_s
+        troubles[name] = Trouble(sustained(stalled, config), min(left_s, default=None))
         if stalled or trails:
             memories.append(NodeMemory(name, stalled, trails))
-    stall = any(sustained(memory.stalled, config) for memory in memories)
-    return Watch(stall, min(times, default=None), samples, tuple(memories))
+    times = [trouble.ttf_s for trouble in troubles.values() if trouble.ttf_s is not None]
+    stall = any(trouble.stall for trouble in troubles.values())
+    return Watch(stall, min(times, default=None), samples, tuple(memories), troubles)
 
 
 def _follow_all(

@@ -8,7 +8,7 @@ Pure: the same memory, sighting and rules give the same bytes, so a life replays
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -26,7 +26,13 @@ from fairlead.core.traffic.counters import (
     read_counters,
 )
 from fairlead.core.traffic.health import Cause, Evidence, Tracked, median, track
-from fairlead.core.traffic.learn import latency_reference, queue_reference
+from fairlead.core.traffic.learn import (
+    AdmissionBudget,
+    InsideBound,
+    is_buried,
+    latency_reference,
+    queue_reference,
+)
 from fairlead.core.traffic.limits import is_fresh, may_be_starting
 from fairlead.core.traffic.memory import BackendHistory, Backoff, GroupMemory, GroupRules
 from fairlead.core.traffic.model import Backend, Snapshot, TickPlan
@@ -90,9 +96,10 @@ def observe(
             for name, node in sorted(sighting.members.items())
         ),
         nodes=nodes,
-        retry_index=_retry_index(memory, signals.values()),
+        retry_index=_retry_index(memory, [*signals.values()], confirm=rules.confirm),
         config=config,
         state=memory.state,
+        confirm=rules.confirm,
     )
     probes = tuple(name for name in tracked.probes if _may_probe(histories[name], clock_ms))
     return memory, Observed(snapshot, tracked.isolated, probes, full)
@@ -115,9 +122,23 @@ def settle(memory: GroupMemory, plan: TickPlan, *, applied: bool) -> GroupMemory
 
 
 def rested(memory: GroupMemory) -> GroupMemory:
-    """What is left of a memory after an absence in which the dataplane fell back: the clock, and
-    the backends' health."""
-    return GroupMemory(now_ms=memory.now_ms, clock_ms=memory.clock_ms, healths=memory.healths)
+    """What is left of a memory after an absence in which the dataplane fell back: the clock, the
+    backends' health, and what was learned of the group. Without the bound of before, an agent that
+    comes back to a group at twice its capacity has none until it has seen the group serve, and a
+    buried one serves nothing.
+    """
+    budget, bound = memory.budget, memory.bound
+    return GroupMemory(
+        now_ms=memory.now_ms,
+        clock_ms=memory.clock_ms,
+        healths=memory.healths,
+        budget=AdmissionBudget(rate=budget.rate, long=budget.long, before=budget.before),
+        queue=memory.queue,
+        q_ref=memory.q_ref,
+        latency=memory.latency,
+        l_ref_ms=memory.l_ref_ms,
+        bound=InsideBound(bound.value, bound.inside, bound.per_s, busy=bound.busy),
+    )
 
 
 # --- probes and signals
@@ -425,16 +446,20 @@ def _learn(
     if rules.own_budget:
         changes |= budget.changes(config)
     bound = memory.bound
+    l_ref_ms = changes.get("l_ref_ms") or config.l_ref_ms
     if rules.own_bound:
         busy, idle = inside(sighting)
+        known_ms = None if rules.own_latency and "l_ref_ms" not in changes else l_ref_ms
+        sunk = rules.confirm and is_buried(busy, budget.now, known_ms, len(serving))
         bound = bound.advance(
             clock_ms,
             inside=busy,
             idle=idle,
             best=budget.best,
             per_s=budget.now,
-            l_ref_ms=changes.get("l_ref_ms") or config.l_ref_ms,
+            l_ref_ms=l_ref_ms,
             serving=len(serving),
+            buried=sunk,
         )
         changes["inside_max"] = bound.value
     if changes.get("inside_max", config.inside_max) is not None:
@@ -483,14 +508,17 @@ def inside(sighting: Sighting) -> tuple[int | None, int]:
     return (busy, max(0, sum(opened) - busy)) if len(known) == len(queues) else (None, 0)
 
 
-def _retry_index(memory: GroupMemory, signals: Collection[Signals]) -> float | None:
+def _retry_index(memory: GroupMemory, signals: Sequence[Signals], *, confirm: bool) -> float | None:
     """Retries per success; None where they are not counted.
 
     Rejections of our own admission are repeated too. Counted as a storm they would keep admission
-    closed for good, so only retries beyond them count.
+    closed for good, so only retries beyond them count. To `confirm` means that the report of any
+    one backend can be disregarded: a storm comes to all of them.
     """
-    retries = [backend.retries for backend in signals if backend.retries is not None]
-    if not retries:
+    if all(one.retries is None for one in signals):
         return None
-    successes = sum(backend.successes or 0 for backend in signals)
-    return max(0, sum(retries) - (counted(memory.refused) or 0)) / max(1, successes)
+    counts = [(one.retries or 0, one.successes or 0) for one in signals]
+    retries = sum(count for count, _ in counts) - (counted(memory.refused) or 0)
+    successes = sum(count for _, count in counts)
+    left_out = counts if confirm and len(counts) > 1 else [(0, 0)]
+    return min(max(0, retries - r) / max(1, successes - s) for r, s in left_out)

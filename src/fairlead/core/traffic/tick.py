@@ -16,7 +16,7 @@ from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import admission as admissions
 from fairlead.core.traffic import slots as steps
 from fairlead.core.traffic.model import Backend, Pressure, Snapshot, TickPlan
-from fairlead.core.traffic.nodes import Watch, watch_nodes
+from fairlead.core.traffic.nodes import Trouble, Watch, watch_nodes
 from fairlead.core.traffic.pressure import (
     Counted,
     Pressures,
@@ -79,7 +79,7 @@ def tick(snapshot: Snapshot) -> TickPlan:
     moved = _move(scene)
     flow = conductance(moved.slots, scene.pressures.values, config)
     level = scene.level
-    if flow < config.g_min:
+    if flow < config.g_min and _confirmed_flow(scene, moved.slots):
         level = MODES[max(level.level, AdmissionMode.SOFT.level)]
     last_ms = 0 if before is None else before.clock_ms
     admission = admissions.advance_admission(
@@ -88,6 +88,30 @@ def tick(snapshot: Snapshot) -> TickPlan:
     relaxed = admission.mode.level < scene.admission.mode.level
     require(not (relaxed and moved.stepped), "slots and admission never reopen in the same tick")
     return _plan(scene, moved, admission, flow)
+
+
+def _confirmed_flow(scene: Scene, slots: Sequence[int]) -> bool:
+    """Is conductance below G_min whichever backend is disregarded? What one backend reports costs
+    its own share, by its weight. One that has all slots has no other to be compared with.
+    """
+    snapshot, backends, total = scene.snapshot, scene.backends, len(scene.backends)
+    if not snapshot.confirm or total == 1:
+        return True
+    config, nodes = snapshot.config, {node.id: node for node in snapshot.nodes}
+    seen = scene.pressures
+    imputed = seen.missing_latency or seen.missing_errors or seen.missing_queue or config.layered
+    for left_out in range(total):
+        kept = [index for index in range(total) if index != left_out]
+        held = sum(slots[index] for index in kept)
+        values = [seen.values[index] for index in kept]
+        if imputed:  # what is missing of the others must not be taken from it
+            rates = [scene.counted[index].rate for index in kept]
+            listed = [backends[index] for index in kept]
+            values = measure_pressure(listed, rates, nodes, config).values
+        flow = conductance([slots[index] for index in kept], values, config)
+        if held and flow * config.s_total >= config.g_min * held:
+            return False
+    return True
 
 
 def _look(snapshot: Snapshot) -> Scene:
@@ -114,11 +138,14 @@ def _look(snapshot: Snapshot) -> Scene:
     if backends and not routable:
         target = steps.parked_slots(pressures.values, config.s_total)
     skew = steps.observed_skew(backends, weights, config)
+    trouble = Trouble(watch.stall, watch.ttf_s)
+    if snapshot.confirm and len(backends) > 1:
+        trouble = watch.confirmed([backend.node for backend in backends])
     level = admissions.triggered_level(
         config,
         unroutable=not routable,
-        stall=watch.stall,
-        ttf_s=watch.ttf_s,
+        stall=trouble.stall,
+        ttf_s=trouble.ttf_s,
         retry_index=snapshot.retry_index,
         blind=pressures.blind,
     )

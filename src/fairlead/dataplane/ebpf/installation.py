@@ -29,7 +29,7 @@ HOOKS = {
     **{"recvmsg4": 19, "recvmsg6": 20, "getpeername4": 29, "getpeername6": 30},
 }
 AGENT = "agent"
-_GROUP_MAPS = ("vips", "groups", "buckets", "group_counts", "insides")
+_GROUP_MAPS = ("vips", "groups", "buckets", "group_counts", "insides", "relaxations")
 _BACKEND_MAPS = ("backends", "healths", "backend_counts", "loads")
 _SINGLE_MAPS = ("schema", "heartbeat", "tables", "replies", "origins", "barrier")
 MAPS = (*_SINGLE_MAPS, *_GROUP_MAPS, *_BACKEND_MAPS)

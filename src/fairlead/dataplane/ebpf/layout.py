@@ -12,11 +12,13 @@ import socket
 import struct
 from array import array
 from collections.abc import Mapping
+from dataclasses import asdict
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fairlead.core.traffic.alone import FallbackBound
 from fairlead.core.traffic.limits import Concurrency, Fallback, Limits
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.state import AdmissionMode
@@ -147,8 +149,12 @@ def encode(now: Active, word: int, at: Mapping[str, int]) -> ctypes.Structure:
         # No machine has so many connections.
         inside_max=min(bound.inside_max, UINT32_MAX) if bound else 0,
         room_least=bound.room_least if bound else 0,
+        members=len(fallback.members),
         budget=budget_of(limits.admission),
         fallback=budget_of(fallback.admission),
+        alone=STRUCTURES["alone"](
+            **{name: min(value, UINT32_MAX) for name, value in asdict(fallback.bound).items()}
+        ),
     )
     stamped = {id: stamp | slots[id] << INDEX_BITS | index for id, index in at.items()}
     _write(encoded.slots, array("Q", [stamped[id] for id in order]))
@@ -181,7 +187,9 @@ def decode(table: ctypes.Structure, group: str, at: Mapping[str, int]) -> Active
     indices, led = slot_indices(table), set(table.rendezvous)
     slots = {id: indices.count(index) for id, index in at.items()}
     members = tuple(sorted(id for id, index in at.items() if index in led))
-    fallback = Fallback(members, _admission(table.fallback_mode, table.fallback))
+    kept = {name: int(getattr(table.alone, name)) for name, *_ in STRUCTURES["alone"]._fields_}
+    admission = _admission(table.fallback_mode, table.fallback)
+    fallback = Fallback(members, admission, bound=FallbackBound(**kept))
     most = int(table.inside_max)
     bound = Concurrency(most, int(table.room_least)) if most else None
     limits = Limits(fallback, _admission(table.mode, table.budget), concurrency=bound)

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from fairlead.core.traffic.alone import FallbackBound
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Ejection
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.state import AdmissionMode
@@ -34,7 +35,7 @@ _WATCHES, _GROUP_WATCHES = 3, 4
 _WATCHES_OF_OTHERS = 16  # processes of the same user
 _WATCHES_MAX = Path("/proc/sys/fs/inotify/max_user_instances")
 _FOLDER_BYTES_MAX = 90  # a socket's path has 107
-_BIAS = "fairlead.bias."
+_BIAS, _RELAXED = "fairlead.bias.", "x-fairlead-inside-max"
 _FINE = 1000  # parts of a slot: what distinguishes equal weights must not be felt in a split
 _SCRIPT = Path(__file__).with_name("admission.lua")
 _INSIDE = Path(__file__).with_name("inside.lua")
@@ -156,7 +157,7 @@ def _cluster(group: RouteGroup, side: str, files: EnvoyFiles) -> Document:
         connect_timeout=_seconds(proxy.CONNECT_TIMEOUT_MS),
     )
     if side == proxy.HASHED:
-        return cluster | filled("hashed")
+        return cluster | filled("hashed", balance_percent=FallbackBound().balance_percent)
     return cluster | filled(
         "sided",
         bias_key=_BIAS + name,
@@ -238,11 +239,13 @@ def refusal_headers(mode: str, retry_after_s: int) -> list[Document]:
 
 
 def route(group: RouteGroup, now: Active, workers: int, *, alone: bool) -> list[Document]:
-    """The route of the active table, or that for the time without an agent: nothing is bounded."""
+    """The route of the active table, or that for the time without an agent."""
     limits, fallback = now.table.limits, now.table.limits.fallback
     if alone:
         admission = _admission(fallback.admission, fallback.retry_after_s, workers)
-        target = {"cluster": cluster_name(group.name, proxy.HASHED)} | filled("hashed_target")
+        admission["bound"] = _bound_alone(now, workers)
+        bounded = _bounded(group, proxy.HASHED, fallback.bound.inside_max, relaxed=_RELAXED)
+        target = bounded | filled("hashed_target")
         empty = not fallback.members
     else:
         admission = _admission(limits.admission, limits.retry_after_s, workers)
@@ -251,7 +254,9 @@ def route(group: RouteGroup, now: Active, workers: int, *, alone: bool) -> list[
     admission["no_backend"] = empty
     target |= {"timeout": "0s"}
     route = filled("route", target=target, admission=admission, active=asdict(now))
-    if admission["mode"] == AdmissionMode.NORMAL and not empty:
+    if alone:
+        route |= filled("relaxed", header=_RELAXED)
+    elif admission["mode"] == AdmissionMode.NORMAL and not empty:
         route["typed_per_filter_config"] = filled("unscripted")
     refusals = [
         filled(
@@ -268,13 +273,32 @@ def route(group: RouteGroup, now: Active, workers: int, *, alone: bool) -> list[
 
 def _target(group: RouteGroup, served: str, bound: Concurrency | None) -> Document:
     """Where requests go: to a cluster, or through the script that counts what is inside."""
-    name = cluster_name(group.name, served)
     if bound is None:
-        return {"cluster": name}
+        return {"cluster": cluster_name(group.name, served)}
+    return _bounded(group, served, bound.inside_max)
+
+
+def _bounded(group: RouteGroup, served: str, most: int, relaxed: str | None = None) -> Document:
+    name = cluster_name(group.name, served)
     listed = ", ".join(json.dumps(cluster_name(group.name, side)) for side in proxy.COPIES)
-    values = f"{bound.inside_max}, {json.dumps(name)}, {{{listed}}}"
-    script = f"local most, served, clusters = {values}\n{_INSIDE.read_text()}"
+    header = json.dumps(relaxed) if relaxed else "nil"
+    values = f"{most}, {json.dumps(name)}, {{{listed}}}, {header}"
+    script = f"local most, served, clusters, relaxed = {values}\n{_INSIDE.read_text()}"
     return filled("bounded_target", script=script, name=name)
+
+
+def _bound_alone(now: Active, workers: int) -> Document:
+    """What `admission.lua` relaxes the bound by. Each worker sees its own successes only."""
+    bound = now.table.limits.fallback.bound
+    return {
+        "epoch": now.table.epoch,
+        "header": _RELAXED,
+        "inside_max": bound.inside_max,
+        "most": bound.most,
+        "step": bound.step,
+        "every_ms": bound.every_ms,
+        "stay_ms": bound.stay_ms * workers,
+    }
 
 
 def _admission(admission: Admission, retry_after_s: int, workers: int) -> Document:

@@ -4,10 +4,12 @@ Per group one frontend at the virtual address and five backends: `_a` and `_b` h
 the next table as weights, `_f` hashes flows when the agent is dead, `_soft` and `_hard` refuse. The
 state of a group is all that a flip changes, in one value of one HAProxy map:
 
-    7:a:60:41|a:hard:1000:1000000:1|f:soft:100000:100000000:1
+    7:a:60:41|a:hard:1000:1000000:1|f:soft:100000:100000000:1|60:240:3:5000:240
 
 The epoch, the side its table is laid out on, how many requests may be inside (0: no bound) and the
-recorded decision; admission while the agent lives; admission without it. An admission is the side
+recorded decision; admission while the agent lives; admission without it; how many may be inside
+without it: at first, at the most, the step, after how many ms, and how long requests are to stay
+(`core.traffic.alone`). An admission is the side
 that serves (`hard` when no backend may be sent anything), the mode, and for modes with a bucket the
 refill in thousandths of a token per second, the size in millionths, and the Retry-After.
 """
@@ -94,7 +96,8 @@ def render(
     sections, states = [_filled("global.cfg", values)], [f"{BORN} {now_ms()}"]
     for index, group in enumerate(sorted(groups, key=lambda group: group.name)):
         name, now = proxy.escape(group.name), active[group.name]
-        of_group = {"tokens": f"proc.tokens{index}", "at": f"proc.at{index}", "name": name}
+        kept = ("tokens", "at", "most", "since", "done")
+        of_group = {variable: f"proc.{variable}{index}" for variable in kept} | {"name": name}
         of_group["address"] = proxy.address(group.vip, group.port)
         of_group["backends"] = "\n".join(_backends(group, now.table))
         sections.append(_filled("group.cfg", {**values, **of_group}))
@@ -109,7 +112,10 @@ def _filled(template: str, values: Mapping[str, object]) -> str:
 def _backends(group: RouteGroup, table: Table) -> list[str]:
     name = proxy.escape(group.name)
     # A flow is a client's connection; the ring places it by points.
-    ring = "hash var(txn.flow)\n    hash-type consistent sdbm avalanche"
+    ring = (
+        "hash var(txn.flow)\n    hash-type consistent sdbm avalanche\n"
+        f"    hash-balance-factor {table.limits.fallback.bound.balance_percent}"
+    )
     numbers = _numbers([backend.id for backend in group.backends])
     sections = []
     for side in proxy.COPIES:
@@ -176,7 +182,10 @@ def write_state(now: Active) -> str:
     # serves nothing.
     head = f"{table.epoch}:{now.side}:{inside_max}:{decision}"
     alive = _write_admission(served, limits.admission, limits.retry_after_s)
-    return f"{head}|{alive}|{_write_admission(hashed, fallback.admission, fallback.retry_after_s)}"
+    alone = _write_admission(hashed, fallback.admission, fallback.retry_after_s)
+    bound = fallback.bound
+    numbers = (bound.inside_max, bound.most, bound.step, bound.every_ms, bound.stay_ms)
+    return f"{head}|{alive}|{alone}|{':'.join(map(str, numbers))}"
 
 
 def read_head(state: str) -> tuple[int, str]:

@@ -6,7 +6,6 @@ from fairlead.engine.gpu.state import Phase as Phase
 from fairlead.engine.gpu.state import job_prefix as job_prefix
 from fairlead.engine.gpu.values import Applied as Applied
 from fairlead.engine.gpu.values import Author as Author
-from fairlead.engine.gpu.values import BeaconSource as BeaconSource
 from fairlead.engine.gpu.values import Config as Config
 from fairlead.engine.gpu.values import Denied as Denied
 from fairlead.engine.gpu.values import EditConflict as EditConflict

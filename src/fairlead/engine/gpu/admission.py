@@ -5,9 +5,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec import structs
+
 from fairlead.core import gpu
+from fairlead.core.canonical import Rendered, text
 from fairlead.core.reasons import QueueHold
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.backfill import QueueHeads
@@ -31,6 +35,11 @@ from fairlead.schema.times import format_time
 
 AT_ONCE = 200
 """Entries of one append, about."""
+RESAID_MAX = 20
+"""Waiting runs of a turn of which another refusal is recorded than before: where thousands wait
+their numbers change with every start, and the first ones of the queue tell most."""
+LACKS = ("NoDevices", HELD)
+"""Why a run waits that is funded."""
 
 
 class _Row(NamedTuple):
@@ -41,6 +50,8 @@ class _Row(NamedTuple):
     request: gpu.Request
     alike: str
     """The same for all runs that ask for the same."""
+    written: Rendered
+    """As a recorded order has it: a row is written once, and not at every turn."""
 
 
 Covers = dict[str, gpu.Refusal | None]
@@ -58,6 +69,9 @@ class RunAdmission:
         self._alike: dict[str, tuple[str, gpu.Request]] = {}
         """Requests by their text: one of each is kept."""
         self._covers: Covers = {}
+        self._refusals: dict[str, list[NewEntry]] = {}
+        """What is recorded of runs that are alike and are refused, likewise."""
+        self._resaid = 0
         config = committer.config
         self._policy, self._heads = config.queue, QueueHeads(self._projection, config.backfill)
         self._order: list[str] = []
@@ -73,6 +87,7 @@ class RunAdmission:
         """
         projection, heads = self._projection, self._heads
         heads.begin()
+        self._resaid = 0
         runs = self._waiting_runs()
         use = tuple(owner_use(projection, runs, now_ms))
         waiting = gpu.Waiting(now_ms, runs, self._holds(), self._policy, use)
@@ -86,17 +101,34 @@ class RunAdmission:
             if not projection.is_pending(run) or self._is_held(run, now_ms):
                 return []
             row = self._rows[run]
+            if self._still_lacks(run):
+                return []
             if self._still_refused(run, now_ms):
                 heads.add_refused(run, row.request, now_ms, row.alike)
                 return []
-            if self._still_lacks(run):
-                return []
-            made = attempt(projection, run, now_ms, heads)
+            if row.alike in self._refusals:
+                heads.add_refused(run, row.request, now_ms, row.alike)
+                return [_about(run, entry) for entry in self._refusals[row.alike]]
+            made = attempt(projection, run, now_ms, heads, row.alike)
+            if made and isinstance(made[0].body, entries.FundDecision) and len(made) == 2:
+                self._keep_refusal(row.alike, made)
             if opens_leases(made) and not recorded.says(run, projection):
-                made.insert(0, order_decision(entries.QueueDecision, queue, waiting, now_ms))
+                made.insert(0, self._queue_decision(queue, waiting))
             return made
 
         self._decide_all(order, decide)
+
+    def _queue_decision(self, queue: gpu.Queue, waiting: gpu.Waiting) -> NewEntry:
+        """As `order_decision` of these; most of the rows were written in an earlier turn."""
+        few = replace(waiting, runs=())
+        made = order_decision(entries.QueueDecision, queue, few, waiting.now_ms)
+        written = [self._rows[run.id].written for run in waiting.runs]
+        return replace(made, input={**STYLE.from_core(few), "runs": written})
+
+    def _keep_refusal(self, alike: str, made: list[NewEntry]) -> None:
+        """For the next run that is alike: it is written once."""
+        fund, phase = made
+        self._refusals[alike] = [replace(fund, input=Rendered(text(fund.input))), phase]
 
     def _lead_reserved(self, queue: gpu.Queue, now_ms: int) -> None:
         """Runs whose reservations are due and lack devices are the first heads: runs that have just
@@ -141,7 +173,7 @@ class RunAdmission:
 
         The order is recorded as that of the queue is, with the first growth that it decides.
         """
-        projection, live = self._projection, self._projection.live
+        projection, live = self._projection, self._projection.running
         specs = ((run, state, projection.run_spec(run)) for run, state in sorted(live.items()))
         shrunk = tuple(
             gpu.ShrunkRun(run, spec.flavor, state.width, most, is_settled(state))
@@ -185,9 +217,9 @@ class RunAdmission:
             row = before.get(run)
             if row is None or row.key != key:
                 waiting, request = _waiting_run(projection, run)
-                text = repr(request)
-                alike, request = self._alike.setdefault(text, (text, request))
-                row = _Row(key, waiting, request, alike)
+                said = repr(request)
+                alike, request = self._alike.setdefault(said, (said, request))
+                row = _Row(key, waiting, request, alike, Rendered(text(STYLE.from_core(waiting))))
             self._rows[run] = row
         if not self._rows:
             self._alike.clear()
@@ -196,20 +228,27 @@ class RunAdmission:
     def _still_refused(self, run: str, now_ms: int) -> bool:
         """Whether the answer is the recorded one: the search for a remedy costs ten times the
         cover. Code, shortfall and caps count; use goes up every millisecond, that alone is not
-        news."""
-        recorded, row = self._projection.runs[run].refusal, self._rows[run]
-        if recorded is None:
+        news. Of many that changed, a few are recorded in a turn."""
+        state, row = self._projection.runs[run], self._rows[run]
+        recorded = state.refusal
+        if recorded is None and state.reason not in LACKS:
             return False
         if row.alike not in self._covers:
             book = self._projection.book(now_ms)
             self._covers[row.alike] = gpu.cover(book, row.request, now_ms).refusal
         refusal = self._covers[row.alike]
-        return refusal is not None and same_refusal(refusal, recorded)
+        if refusal is None or (recorded is not None and same_refusal(refusal, recorded)):
+            return refusal is not None
+        if self._projection.run_spec(run).funding.allow_unfunded is True:
+            return False  # it starts without funding when it is refused
+        self._resaid += 1
+        known = recorded is None or refusal.code == recorded.code
+        return known and self._resaid > RESAID_MAX
 
     def _still_lacks(self, run: str) -> bool:
         """Whether a run waits for more devices than are free, behind a head: asking again would
         say what is recorded, and thousands may wait."""
-        if self._projection.runs[run].reason not in ("NoDevices", HELD):
+        if self._projection.runs[run].reason not in LACKS:
             return False
         request = self._rows[run].request
         free = self._projection.devices.gpus(request.flavor)
@@ -226,6 +265,7 @@ class RunAdmission:
             nonlocal decided
             made: list[NewEntry] = []
             self._covers.clear()
+            self._refusals.clear()
             for number in range(first, len(queue)):
                 decided, found = number + 1, decide(queue[number])
                 made += found
@@ -238,6 +278,11 @@ class RunAdmission:
         while first < len(queue):
             self._committer.commit(batch)
             first = decided
+
+
+def _about(run: str, entry: NewEntry) -> NewEntry:
+    """The same entry of another run."""
+    return replace(entry, body=structs.replace(entry.body, run=run))
 
 
 def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.Request]:

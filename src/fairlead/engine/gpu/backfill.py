@@ -6,17 +6,19 @@ of leases and nodes; it is recorded where it lets a run start before a head, or 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from fairlead.core import gpu
+from fairlead.core.canonical import Rendered, text
 from fairlead.core.gpu.backfill import check
 from fairlead.core.gpu.cover import Candidate, find_route
 from fairlead.core.gpu.place import Gang, Node
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Context
-from fairlead.engine.gpu.entries import BackfillDecision, NewEntry
+from fairlead.engine.gpu.entries import BackfillDecision, Document, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, parse_slot
 from fairlead.schema import objects
@@ -28,6 +30,7 @@ HEADS_MAX = 8
 location, and name any sponsor."""
 
 
+_End = gpu.Release | gpu.LeaseCharge
 _Labels = tuple[tuple[str, str], ...]
 
 
@@ -37,7 +40,7 @@ class _View(NamedTuple):
     pools: dict[str, gpu.Pool]
     pool_of: Mapping[str, str]
     """Of nodes."""
-    ends: list[tuple[str, gpu.Release | gpu.LeaseCharge]]
+    ends: list[tuple[str, _End]]
     """Of which run's leases."""
     charges: tuple[gpu.LeaseCharge, ...]
     outlook: gpu.Outlook
@@ -58,20 +61,28 @@ class BackfillAnswer(NamedTuple):
         last_ms = max(promise.start_ms or 0 for promise in self.found.promises)
         asked, policy = self.asked, self.asked.policy
 
-        def matters(end: gpu.Release | gpu.LeaseCharge) -> bool:
-            return policy.end_ms(end, asked.now_ms) <= last_ms
+        def written(ends: Iterable[_End]) -> list[Rendered]:
+            return [_written(end) for end in ends if policy.end_ms(end, asked.now_ms) <= last_ms]
 
-        pools = tuple(
-            replace(pool, releases=tuple(filter(matters, pool.releases))) for pool in asked.pools
-        )
+        def as_written(pool: gpu.Pool) -> Document:
+            bare: Document = STYLE.from_core(replace(pool, releases=()))
+            return {**bare, "releases": written(pool.releases)}
+
         caps = (cap for head in asked.heads if head.funding for cap in head.funding.caps)
         paying = {envelope for cap in caps for envelope in cap.envelopes}
         counted = (charge for charge in asked.charges if charge.envelope in paying)
-        charges = tuple(filter(matters, counted))
         body = BackfillDecision(asked.run.run, STYLE.from_core(self.found))
-        document = STYLE.from_core(replace(asked, pools=pools, charges=charges))
+        document: Document = STYLE.from_core(replace(asked, pools=(), charges=()))
+        document["pools"] = [as_written(pool) for pool in asked.pools]
+        document["charges"] = written(counted)
         effect, reasons = "backfill" if plan_id else None, (self.found.reason.value,)
         return at.entry(body, plan_id, effect, input=document, reasons=reasons)
+
+
+@lru_cache(8_192)
+def _written(end: _End) -> Rendered:
+    """As a record has it: a lease is in those of all runs that start beside it."""
+    return Rendered(text(STYLE.from_core(end)))
 
 
 class Promised(NamedTuple):
@@ -94,8 +105,8 @@ class QueueHeads:
         """Heads that lack funding, by flavor, and the envelopes that could pay for each."""
         self._looked_at: set[str] = set()
         """What refused runs ask for that were looked at in this turn: the next one is no head."""
-        self._leased: dict[str, list[tuple[str, gpu.Release]]] = {}
-        """The devices of each lease by node: leases do not change, and there are thousands."""
+        self._leased: dict[str, _Leased] = {}
+        """Of each lease: leases do not change, and there are thousands."""
         self._labels: dict[str, tuple[Mapping[str, str], _Labels]] = {}
         """Those of each node, and the same in order."""
 
@@ -232,21 +243,21 @@ class QueueHeads:
             pool_of[node.name] = name
             free[name] += len(node.free)
         releases: dict[str, list[gpu.Release]] = {name: [] for name in pools}
-        ends: list[tuple[str, gpu.Release | gpu.LeaseCharge]] = []
+        ends: list[tuple[str, _End]] = []
         charges: list[gpu.LeaseCharge] = []
         runs, overdue = self._projection.runs, set[str]()
         for lease in self._projection.leases.values():
-            parts = self._parts(lease)
+            parts, charge = self._parts(lease)
             if runs[lease.run].reclaim is not None:
                 parts = [(on, self._reclaimed(lease, part)) for on, part in parts]
+                charge = _charge(lease, parts)
             for on, release in parts:
                 if on in pool_of:
                     if (lease.expected_end_ms or now_ms) < now_ms:
                         overdue.add(lease.owner)
                     releases[pool_of[on]].append(release)
                     ends.append((lease.run, release))
-            if parts and self._projection.is_funded(lease.id):
-                charge = _charge(lease, parts[0][1])
+            if charge is not None and self._projection.is_funded(lease.id):
                 charges.append(charge)
                 ends.append((lease.run, charge))
         pools = {
@@ -271,7 +282,7 @@ class QueueHeads:
         end_ms = reclaim.due_ms if part.end_ms is None else min(part.end_ms, reclaim.due_ms)
         return replace(part, end_ms=end_ms)
 
-    def _parts(self, lease: LeaseFact) -> list[tuple[str, gpu.Release]]:
+    def _parts(self, lease: LeaseFact) -> "_Leased":
         found = self._leased.get(lease.id)
         if found is None:
             if len(self._leased) > 2 * len(self._projection.leases) + 100:
@@ -283,12 +294,22 @@ class QueueHeads:
                 end_ms = lease.start_ms + most_ms
             times = (lease.start_ms, end_ms)
             gpus = Counter(parse_slot(slot)[0] for slot in lease.slots)
-            found = [(node, gpu.Release(count, *times)) for node, count in gpus.items()]
-            self._leased[lease.id] = found
+            parts = [(node, gpu.Release(count, *times)) for node, count in gpus.items()]
+            found = self._leased[lease.id] = _Leased(parts, _charge(lease, parts))
         return found
 
 
-def _charge(lease: LeaseFact, part: gpu.Release) -> gpu.LeaseCharge:
+class _Leased(NamedTuple):
+    """The devices of a lease by node, and what it takes of its envelope."""
+
+    parts: list[tuple[str, gpu.Release]]
+    charge: gpu.LeaseCharge | None
+
+
+def _charge(lease: LeaseFact, parts: Sequence[tuple[str, gpu.Release]]) -> gpu.LeaseCharge | None:
     """What a lease takes of its envelope, as long as it holds its devices."""
+    if not parts:
+        return None
+    _, part = parts[0]
     envelope = gpu.envelope_key(lease.budget, lease.envelope)
     return gpu.LeaseCharge(envelope, lease.gpus, part.start_ms, part.end_ms, lease.borrowed)

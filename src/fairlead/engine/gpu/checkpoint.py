@@ -122,8 +122,7 @@ def restore(data: bytes) -> Projection:
             projection.reserved[spec.run] = name
     projection.runs.update(state.runs)
     for name, run in state.runs.items():
-        if not run.phase.ended:
-            projection.live[name] = run
+        projection.index_run(name, run)
         for lease in run.leases.values():
             projection.adopt(lease)
     projection.closed.extend(state.closed)

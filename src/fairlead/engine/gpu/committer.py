@@ -55,6 +55,7 @@ class Committer:
         self._changed = threading.Condition(self._lock)
         self._inside = 0
         """How many `current` blocks the thread that has the lock is in."""
+        self._listeners: list[Callable[[Entry], None]] = []
         self.after_checkpoint: Callable[[], object] = lambda: None
         """Called when one was taken: others that keep a state do so now, too."""
         self.projection: Projection = checkpoint.load(ledger)
@@ -132,6 +133,12 @@ class Committer:
             raise NotFound(kind, name)
         return stored
 
+    def listen(self, listener: Callable[[Entry], None]) -> int:
+        """Be told of every entry from now on, under the lock; returns the last one before."""
+        with self.current() as projection:
+            self._listeners.append(listener)
+            return projection.seq
+
     def wait(self, after: int, timeout_s: float) -> int:
         """Wait until there is an entry above `after`, or the time is over; returns the last one."""
         with self._lock:
@@ -165,5 +172,7 @@ class Committer:
     def _fold(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self.projection.apply(entry)
+            for listener in self._listeners:
+                listener(entry)
         if entries:
             self._changed.notify_all()

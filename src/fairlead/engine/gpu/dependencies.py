@@ -27,7 +27,7 @@ class RunDependencies:
 
     def proceed(self, now_ms: int) -> None:
         # A run that ends here may end one that starts after it.
-        while held := [run for run in sorted(self._projection.live) if self._is_news(run)]:
+        while held := [run for run in sorted(self._projection.following) if self._is_news(run)]:
             at = Context(self._projection, now_ms)
             self._committer.commit(lambda held=held, at=at: list(_entries(at, held)))  # type: ignore[misc]  # bound now
 
@@ -88,7 +88,7 @@ def _progress(projection: Projection, run: str) -> RunProgress:
 
 def later_run(projection: Projection, run: str) -> str | None:
     """A waiting run that starts after this one."""
-    waiting = (name for name in sorted(projection.live) if projection.waits_for_runs(name))
+    waiting = (name for name in sorted(projection.following) if projection.waits_for_runs(name))
     after = ((name, after_of(projection.run_spec(name))) for name in waiting)
     return next((name for name, wanted in after if run in dict(wanted)), None)
 

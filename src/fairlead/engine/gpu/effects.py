@@ -81,14 +81,15 @@ class Effects:
         executor = self._executor
         if executor is not None:
             self._try("*poll", lambda: exits.extend(executor.poll()))
-            for name, state in sorted(self._projection.live.items()):
-                self._try(name, partial(self._look_for, executor, name, state, exits))
+            for name, state in sorted(self._projection.running.items()):
+                if state.job not in self._started:
+                    self._try(name, partial(self._look_for, executor, name, state, exits))
         return exits
 
     def _look_for(self, executor: Executor, name: str, state: RunState, exits: list[Exit]) -> None:
         """Add the end of a job that this process did not start, and that is not there any more."""
         job, started_ms = state.job, state.started_ms or 0
-        if job is None or job in self._started or not self.has_process(name):
+        if job is None or not self.has_process(name):
             return
         if self._committer.now() - started_ms < START_MS:
             return  # a crash may have come before it was asked for: it is asked for again
@@ -111,14 +112,14 @@ class Effects:
         ):
             return
         self.missing.clear()
-        wanted = {state.job for state in self._projection.live.values() if state.job is not None}
+        wanted = {state.job for state in self._projection.running.values() if state.job is not None}
         self._forget_all_but(wanted)
         leaving: set[str] = set()
         for job in sorted(running - wanted):
             run = _run_of(job)
             leaving.add(run)
             self._try(run, partial(self._stop_unwanted, executor, run, job))
-        for name, state in sorted(self._projection.live.items()):
+        for name, state in sorted(self._projection.running.items()):
             if state.job is not None and self.has_process(name):
                 self._drive(executor, name, state, running, leaving)
 

@@ -59,8 +59,8 @@ class NewEntry:
     author: str = SYSTEM
     plan_id: str | None = None
     effect: str | None = None
-    input: Document | None = field(default=None, repr=False)
-    """The whole input of a decision."""
+    input: Document | Rendered | None = field(default=None, repr=False)
+    """The whole input of a decision, or its canonical text."""
     input_digest: str | None = None
     blobs: tuple[bytes, ...] = field(default=(), repr=False)
     version: int | None = None
@@ -505,7 +505,10 @@ class OwnerPseudonym(Body, frozen=True):
 
 
 class ChainOpened(Body, frozen=True):
-    """A scope's sequence of outcomes, and the hash of the entropy of its first."""
+    """A flavor's sequence of outcomes, and the hash of the entropy of its first.
+
+    Of the first protocol: a scope's, with its location, and whether a cap binds in it.
+    """
 
     ENTRY = "gpu.resolve.scope"
     capped: bool
@@ -613,11 +616,27 @@ class StepSkipped(Body, frozen=True):
 
 
 class NonceGiven(Body, frozen=True):
-    """An owner adds bytes to the next outcome that concerns it."""
+    """An owner adds bytes to the next outcome that concerns it, and signs them."""
 
     ENTRY = "gpu.resolve.nonce"
     owner: str
     nonce: str
+    size: int | UnsetType = UNSET
+    """How many entries the owner knew of when it signed: an old nonce is no new one."""
+    signature: str | UnsetType = UNSET
+    """With the owner's key; nonces without a signature are not used any more."""
+
+
+class OwnerKey(Body, frozen=True):
+    """The key that an owner signs its nonces with."""
+
+    ENTRY = "owner.key"
+    owner: str
+    public_key: str
+    signature: str
+    """Made with that key: its holder asks for it."""
+    approval: str | None
+    """Made with the key before; None: it is the owner's first."""
 
 
 class BeaconValue(Body, frozen=True):

@@ -3,6 +3,9 @@
 A border: events carry the recorded bodies as they are.
 """
 
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, TypeVar
+
 from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import READ_AT_ONCE, Committer
@@ -11,10 +14,13 @@ from fairlead.engine.gpu.projection import Projection
 from fairlead.ports.ledger import Entry
 from fairlead.schema.times import format_time
 
+T = TypeVar("T", bound=Hashable)
 _ABOUT = (("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), ("lease", "Lease"))
 # Inputs are large, and specs carry commands and environment: users who may see those ask for them.
 # A nonce stands in an export beside a pseudonym: with its owner's name it would open that.
-_LEFT_OUT = frozenset({"input", "blobs", "spec", "parts", "nonce", "nonce_owners"})
+_LEFT_OUT = frozenset(
+    {"input", "blobs", "spec", "parts", "nonce", "nonce_owners", "signature", "approval"}
+)
 # Who waits and who is a candidate: rows of all tenants, as many as there are runs or leases.
 _WITHOUT_OUTPUT = tuple(
     kind.ENTRY
@@ -57,28 +63,64 @@ class EventFeed:
                 events += [_event(projection, entry) for entry in ledger.entries(after, limit)]
             return events
 
+    def follow(
+        self, touched: Callable[[Entry], Iterable[T]], told: Callable[[Entry], bool]
+    ) -> "EventTail[T]":
+        """What happens from now on: what each entry touches, and which are told in full."""
+        return EventTail(self._committer, touched, told)
+
     def wait(self, after: int, timeout_s: float) -> int:
         return self._committer.wait(after, timeout_s)
 
 
+class EventTail(Generic[T]):
+    """What happened since it was last asked, without reading it back from the ledger. Most entries
+    are kept as what they touch: a turn may make thousands that are about the same few."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        touched: Callable[[Entry], Iterable[T]],
+        told: Callable[[Entry], bool],
+    ) -> None:
+        self._committer, self._touches, self._is_told = committer, touched, told
+        self._touched: set[T] = set()
+        self._told: list[Entry] = []
+        self.seq = committer.listen(self._note)
+        """What happened up to here is not told."""
+
+    def _note(self, entry: Entry) -> None:
+        self._touched.update(self._touches(entry))
+        if self._is_told(entry):
+            self._told.append(entry)
+
+    def take(self) -> tuple[set[T], list[Document]]:
+        """What was touched, and the events that are told in full."""
+        with self._committer.current() as projection:
+            touched, self._touched = self._touched, set()
+            told, self._told = self._told, []
+            return touched, [_event(projection, entry) for entry in told]
+
+
 def _event(projection: Projection, entry: Entry) -> Document:
     """One entry; `object` None for entries of other governors and of the ledger itself."""
-    body, about = entry.body, _about(entry)
+    body, named = entry.body, about(entry)
     left_out = _LEFT_OUT | {"output"} if entry.kind in _WITHOUT_OUTPUT else _LEFT_OUT
     return {
         "seq": entry.seq,
         "time": format_time(entry.time_ms),
         "kind": entry.kind,
         "author": entry.author,
-        "object": None if about is None else {"kind": about[0], "name": about[1]},
-        "owner": _owner(projection, about, entry),
+        "object": None if named is None else {"kind": named[0], "name": named[1]},
+        "owner": _owner(projection, named, entry),
         "reason": body.get("reason") or (entry.reasons[0] if entry.reasons else None),
         "message": body.get("message") or _resolver_message(entry),
         "body": {key: value for key, value in body.items() if key not in left_out},
     }
 
 
-def _about(entry: Entry) -> tuple[str, str] | None:
+def about(entry: Entry) -> tuple[str, str] | None:
+    """Kind and name of the object that an entry is about."""
     body = entry.body
     if "kind" in body and "name" in body and entry.kind.startswith("object."):
         return body["kind"], body["name"]
@@ -127,7 +169,7 @@ def _gap(*, after: int, last: int, time_ms: int) -> Document:
     }
 
 
-def _owner(projection: Projection, about: tuple[str, str] | None, entry: Entry) -> str | None:
+def _owner(projection: Projection, named: tuple[str, str] | None, entry: Entry) -> str | None:
     """Whose event it is; None when the object is gone or has no owner."""
     body = entry.body
     if isinstance(body.get("spec"), dict):
@@ -135,7 +177,7 @@ def _owner(projection: Projection, about: tuple[str, str] | None, entry: Entry) 
         return owner if isinstance(owner, str) else None
     if isinstance(body.get("owner"), str):
         return str(body["owner"])
-    stored = None if about is None else projection.get(*about)
+    stored = None if named is None else projection.get(*named)
     if stored is None or entry.time_ms < stored.created_ms:
         return None  # gone; or another object has its name by now, perhaps of another owner
     return projection.owner_of(stored)

@@ -47,7 +47,8 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
         known.accounts.define(known.budgets[name], at.time_ms)
     elif isinstance(spec, RunSpec) and before is None:
         run = state.RunState(submitted_seq=at.seq, since_ms=at.time_ms)
-        known.runs[name] = known.live[name] = run
+        known.runs[name] = run
+        known.index_run(name, run)
     elif isinstance(spec, ReservationSpec) and before is None:
         known.reserved[spec.run] = name
         known.resolver.reservations[name] = state.Reservation(since_ms=at.time_ms)
@@ -105,8 +106,8 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is not state.Phase.RUNNING:
         run.job, run.shrunk, run.grows_to, run.grown = None, False, 0, False
         run.restarts = run.restarts if body.restarts is UNSET else body.restarts
+    known.index_run(body.run, run)
     if phase.ended:
-        known.live.pop(body.run, None)
         run.ended_ms = None if body.ended_ms is UNSET else body.ended_ms
         run.exit_code = None if body.code is UNSET else body.code
         run.exit_signal = None if body.signal is UNSET else body.signal
@@ -141,7 +142,7 @@ def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None
     payer = known.budgets[body.budget].owner
     lease = state.LeaseFact(**_shared(body.terms()), id=body.lease, seq=at.seq, payer=payer)
     run = known.runs[lease.run]
-    run.leases[lease.id] = lease
+    run.add_lease(lease)
     if lease.reason == "Grow":
         run.numbered, run.grown = run.numbered + 1, True
     known.resolver.changed_seq = at.seq
@@ -167,9 +168,7 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
             run.grows_to = 0
         elif not run.grows_to:
             run.grows_to = run.width
-    del run.leases[lease.id]
-    run.recalled.pop(lease.id, None)
-    run.hours_over.pop(lease.id, None)
+    run.drop_lease(lease.id)
     for slot in lease.slots:
         node, ordinal = state.parse_slot(slot)
         del known.taken[node][ordinal]
@@ -244,9 +243,10 @@ def _warned(known: "Projection", at: Stamp, body: entries.RunWarned) -> None:
 def _unfunded(known: "Projection", at: Stamp, body: entries.LeaseUnfunded) -> None:
     run = known.runs[body.run]
     if body.hours:
-        run.hours_over[body.lease] = body.at_ms
+        run.hours_over = {**run.hours_over, body.lease: body.at_ms}
     if body.recalled_for is not UNSET:
-        run.recalled[body.lease] = body.recalled_for
+        run.recalled = {**run.recalled, body.lease: body.recalled_for}
+        known.index_run(body.run, run)
     known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
     known.resolver.changed_seq = at.seq
 
@@ -262,9 +262,8 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
         case entries.OrderDecision():
             known.orders[body.ENTRY] = body.names
         case entries.LeaseFunded():
-            known.runs[body.run].hours_over.pop(body.lease, None)
+            known.runs[body.run].forget_unfunded(body.lease)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
-            known.runs[body.run].recalled.pop(body.lease, None)
             resolver.changed_seq = at.seq
         case entries.OwnerPseudonym():
             resolver.owners[body.owner] = at.seq
@@ -278,7 +277,10 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
         case entries.StepSkipped():
             _next_step(resolver, body.asked)
         case entries.NonceGiven():
-            resolver.nonces[body.owner] = body.nonce
+            if body.signature is not UNSET:
+                resolver.signed_nonces[body.owner] = state.PendingNonce(body.nonce, at.seq)
+        case entries.OwnerKey():
+            resolver.owner_keys.setdefault(body.owner, []).append((body.public_key, at.seq))
         case entries.BeaconValue():
             # Kept for good: a round that was forgotten could be given another value.
             resolver.beacons[BeaconRound(body.source, body.round).key] = body.value
@@ -305,6 +307,7 @@ def _committed(known: "Projection", at: Stamp, body: entries.OutcomeCommitted) -
         promised.beacon,
         at.time_ms,
         owner_weighting=promised.owner_weighting,
+        turn=promised.turn,
     )
     # How the last outcome of a reservation ended decides whether another one may begin.
     cited = {reservation.outcome for reservation in resolver.reservations.values()}
@@ -323,7 +326,8 @@ def _case(known: "Projection", at: Stamp, body: entries.OutcomeCase) -> None:
     outcome.cause, outcome.author = body.cause, at.author
     outcome.run, outcome.reservation, outcome.node = body.run, body.reservation, body.node
     for owner in body.nonce_owners:
-        resolver.nonces.pop(owner, None)
+        if owner in resolver.signed_nonces:  # those of the first protocol are not kept
+            resolver.signed_nonces[owner].used = True
     if outcome.reservation in resolver.reservations:
         resolver.reservations[outcome.reservation].outcome = outcome.seq
     if body.asked is not None:
@@ -339,11 +343,13 @@ def _next_step(resolver: state.ResolverState, request: int) -> None:
 
 
 def _drawn(known: "Projection", at: Stamp, body: entries.OutcomeDrawn) -> None:
-    """A draw or a void: either way the entropy is out, and the next one is fixed."""
+    """A draw or a void: either way the entropy is out; what the next one has is fixed."""
     resolver, shown = known.resolver, body.reveal
     outcome, chain = resolver.outcomes[shown.commit_seq], resolver.chains[shown.chain]
     chain.k, chain.published_seq, chain.open_seq = chain.k + 1, at.seq, None
     chain.commitment = shown.next_commitment
+    chain.carry = None if shown.carry is None else dict(shown.carry)
+    chain.voids += 0 if shown.carry is None else 1
     outcome.final_seq, outcome.label = at.seq, shown.label.value
     outcome.result_digest = shown.result_digest
     if shown.void is None:
@@ -399,6 +405,7 @@ FACTS = (
     *(entries.ActivateDecision, entries.GrowDecision),
     *(entries.LeaseFunded, entries.OwnerPseudonym, entries.ChainOpened),
     *(entries.BudgetRequested, entries.StepSkipped, entries.NonceGiven, entries.BeaconValue),
+    entries.OwnerKey,
 )
 FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     **dict.fromkeys(FACTS, _fact),

@@ -13,7 +13,7 @@ from fairlead.core.reasons import LimitReason
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import LimitDecision, NewEntry, RunReclaimed
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.state import Phase, RunState
+from fairlead.engine.gpu.state import RunState
 from fairlead.engine.gpu.utilisation import Utilisation
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import RunSpec, grace_ms, idle_after_ms, max_runtime_ms
@@ -32,12 +32,13 @@ class LimitEnforcement:
 
     def _over(self, now_ms: int) -> Iterator[NewEntry]:
         at, grace = Context(self._projection, now_ms), self._committer.config.grace
-        for run, state in sorted(self._projection.live.items()):
+        use_counts = self._committer.config.idle_after_ms is not None
+        for run, state in sorted(self._projection.running.items()):
             # What already gives leases back is asked again when it has.
-            if state.phase is not Phase.RUNNING or state.stopping or state.reclaim is not None:
+            if state.stopping or state.reclaim is not None:
                 continue
             spec = self._projection.run_spec(run)
-            idle = self._idle(spec, state)
+            idle = self._idle(spec, state) if use_counts or spec.idle_after is not UNSET else None
             if spec.max_runtime is UNSET and not state.hours_over and idle is None:
                 continue
             asked = limits_of(self._projection, run, state, now_ms, idle)

@@ -223,7 +223,7 @@ class Objects:
                 nonlocal changes
                 changes = self._changes(submissions)
                 made = self._entries(changes)
-                specs = [(item.key[1], item.manifest.spec) for item in submissions]
+                specs = [item.manifest.spec for item in submissions]
                 return [*self._hashes.of(specs), *made] if made else []
 
             committer.commit(decide)

@@ -16,6 +16,7 @@ from fairlead.engine.gpu.reclaim import Reclaims
 from fairlead.engine.gpu.reports import Reports
 from fairlead.engine.gpu.reservations import Reservations
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, SecretHashes, is_the_ledgers
+from fairlead.engine.gpu.resolver.contributions import Contributions
 from fairlead.engine.gpu.resolver.export import OutcomeReports
 from fairlead.engine.gpu.resolver.outcome import Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
@@ -73,6 +74,7 @@ class ControlPlane:
             utilisation=self.utilisation,
         )
         self.outcomes = Outcomes(committer, self.effects, hashes, chance)
+        self.contributions = Contributions(committer, self.effects, self.outcomes, chance)
         self.resolver = Resolver(committer, self.settlement, self.effects, self.outcomes, previews)
         self.reservations = Reservations(committer, self.outcomes, previews)
         self.recalls = Recalls(committer)

@@ -47,6 +47,12 @@ class Projection:
         self.runs: dict[str, state.RunState] = {}
         self.live: dict[str, state.RunState] = {}
         """Those of them that have not ended: a turn looks at these, and not at history."""
+        self.running: dict[str, state.RunState] = {}
+        """Those of them that have leases and a job: thousands may wait, and need no look."""
+        self.giving_back: set[str] = set()
+        """Those of which an owner recalled a lease."""
+        self.following: set[str] = set()
+        """Those of them that start after other runs."""
         self.run_owners: dict[str, int] = {}
         """How many runs each owner has."""
         self.manifest_bytes: dict[str, int] = {}
@@ -209,7 +215,7 @@ class Projection:
             "recalled",
             lambda: {
                 lease
-                for run in self.live.values()
+                for run in (self.running[name] for name in self.giving_back)
                 for lease, by in run.recalled.items()
                 if by in self.live and self.live[by].phase is state.Phase.PENDING
             },
@@ -252,7 +258,24 @@ class Projection:
             if not self.run_owners[owner]:
                 del self.run_owners[owner], self.manifest_bytes[owner]
             del self.runs[name]
+            self.index_run(name, None)
+
+    def index_run(self, name: str, run: state.RunState | None) -> None:
+        """A run as it is from now on; None: it is gone."""
+        if run is None or run.phase is not state.Phase.RUNNING:
+            self.running.pop(name, None)
+            self.giving_back.discard(name)
+        if run is None or run.phase.ended:
             self.live.pop(name, None)
+            self.following.discard(name)
+            return
+        self.live[name] = run
+        if run.phase is state.Phase.RUNNING:
+            self.running[name] = run
+            if run.recalled:
+                self.giving_back.add(name)
+        if after_of(self.run_spec(name)):
+            self.following.add(name)
 
     def adopt(self, fact: state.LeaseFact) -> None:
         """Index an open lease of a run by its id and its devices."""

@@ -5,7 +5,7 @@ from then on, and stay so while the run that they were recalled for waits. Where
 unfunded runs are the first to be preempted (`reclaim.py`, `reservations.py`), with their grace.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +15,7 @@ from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import LeaseUnfunded, NewEntry, RecallDecision
 from fairlead.engine.gpu.projection import Projection, starts_ms
 from fairlead.engine.gpu.starting import fund_input
-from fairlead.engine.gpu.state import LeaseFact
+from fairlead.engine.gpu.state import LeaseFact, Phase
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE, recall_document
 
@@ -25,17 +25,40 @@ class Recalls:
 
     def __init__(self, committer: Committer) -> None:
         self._committer, self._projection = committer, committer.projection
+        self._asked: dict[str, tuple[int, str]] = {}
+        """What waiting runs ask for, by their versions: most ask for what another one asks for."""
 
     def proceed(self, now_ms: int) -> None:
-        lent = lent_leases(self._projection)
-        for run in list(self._waiting(now_ms)) if lent else ():
-            if self._projection.run_spec(run).owner in lent:
-                self._committer.commit(partial(self._recall, run, now_ms))
+        projection, lent = self._projection, lent_leases(self._projection)
+        before, self._asked = self._asked, {}
+        if not lent:
+            return
+        seq, in_vain = projection.seq, set[str]()
+        for run in list(self._waiting(now_ms, lent)):
+            stored, asked = projection.get("Run", run), before.get(run)
+            if stored is None:
+                continue  # another replica removed it
+            if asked is None or asked[0] != stored.version:
+                spec = projection.run_spec(run)
+                asked = stored.version, repr((objects.to_request(spec), objects.to_shape(spec)))
+            self._asked[run] = asked
+            if projection.seq != seq:
+                seq = projection.seq
+                in_vain.clear()
+            if asked[1] in in_vain:
+                continue
+            if not self._committer.commit(partial(self._recall, run, now_ms)):
+                in_vain.add(asked[1])
 
-    def _waiting(self, now_ms: int) -> Iterator[str]:
-        """Runs that could start now, the first that was submitted first."""
+    def _waiting(self, now_ms: int, owners: Container[str]) -> Iterator[str]:
+        """Runs of some owners that could start now, the first that was submitted first."""
         projection, hold_ms = self._projection, self._committer.config.hold_ms
-        for run, _ in sorted(projection.live.items(), key=lambda row: row[1].submitted_seq):
+        theirs = [
+            (state.submitted_seq, run)
+            for run, state in projection.live.items()
+            if state.phase is Phase.PENDING and projection.run_spec(run).owner in owners
+        ]
+        for _, run in sorted(theirs):
             if projection.is_held(run, now_ms, hold_ms=hold_ms):
                 continue
             if projection.is_pending(run) or _is_due(projection, run, now_ms):

@@ -38,7 +38,7 @@ class RiskNotices:
         horizon_ms = max(
             (
                 warn_before_ms(self._projection.run_spec(run))
-                for run, state in self._projection.live.items()
+                for run, state in self._projection.running.items()
                 if state.leases
             ),
             default=0,

@@ -43,7 +43,7 @@ class Settlement:
         endings: list[tuple[int, str, Exit | None]] = [
             (exit.time_ms, exit.run, exit) for exit in exits
         ]
-        for name, state in self._projection.live.items():
+        for name, state in self._projection.running.items():
             until_ms = self._duration_end(name, state)
             if until_ms is not None and until_ms <= now_ms:
                 endings.append((until_ms, name, None))

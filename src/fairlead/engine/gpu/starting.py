@@ -67,15 +67,20 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
 
 
 def attempt(
-    projection: Projection, run: str, now_ms: int, heads: QueueHeads | None = None
+    projection: Projection,
+    run: str,
+    now_ms: int,
+    heads: QueueHeads | None = None,
+    alike: str | None = None,
 ) -> list[NewEntry]:
-    """The same where the answer is known to be news. `heads`: runs that are not to be delayed."""
+    """The same where the answer is known to be news. `heads`: runs that are not to be delayed;
+    `alike`: the same for all runs that ask for the same."""
     spec, at = projection.run_spec(run), Context(projection, now_ms)
     answer = ask(projection, spec, now_ms)
     found, job = answer.found, projection.next_job(run)
     if not found.plan.funded:
         if heads is not None:
-            heads.add_refused(run, found.request, now_ms)
+            heads.add_refused(run, found.request, now_ms, alike)
         return _refused(at, run, answer)
     if not found.starts:
         if heads is not None:

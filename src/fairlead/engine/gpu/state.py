@@ -6,7 +6,7 @@ earlier versions wrote.
 
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -15,6 +15,8 @@ from fairlead.core.lottery import BeaconRound, OwnerWeighting
 from fairlead.engine.gpu.entries import Document, FundRefusal, LeaseTerms, Place
 from fairlead.schema.convert import decode_json
 from fairlead.schema.objects import Spec, read_spec
+
+T = TypeVar("T")
 
 
 class Phase(StrEnum):
@@ -153,6 +155,14 @@ class RiskWarning(Struct, frozen=True):
     message: str
 
 
+_NOTHING: dict[str, Any] = {}
+
+
+def _nothing() -> dict[str, Any]:
+    """One for all runs: of thousands most have none of these. It is replaced, and never changed."""
+    return _NOTHING
+
+
 class RunState(Struct):
     """What happened to a run so far."""
 
@@ -164,7 +174,7 @@ class RunState(Struct):
     attempt: int = 0
     job: str | None = None
     """The plan id of the current start; effects are idempotent by it."""
-    leases: dict[str, LeaseFact] = field(default_factory=dict)
+    leases: dict[str, LeaseFact] = field(default_factory=_nothing)
     cover_seq: int | None = None
     place_seq: int | None = None
     refusal: FundRefusal | None = None
@@ -197,13 +207,13 @@ class RunState(Struct):
     """The width that an outcome took it from, and that it may have again; 0: nothing is lacking."""
     grown: bool = False
     """Whether it has grown since it started: then its process has to know its width."""
-    warned: dict[str, RiskWarning] = field(default_factory=dict)
+    warned: dict[str, RiskWarning] = field(default_factory=_nothing)
     """What it was told of starts that may preempt it, by their slot."""
-    recalled: dict[str, str] = field(default_factory=dict)
+    recalled: dict[str, str] = field(default_factory=_nothing)
     """Leases whose funding their envelope's owner recalled, and for which run."""
     restarts: int = 0
     """How often it was started again after its command had failed or was interrupted."""
-    hours_over: dict[str, int] = field(default_factory=dict)
+    hours_over: dict[str, int] = field(default_factory=_nothing)
     """Leases whose hours are used up, and since when."""
     idle_warned: str | None = None
     """Since when it was idle when it was last warned of that."""
@@ -211,6 +221,20 @@ class RunState(Struct):
     """Whether the runs that it starts after have ended as asked."""
     numbered: int = 0
     """The number of the next lease of its job; 0: not known."""
+
+    def add_lease(self, lease: LeaseFact) -> None:
+        self.leases = self.leases or {}
+        self.leases[lease.id] = lease
+
+    def drop_lease(self, name: str) -> None:
+        del self.leases[name]
+        self.leases = self.leases or _NOTHING
+        self.forget_unfunded(name)
+
+    def forget_unfunded(self, name: str) -> None:
+        """A lease is paid for again, or gone."""
+        self.recalled = _without(self.recalled, name)
+        self.hours_over = _without(self.hours_over, name)
 
     @property
     def width(self) -> int:
@@ -224,6 +248,10 @@ class RunState(Struct):
     def is_ending(self) -> bool:
         """Whether its process is to stop: cancelled, or preempted."""
         return self.stopping or (self.reclaim is not None and self.reclaim.preempts)
+
+
+def _without(rows: dict[str, T], name: str) -> dict[str, T]:
+    return {key: row for key, row in rows.items() if key != name} or _NOTHING
 
 
 class Condition(Struct, frozen=True):
@@ -258,7 +286,7 @@ class OutcomeStage(StrEnum):
 
 
 class OutcomeChain(Struct):
-    """The sequence of outcomes of one scope."""
+    """The sequence of outcomes of one flavor; of the first protocol, of one scope."""
 
     chain: str
     flavor: str
@@ -272,6 +300,15 @@ class OutcomeChain(Struct):
     """The number of the next outcome."""
     open_seq: int | None = None
     """The commitment that is not answered yet."""
+    voids: int = 0
+    """How many of its outcomes were voided; of the first protocol none is counted."""
+    carry: Document | None = None
+    """The beacon and the nonces of the outcome that was voided last, for the next one."""
+
+    @property
+    def turn(self) -> int:
+        """How many draws came before the next outcome."""
+        return self.k - self.voids
 
 
 class Outcome(Struct):
@@ -304,7 +341,21 @@ class Outcome(Struct):
     reclaiming: dict[str, bool] = field(default_factory=dict, name="cutting")
     """Runs that still hold what they are to give back."""
     owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
-    """Whether owners or tokens are equally likely."""
+    """Whether owners, tokens or GPUs are equally likely."""
+    turn: int | None = None
+    """Which entropy and pseudonyms it is made with; None: the first protocol, those of k."""
+
+    @property
+    def entropy_index(self) -> int:
+        return self.k if self.turn is None else self.turn
+
+
+class PendingNonce(Struct):
+    """What an owner wants to add to its next outcome, and the entry that it signed it in."""
+
+    nonce: str
+    seq: int
+    used: bool = False
 
 
 class Reservation(Struct):
@@ -351,7 +402,9 @@ class ResolverState(Struct):
     """Owners whose secret is committed to, and in which entry."""
     chains: dict[str, OutcomeChain] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    nonces: dict[str, str] = field(default_factory=dict)
+    owner_keys: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """The keys that owners sign nonces with, in hex, and in which entry; the last is valid."""
+    signed_nonces: dict[str, PendingNonce] = field(default_factory=dict)
     """What owners want to add to the next outcome; each is used once."""
     beacons: dict[str, str] = field(default_factory=dict)
     """Values of all beacon rounds ever recorded, by `source/round`."""

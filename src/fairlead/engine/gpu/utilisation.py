@@ -79,7 +79,7 @@ class Utilisation:
 
     def _note(self, now_ms: int, readings: Mapping[str, DeviceReading]) -> None:
         before, self.uses = self.uses, {}
-        for state in self._projection.live.values():
+        for state in self._projection.running.values():
             slots = [slot for lease in state.leases.values() for slot in lease.slots]
             found = [readings[slot] for slot in slots if slot in readings]
             if state.job is None or not found:

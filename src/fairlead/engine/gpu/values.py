@@ -11,21 +11,8 @@ from fairlead.core.gpu import (
     QueuePolicy,
     QuotaPolicy,
 )
-from fairlead.core.lottery import OwnerWeighting
+from fairlead.core.lottery import BeaconNetwork, OwnerWeighting
 from fairlead.engine.gpu.entries import Document
-
-
-@dataclass(frozen=True, slots=True)
-class BeaconSource:
-    """A public source of randomness with a round every so often, counted from 1."""
-
-    source: str
-    genesis_ms: int
-    period_ms: int
-
-    def round_after(self, now_ms: int) -> int:
-        """The first round that surely begins in the future, clocks a round apart included."""
-        return max(0, (now_ms - self.genesis_ms) // self.period_ms) + 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +40,8 @@ class Config:
     may_resolve: frozenset[str] = frozenset()
     """Owners whose runs may preempt others at once, besides by reservation."""
     owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
-    """Whether owners or tokens are equally likely; an outcome keeps what its commitment says."""
-    beacon: BeaconSource | None = None
+    """Between whom chance is fair; an outcome keeps what its commitment says."""
+    beacon: BeaconNetwork | None = None
     """Public entropy that the operator cannot know in advance; None: outcomes do not wait."""
     hold_ms: int = 120_000
     """How long a commitment that waits for its beacon keeps other runs of the flavor waiting."""

@@ -44,7 +44,8 @@ def announcements(plane: ControlPlane, event: Document) -> list[Announcement]:
                 names[token["token"]],
                 ANNOUNCED,
                 f"{said}; this run may be preempted, with odds of "
-                f"{token['chance'] * 100:.0f} % (first draw: 1 in {token['one_in']})",
+                f"{token['chance'] * 100:.0f} % "
+                f"(first draw: {token.get('times', 1)} in {token['one_in']})",
             )
             for token in tokens[:CANDIDATES_MAX]
             if token["token"] in names

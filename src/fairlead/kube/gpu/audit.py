@@ -17,7 +17,6 @@ from fairlead.engine.gpu.entries import PodMismatch
 from fairlead.engine.gpu.state import RunState
 from fairlead.kube.client import MISREAD, Document, KubeClient
 from fairlead.kube.conditions import now
-from fairlead.kube.gpu.gangs import GangWriter
 from fairlead.kube.gpu.pods import PODS, PodExecutor
 from fairlead.kube.gpu.ranks import ENDED, GPU, RUN, RankPod, read_pod, whole
 from fairlead.kube.kinds import GROUP, engine_name
@@ -54,7 +53,7 @@ class Auditor:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._client, self._plane, self._sources, self._say = client, plane, sources, say
-        self._executor, self._gangs = executor, GangWriter(client, sources)
+        self._executor, self._gangs = executor, executor.gangs
         self._swept_ms, self._asked_ms = -SWEEP_MS, -FOREIGN_MS
         self._troubles: dict[str, str] = {}
         """Why pods of a job could not be made."""
@@ -86,11 +85,8 @@ class Auditor:
             self._swept_ms = now_ms
             runs |= projection.live.keys()
             self._forget()
-        pods: dict[str, list[RankPod]] = {}
-        for pod in self._gangs.pods() if runs else ():
-            pods.setdefault(pod.run, []).append(pod)
         for run in sorted(runs):
-            self._look(run, projection.live.get(run), pods.get(run, []), now_ms)
+            self._look(run, projection.live.get(run), self._gangs.of_run(run), now_ms)
         if now_ms - self._asked_ms >= FOREIGN_MS:
             self._asked_ms = now_ms
             self._client.later(self._count_foreign, self._strangers())

@@ -82,6 +82,8 @@ class FrontEnd:
         self._failing: dict[str, str] = {}
         """Objects that cannot be followed, and why, as was said."""
         self.verdicts: dict[tuple[str, Key], Acceptance] = {}
+        self._turned_away: set[tuple[str, Key]] = set()
+        """Objects that are not accepted: a few of thousands."""
         self._judged: set[tuple[str, Key]] = set()
         """Objects that have a new verdict."""
         self._order = RunOrder(plane.committer.projection.runs)
@@ -273,8 +275,8 @@ class FrontEnd:
     def _refused(self, kind: str, reason: str | None = None) -> set[Key]:
         return {
             key
-            for (of, key), verdict in self.verdicts.items()
-            if of == kind and not verdict.accepted and reason in (None, verdict.reason)
+            for of, key in self._turned_away
+            if of == kind and reason in (None, self.verdicts[of, key].reason)
         }
 
     def _follow(self, kind: str, key: Key, batch: "list[_Manifest]") -> bool:
@@ -286,6 +288,7 @@ class FrontEnd:
             self._order.forget(key)
         if document is None:
             self.verdicts.pop((kind, key), None)
+            self._turned_away.discard((kind, key))
             self.unheld.discard((kind, key))
             return self._forget(kind, key, None)
         meta = document["metadata"]
@@ -313,6 +316,7 @@ class FrontEnd:
         if self.verdicts.get(pair) != verdict:
             self.verdicts[pair] = verdict
             self._judged.add(pair)
+            (self._turned_away.discard if verdict.accepted else self._turned_away.add)(pair)
         return pair
 
     def _take(self, batch: "list[_Manifest]") -> None:
@@ -409,8 +413,8 @@ class FrontEnd:
     def _image_of(self, name: str, uid: str) -> str | None:
         """The image of a Run without a template: the one that it was accepted with, also by a
         controller of another image."""
-        before = self._plane.objects.get("Run", name)
-        labels = {} if before is None else before["metadata"]["labels"]
+        before = self._plane.committer.projection.get("Run", name)
+        labels = {} if before is None else before.labels
         recorded = labels.get(IMAGE) if labels.get(UID) == uid else None
         return self._image if recorded is None else str(recorded)
 
@@ -448,8 +452,8 @@ class FrontEnd:
 
     def _forget_other(self, kind: str, key: Key, uid: str) -> bool:
         """Another object had this name before; whether it is gone from the engine."""
-        before = self._plane.objects.get(kind, _ledger_name(kind, key))
-        if before is None or before["metadata"]["labels"].get(UID) in (None, uid):
+        before = self._plane.committer.projection.get(kind, _ledger_name(kind, key))
+        if before is None or before.labels.get(UID) in (None, uid):
             return True
         return self._forget(kind, key, None)
 

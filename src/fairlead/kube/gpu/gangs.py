@@ -9,6 +9,9 @@ Every step may be taken again after a crash in the middle of it:
     evict     what is released, with its grace
 """
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fairlead.kube.client import ApiError, Document, KubeClient, gone
@@ -25,7 +28,7 @@ from fairlead.kube.gpu.ranks import (
     read_pod,
 )
 from fairlead.kube.kinds import kube_name
-from fairlead.kube.watch import Key, Sources
+from fairlead.kube.watch import Key, Mirrored, Sources
 from fairlead.ports.executor import Job
 from fairlead.ports.faults import TemporaryFault
 
@@ -42,25 +45,93 @@ class Target:
     resized: bool = False
 
 
+class PodIndex:
+    """Pods by job and rank, for any thread. Of thousands, a few are worth a look: those of jobs
+    that stir."""
+
+    def __init__(self, pods: Mirrored) -> None:
+        self._pods, self._changed = pods, pods.follow()
+        self._lock = threading.Lock()
+        self._known: dict[Key, RankPod] = {}
+        self._jobs: dict[str, dict[int, RankPod]] = {}
+        self._runs: dict[str, set[str]] = {}
+        self._stirring: set[str] = set()
+
+    def jobs(self) -> set[str]:
+        with self._current():
+            return set(self._jobs)
+
+    def stirring(self) -> set[str]:
+        """Jobs of which a pod has ended, or is given up."""
+        with self._current():
+            return set(self._stirring)
+
+    def living(self) -> set[str]:
+        """Jobs that have a pod which has not ended."""
+        with self._current():
+            over = [job for job in self._stirring if all(map(_ended, self._jobs[job].values()))]
+            return self._jobs.keys() - over
+
+    def of_job(self, job: str) -> dict[int, RankPod]:
+        with self._current():
+            return dict(self._jobs.get(job, {}))
+
+    def of_run(self, run: str) -> list[RankPod]:
+        with self._current():
+            jobs = sorted(self._runs.get(run, ()))
+            return [pod for job in jobs for pod in self._jobs[job].values()]
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """Each pod is read once until it changes: every turn asks."""
+        with self._lock:
+            for key in self._changed():
+                document = self._pods.get(key)
+                self._put(key, None if document is None else read_pod(document))
+            yield
+
+    def _put(self, key: Key, pod: RankPod | None) -> None:
+        """A pod as it is from now on; None: it is gone, or not ours."""
+        before = self._known.pop(key, None)
+        if before is not None:
+            self._drop(before)
+        if pod is not None:
+            self._known[key] = pod
+            self._jobs.setdefault(pod.job, {})[pod.rank] = pod
+            self._runs.setdefault(pod.run, set()).add(pod.job)
+            self._look(pod.job)
+
+    def _drop(self, pod: RankPod) -> None:
+        ranks, jobs = self._jobs[pod.job], self._runs[pod.run]
+        del ranks[pod.rank]
+        if not ranks:
+            del self._jobs[pod.job]
+            jobs.discard(pod.job)
+            if not jobs:
+                del self._runs[pod.run]
+        self._look(pod.job)
+
+    def _look(self, job: str) -> None:
+        if any(pod.ended or pod.released for pod in self._jobs.get(job, {}).values()):
+            self._stirring.add(job)
+        else:
+            self._stirring.discard(job)
+
+
+def _ended(pod: RankPod) -> bool:
+    return pod.ended
+
+
 class GangWriter:
     """Brings the pods of a job to its target."""
 
     def __init__(self, client: KubeClient, sources: Sources) -> None:
         self._client, self._pods, self._nodes = client, sources.pods, sources.nodes
-        self._read: dict[Key, tuple[Document, RankPod | None]] = {}
-
-    def pods(self) -> list[RankPod]:
-        """All that are ours. Each is read once until it changes: every turn asks, of thousands."""
-        before, found = self._read, dict[Key, tuple[Document, RankPod | None]]()
-        for key, document in self._pods.all().items():
-            known = before.get(key)
-            same = known is not None and known[0] is document
-            found[key] = known if known is not None and same else (document, read_pod(document))
-        self._read = found
-        return [pod for _, pod in found.values() if pod is not None]
+        self.index = PodIndex(sources.pods)
+        """All that are ours."""
 
     def of_run(self, run: str) -> list[RankPod]:
-        return [pod for pod in self.pods() if pod.run == run]
+        return self.index.of_run(run)
 
     def _of_job(self, job: Job) -> list[RankPod]:
         if job.widths is not None:
@@ -159,11 +230,13 @@ class GangWriter:
         try:
             self._tell(pod.document, {WARNING: notice})
         except ApiError as error:
-            if not gone(error):
+            if not is_another(error):
                 raise
 
     def _annotate(self, document: Document, annotations: dict[str, str]) -> Document:
-        changed = self._client.patch(path_of(document), {"metadata": {"annotations": annotations}})
+        # Of this pod only: one that came late must not mark another one of its name.
+        meta = {"uid": document["metadata"]["uid"], "annotations": annotations}
+        changed = self._client.patch(path_of(document), {"metadata": meta})
         self._pods.put(changed)
         return changed
 
@@ -213,8 +286,8 @@ class GangWriter:
         try:
             self._client.request("POST", f"{path_of(document)}/eviction", body, retries=0)
         except ApiError as error:
-            if gone(error) or error.status == 409:
-                return  # it is gone, or another by now
+            if is_another(error):
+                return
             if error.status == 429:
                 # A disruption budget of the tenant: it does not stand above a recorded decision.
                 self._delete(document, options, decision)
@@ -228,7 +301,7 @@ class GangWriter:
             try:
                 self._annotate(document, {DECISION: decision})
             except ApiError as error:
-                if gone(error):
+                if is_another(error):
                     return
                 raise
         self._client.delete(path_of(document), options)
@@ -241,6 +314,11 @@ class GangWriter:
 def only(document: Document) -> Document:
     """Options of a delete that comes late: it must not hit the next pod of the same name."""
     return {"preconditions": {"uid": document["metadata"]["uid"]}}
+
+
+def is_another(error: ApiError) -> bool:
+    """Whether the pod that a request names is gone, or another one has its name by now."""
+    return gone(error) or error.status == 409
 
 
 def path_of(document: Document) -> str:

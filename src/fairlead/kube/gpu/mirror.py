@@ -6,14 +6,14 @@ compared once with what the cluster shows.
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future
-from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
+from itertools import islice
 
 from fairlead.engine.gpu import Author, ControlPlane
+from fairlead.engine.gpu.events import EventTail
 from fairlead.engine.gpu.resolver.preview import without_names
 from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Denied
@@ -22,6 +22,17 @@ from fairlead.kube.conditions import Conditions
 from fairlead.kube.gpu.announce import announcements, event_of
 from fairlead.kube.gpu.audit import Auditor
 from fairlead.kube.gpu.front import FrontEnd
+from fairlead.kube.gpu.items import (
+    EVENTS,
+    TOLD,
+    Item,
+    ItemPart,
+    is_told,
+    items_of,
+    key_named,
+    lease_item,
+    outcome_item,
+)
 from fairlead.kube.gpu.lease_mirror import LeaseMirror, Write, as_leased
 from fairlead.kube.kinds import KINDS, as_named_in, engine_name, kube_name
 from fairlead.kube.watch import Key, Sources
@@ -32,48 +43,21 @@ from fairlead.schema.times import format_time
 
 _PUBLIC = Author("kubernetes-mirror")
 """All readers see outcomes: under pseudonyms."""
-TOLD = ("Preempted", "NodeFailed", "Drained", "Swapped", "StartFailed", "Lost", "Restarted")
-"""Changes of a run that are Events: what its status shows for good needs none."""
 SHOWN = 20
 """Outcomes that a new leader shows again: its predecessor may have died before it could."""
 PAGE = 100
 """Entries in memory at once: each comes with all that it was decided on."""
 RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
 """Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
-EVENTS = {
-    "run.cut": ("Preempted", "Warning"),
-    "run.warned": ("PreemptionPossible", "Warning"),
-    "pod.mismatch": ("PodMismatch", "Warning"),
-    "lease.unfunded": ("Unfunded", "Warning"),
-    "lease.funded": ("Funded", "Normal"),
-    "reservation.state": ("ReservationChanged", "Normal"),
-}
 
 
 GPUS_MAX = 10**9
 ENDED = frozenset(phase.value for phase in Phase if phase.ended)
-AHEAD_S = 1.3
-"""Writes for so long are handed over at once, or for half as long again as the last turn took."""
+AHEAD_S = 3.0
+"""Writes for so long are handed over at once, or for half as long again as the last turn took: on a
+busy machine a turn is late, and the client's limit is not to be left unused."""
 OLDEST = 32
 """One in so many is the one that waits longest, whatever it is: nothing waits for ever."""
-
-
-class ItemPart(StrEnum):
-    """What an item of the mirror is about."""
-
-    OBJECT = "object"
-    FINALIZER = "finalizer"
-    LEASE = "lease"
-    OUTCOME = "outcome"
-    EVENT = "event"
-
-
-class Item(NamedTuple):
-    """Something that the cluster is to show."""
-
-    part: ItemPart
-    kind: str
-    key: Key
 
 
 Rank = tuple[int, int, int]
@@ -99,10 +83,15 @@ class Mirror:
         self._front, self._auditor = front, auditor
         self._leases = LeaseMirror(client, plane, sources.leases, auditor)
         self._runs = plane.committer.projection.runs
-        self._seq: int | None = None
-        """The last entry that was looked at; None: nothing was compared yet."""
+        self._tail: EventTail[Item] = plane.events.follow(items_of, is_told)
+        """What happened since the last turn."""
+        self._compared = False
+        """Whether all that the cluster shows was compared once."""
         self._due: dict[Item, Rank] = {}
         """What is to be shown, the oldest first; it stays here until it is handed over."""
+        self._ranked: list[tuple[Rank, Item]] = []
+        """A heap of the same, and of ranks that items had before: thousands wait, and a turn hands
+        over a few."""
         self._news: set[Item] = set()
         """What something happened to since the last turn."""
         self._under_way: dict[Item, Future[bool]] = {}
@@ -117,7 +106,7 @@ class Mirror:
         self._look()
         for pair in self._front.take_judged():
             self._news.add(Item(ItemPart.OBJECT, *pair))
-            if pair in self._front.unheld:
+            if pair in self._front.unheld and self._holds(*pair):
                 self._news.add(Item(ItemPart.FINALIZER, *pair))
         self._take_audited()
         news, self._news = self._news, set()
@@ -127,8 +116,9 @@ class Mirror:
                 if item.part is ItemPart.FINALIZER:
                     self._front.unheld.discard((item.kind, item.key))
             else:
-                self._due[item] = self._rank(item)
-        self._hand_over()
+                self._want(item)
+        with self._plane.committer.current():  # which is read once for all of them
+            self._hand_over()
         if faults:
             raise faults[0]
 
@@ -138,7 +128,7 @@ class Mirror:
             self._news.add(Item(ItemPart.OBJECT, "Run", Key(*kube_name(run))))
             state = self._plane.committer.projection.live.get(run)
             for name in () if state is None else state.leases:
-                self._note_lease(name)
+                self._news.add(lease_item(name))
 
     def wait(self) -> None:
         """Until what was handed over is written, or has failed."""
@@ -169,23 +159,57 @@ class Mirror:
         now_s = time.monotonic()
         span_s, self._turned_s = now_s - self._turned_s, now_s
         room = self._client.room(max(AHEAD_S, 1.5 * span_s)) - len(self._under_way)
-        busy = {(item.kind, item.key) for item in self._under_way}  # one write of each at a time
-        free = [item for item in self._due if (item.kind, item.key) not in busy]
-        if room <= 0 or not free:
+        if room <= 0 or not self._due:
             return
-        oldest = free[: room // OLDEST] if len(free) > room else []
-        chosen = oldest + heapq.nsmallest(room - len(oldest), free, key=self._due.__getitem__)
-        ending = self._leases.ending()
-        for item in dict.fromkeys(chosen):
-            if (item.kind, item.key) in busy:
+        busy = {(item.kind, item.key): item for item in self._under_way}
+        ending, later = self._leases.ending(), list[Item]()
+        for item in islice(self._first(room), room + len(busy)):
+            other = busy.get((item.kind, item.key))
+            if other is not None and not self._take_back(other, item):
+                later.append(item)  # one write of each at a time
                 continue
             write = self._write_of(item, ending)
             if write is None:
-                continue  # not yet
-            del self._due[item]
+                later.append(item)  # not yet
+                continue
+            rank = self._due.pop(item)
             if write is not _nothing:
-                busy.add((item.kind, item.key))
-                self._under_way[item] = self._client.submit(write)
+                busy[item.kind, item.key] = item
+                self._under_way[item] = self._client.submit(write, rank)
+                room -= 1
+            if not room:
+                break
+        for item in later:
+            heapq.heappush(self._ranked, (self._due[item], item))
+
+    def _take_back(self, other: Item, item: Item) -> bool:
+        """Whether a write that was handed over, and matters less than another one of its object,
+        is not begun: then it is due again."""
+        rank = self._rank(other)
+        if other == item or rank <= self._due[item] or not self._under_way[other].cancel():
+            return False
+        del self._under_way[other]
+        self._news.add(other)
+        return True
+
+    def _first(self, room: int) -> Iterator[Item]:
+        """Those that wait longest, a few, then by rank; each once."""
+        seen: set[Item] = set()
+        if len(self._due) > room:
+            seen.update(islice(self._due, room // OLDEST))
+            yield from sorted(seen)
+        while self._ranked:
+            rank, item = heapq.heappop(self._ranked)
+            if item not in seen and self._due.get(item) == rank:
+                seen.add(item)
+                yield item
+
+    def _want(self, item: Item) -> None:
+        """An item is to be shown, by its present rank."""
+        rank = self._rank(item)
+        if self._due.get(item) != rank:
+            self._due[item] = rank
+            heapq.heappush(self._ranked, (rank, item))
 
     def _rank(self, item: Item) -> Rank:
         """What is shown first: who was preempted, then who may run, of these the widest; how runs
@@ -232,6 +256,12 @@ class Mirror:
             return state is None or state.phase.ended
         return False
 
+    def _holds(self, kind: str, key: Key) -> bool:
+        """Whether there are accounts to settle before an object may go. A run that waits has none:
+        deleted, it is gone at once, and is cancelled."""
+        state = self._runs.get(engine_name(*key)) if kind == "Run" else None
+        return state is None or state.phase is not Phase.PENDING
+
     def _hold(self, kind: str, key: Key) -> Write:
         """An object stays until its accounts are settled; of a run that has ended they are."""
         state = self._runs.get(engine_name(*key)) if kind == "Run" else None
@@ -244,26 +274,39 @@ class Mirror:
 
     def _look(self) -> None:
         """What entries are about since the last turn; after a start, everything."""
-        plane, last = self._plane, self._plane.seq
-        if self._seq is None:
-            for kind in ("Budget", "Run", "Reservation"):
-                for key in self._sources.of(kind).known():
-                    self._news.add(Item(ItemPart.OBJECT, kind, key))
-            for name in sorted(plane.committer.projection.leases):
-                self._note_lease(name)
-            for key in self._sources.leases.known():
-                self._note_lease(key.name)
-            for seq in sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:]:
-                self._note_outcome(seq)
-            self._seq = self._told_to(last)
+        if not self._compared:
+            self._look_at_all()
+            self._compared = True
         # One that was made although we were told otherwise is seen after its lease was closed.
         for key in self._sources.leases.take_keys():
             if not self._leases.is_open(key.name):
-                self._note_lease(key.name)
-        while self._seq < last and (page := plane.events.read(self._seq, PAGE)):
+                self._news.add(lease_item(key.name))
+        touched, events = self._tail.take()
+        self._news |= touched
+        for part, kind, key in touched:
+            held = part is not ItemPart.OBJECT or (kind, key) not in self._front.unheld
+            if not held and self._holds(kind, key):
+                self._news.add(Item(ItemPart.FINALIZER, kind, key))
+        for event in events:
+            self._tell(event)
+
+    def _look_at_all(self) -> None:
+        plane = self._plane
+        for kind in ("Budget", "Run", "Reservation"):
+            for key in self._sources.of(kind).known():
+                self._news.add(Item(ItemPart.OBJECT, kind, key))
+        for name in sorted(plane.committer.projection.leases):
+            self._news.add(lease_item(name))
+        for key in self._sources.leases.known():
+            self._news.add(lease_item(key.name))
+        for outcome in sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:]:
+            self._news.add(outcome_item(outcome))
+        last = self._tail.seq
+        seq = self._told_to(last)
+        while seq < last and (page := plane.events.read(seq, min(PAGE, last - seq))):
             for event in page:
-                self._note(event)
-                self._seq = event["seq"]
+                self._tell(event)
+                seq = event["seq"]
 
     def _told_to(self, last: int) -> int:
         """Up to which entry Events are told for sure."""
@@ -271,35 +314,17 @@ class Mirror:
         recent = self._plane.events.read(max(0, last - RECENT_ENTRIES), RECENT_ENTRIES)
         return next((event["seq"] - 1 for event in recent if event["time"] >= since), last)
 
-    def _note_lease(self, name: str) -> None:
-        self._news.add(Item(ItemPart.LEASE, "GPULease", Key(kube_name(name)[0], name)))
-
-    def _note_outcome(self, seq: int) -> None:
-        self._news.add(Item(ItemPart.OUTCOME, "ResolverOutcome", Key("", str(seq))))
-
-    def _note(self, event: Document) -> None:
-        about, kind, body = event["object"], event["kind"], event["body"]
-        if kind in ("lease.open", "lease.close", "lease.unfunded", "lease.funded"):
-            self._note_lease(body["lease"])
-            if "run" in body:
-                key = Key(*kube_name(body["run"]))
-                self._news.add(Item(ItemPart.OBJECT, "Run", key))
+    def _tell(self, event: Document) -> None:
+        """The Events by which people are told of an entry."""
+        named, kind = event["object"], event["kind"]
         if kind.startswith("gpu.resolve."):
-            seq = event["seq"] if kind == "gpu.resolve.commit" else body.get("outcome")
-            seq = body.get("commit_seq", seq)
-            if isinstance(seq, int):
-                self._note_outcome(seq)
             self._announce(event)
-        if about is None or about["kind"] not in KINDS:
+        if named is None or named["kind"] not in KINDS:
             return
-        name = about["name"]
-        key = Key("", name) if about["kind"] == "Budget" else Key(*kube_name(name))
-        self._news.add(Item(ItemPart.OBJECT, about["kind"], key))
-        if kind == "run.phase" and ("Run", key) in self._front.unheld:
-            self._news.add(Item(ItemPart.FINALIZER, "Run", key))
+        key = key_named(named["kind"], named["name"])
         if kind in EVENTS:
             reason, type = EVENTS[kind]
-            self._event(about["kind"], key, event["reason"] or reason, type, event)
+            self._event(named["kind"], key, event["reason"] or reason, type, event)
         elif kind == "run.phase" and event["reason"] in TOLD:
             self._event("Run", key, event["reason"], "Warning", event)
 
@@ -357,21 +382,26 @@ class Mirror:
                 expected = self._runs[name].phase
         if all(document.get("status", {}).get(field) == value for field, value in status.items()):
             return _nothing
-        return partial(self._patch, kind, key, status, expected)
+        return partial(self._patch, kind, key, document["metadata"], status, expected)
 
     def _note_shown(self, key: Key, phase: str) -> None:
         self._phases.pop(key, None)
         if phase not in ENDED:
             self._phases[key] = phase
 
-    def _patch(self, kind: str, key: Key, status: Document, expected: Phase | None) -> bool:
+    def _patch(
+        self, kind: str, key: Key, meta: Document, status: Document, expected: Phase | None
+    ) -> bool:
+        """Of the version that it was made for: one that a deposed leader sends late must not hide
+        what its successor has shown, because nothing reads it back."""
         if expected is not None:
             state = self._runs.get(engine_name(*key))
             if state is None or state.phase is not expected:
                 return False  # it has changed since: its newest state is written, not this one
         path = KINDS[kind].path(key.namespace, key.name, "status")
         try:
-            self._sources.of(kind).put(self._client.patch(path, {"status": status}))
+            patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status}
+            self._sources.of(kind).put(self._client.patch(path, patch))
         except ApiError as error:
             return error.status == 404
         return True

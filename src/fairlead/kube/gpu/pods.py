@@ -40,7 +40,7 @@ class PodExecutor:
     ) -> None:
         """`wake` is called when the pods of a job are made."""
         self._client, self._pods = client, sources.pods
-        self._gangs = GangWriter(client, sources)
+        self.gangs = self._gangs = GangWriter(client, sources)
         self._find, self._now_ms, self._wake = find, now_ms, wake
         self._lock = threading.Lock()
         self._last: dict[str, dict[int, RankPod]] = {}
@@ -262,7 +262,7 @@ class PodExecutor:
             return dict(self._troubles)
 
     def running(self) -> set[str]:
-        living = {pod.job for pod in self._gangs.pods() if not pod.ended}
+        living = self._gangs.index.living()
         with self._lock:
             return living | self._making.keys() | self._late.keys() | self._doubtful
 
@@ -309,13 +309,15 @@ class PodExecutor:
     # -- one job ----------------------------------------------------------------------------------
 
     def _jobs(self) -> dict[str, dict[int, RankPod]]:
-        """The pods of every job by rank, those that are gone included."""
+        """The pods of jobs that may have ended, or have to be brought to their end, by rank, those
+        that are gone included. Where all pods of a job live and none is given up, it goes on."""
         self._take_gone()
-        jobs = {job: dict(pods) for job, pods in self._last.items()}
-        for living in self._gangs.pods():
-            jobs.setdefault(living.job, {})[living.rank] = living
-        self._known &= jobs.keys()
-        return jobs
+        index = self._gangs.index
+        self._known &= index.jobs() | self._last.keys()
+        resized = {id for id, target in self._targets.items() if target.job.widths is not None}
+        looked_at = sorted(index.stirring() | self._last.keys() | resized)
+        jobs = {job: self._last.get(job, {}) | index.of_job(job) for job in looked_at}
+        return {job: pods for job, pods in jobs.items() if pods}
 
     def _take_gone(self) -> None:
         for pod in filter(None, map(read_pod, self._pods.take_gone().values())):

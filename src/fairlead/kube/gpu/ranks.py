@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from sys import intern
 
 from fairlead.kube.client import Document
 from fairlead.kube.kinds import GROUP, engine_name
@@ -146,6 +148,63 @@ def read_pod(document: Document) -> RankPod | None:
         return None
     found = RankPod(job, run, int(rank), int(ranks), document)
     return found if found.released or found.rank in found.members else None
+
+
+_META = (
+    *("name", "namespace", "uid", "resourceVersion", "creationTimestamp"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds"),
+)
+
+
+def kept_pod(document: Document) -> Document:
+    """What is kept of a pod: what we read of it. A cluster has thousands, of 8 KB each."""
+    meta, spec = document["metadata"], document.get("spec") or {}
+    status = document.get("status") or {}
+    kept: Document = {field: meta[field] for field in _META if field in meta}
+    kept["labels"] = _ours(meta.get("labels"))
+    kept["annotations"] = _ours(meta.get("annotations"))
+    made: Document = {
+        field: spec[field] for field in ("nodeName", "schedulingGates") if field in spec
+    }
+    for field in ("containers", "initContainers"):
+        if asked := [_asks(container) for container in spec.get(field) or ()]:
+            made[field] = _same(tuple(asked))
+    shown = {field: status[field] for field in ("phase", "message", "reason") if field in status}
+    containers = status.get("containerStatuses") or ()
+    told = [row for row in map(_told, containers) if row]
+    return {
+        "metadata": kept,
+        "spec": made,
+        "status": {**shown, "containerStatuses": told} if told else shown,
+    }
+
+
+def _ours(texts: dict[str, str] | None) -> dict[str, str]:
+    return {
+        intern(key): intern(text)
+        for key, text in (texts or {}).items()
+        if key.startswith(GROUP) and isinstance(text, str)
+    }
+
+
+def _asks(container: Document) -> str | None:
+    """GPUs, as they are written."""
+    found = ((container.get("resources") or {}).get("limits") or {}).get(GPU)
+    return None if found is None else str(found)
+
+
+@lru_cache(1024)
+def _same(asked: tuple[str | None, ...]) -> list[Document]:
+    """One for all pods that ask for the same; it is not changed."""
+    return [{} if gpus is None else {"resources": {"limits": {GPU: gpus}}} for gpus in asked]
+
+
+def _told(status: Document) -> Document:
+    """How a container ended, and which devices it has."""
+    ended = (status.get("state") or {}).get("terminated")
+    found: Document = {} if ended is None else {"state": {"terminated": ended}}
+    devices = status.get("allocatedResourcesStatus")
+    return found if not devices else {**found, "allocatedResourcesStatus": devices}
 
 
 def grace_s(grace_ms: int) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 from fairlead.core.traffic import HealthRules, Resource, StallTotals
 from fairlead.core.traffic.admission import fnv1a, scramble
 from fairlead.core.traffic.limits import liveness, may_resume
+from fairlead.core.traffic.memory import EDITION
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, NodeReading, Probed, Reading
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import KIND, Group, GroupGovernor, GroupRules, Ports, TrafficLoop
@@ -132,6 +133,7 @@ class VirtualRun(ScenarioRun):
             own_reference="q_ref" not in scenario.config,
             own_latency="l_ref_ms" not in scenario.config,
             own_bound="inside_max" not in scenario.config,
+            edition=EDITION,
         )
         self._alive, self._number = True, 0
         self._loop = self._new_loop(GroupGovernor(GROUP, self._rules))

@@ -134,6 +134,57 @@ static __always_inline __u64 next_slot(struct group *group, struct table *table,
 	return slot;
 }
 
+/* How many may be inside without an agent: what the table left for that case, a step more or less
+ * every period, by how many connections ended well (fairlead.core.traffic.alone). Of several CPUs
+ * that find it due, the one that moves the time changes the bound. */
+static __always_inline __u64 relax(__u32 at, const struct alone *alone, __u64 of, __u64 now)
+{
+	struct relaxed *relaxed = bpf_map_lookup_elem(&relaxations, &at);
+	__u64 since, past_ms, done, bound;
+	int begins;
+
+	if (!relaxed)
+		return alone->inside_max;
+	since = READ_ONCE(relaxed->since_ns);
+	begins = READ_ONCE(relaxed->of) != of;
+	bound = begins ? alone->inside_max : READ_ONCE(relaxed->inside_max);
+	past_ms = now > since ? (now - since) / 1000000 : 0;
+	if ((!begins && past_ms < alone->every_ms) ||
+	    __sync_val_compare_and_swap(&relaxed->since_ns, since, now) != since)
+		return bound;
+	done = READ_ONCE(relaxed->ended) - READ_ONCE(relaxed->before);
+	if (!begins && done * alone->stay_ms >= bound * past_ms)
+		bound += alone->step;
+	else if (!begins)
+		bound = bound > alone->step ? bound - alone->step : 0;
+	if (bound > alone->most)
+		bound = alone->most;
+	if (bound < alone->inside_max)
+		bound = alone->inside_max;
+	WRITE_ONCE(relaxed->inside_max, bound);
+	WRITE_ONCE(relaxed->before, READ_ONCE(relaxed->ended));
+	WRITE_ONCE(relaxed->of, of);
+	return bound;
+}
+
+/* The backend of a flow without an agent; one that holds too much is passed over for that of one of
+ * the next buckets: a backend that stalls would otherwise fill the group. */
+static __always_inline __u32 hashed(struct bpf_sock_addr *ctx, struct table *table,
+				    __u32 members, __u32 percent, __u64 inside)
+{
+	__u32 bucket = flow_bucket(ctx), index = NONE;
+
+	for (int i = 0; i < SLOTS_TRIED; i++) {
+		struct load *load;
+
+		index = READ_ONCE(table->rendezvous[(bucket + i) & (BUCKETS - 1)]);
+		load = bpf_map_lookup_elem(&loads, &index);
+		if (!load || 100 * (__u64)(__u32)READ_ONCE(load->word) * members < percent * inside)
+			break;
+	}
+	return index;
+}
+
 /*
  * The active table is read whole or not at all: its head between two equal readings of the
  * selector, its slot by the stamp. The old table of a flip that happens meanwhile stays valid,
@@ -151,7 +202,8 @@ static __always_inline int choose(struct bpf_sock_addr *ctx, struct group *group
 		__u32 side = at * 2 + (word & 1);
 		struct table *table = bpf_map_lookup_elem(&tables, &side);
 		struct budget budget;
-		__u32 mode, total, inside_max, least;
+		struct alone alone;
+		__u32 mode, total, inside_max, least, members;
 
 		if (!table)
 			return REFUSED_HARD;
@@ -159,16 +211,21 @@ static __always_inline int choose(struct bpf_sock_addr *ctx, struct group *group
 		total = table->total;
 		inside_max = table->inside_max;
 		least = table->room_least;
+		members = table->members;
+		alone = table->alone;
 		budget = dead ? table->fallback : table->budget;
 		/* An atomic operation orders the reads before it on every architecture. */
 		if (__sync_fetch_and_add(&group->selector, 0) != word)
 			continue;
 		choice->index = NONE;
-		if (dead)
-			choice->index = READ_ONCE(table->rendezvous[flow_bucket(ctx)]);
+		if (dead) {
+			inside_max = relax(at, &alone, word + 1, now);
+			choice->index = hashed(ctx, table, members, alone.balance_percent,
+					       others + 1);
+		}
 		if (dead ? choice->index == NONE : !total)
 			return REFUSED_HARD;
-		if (!dead && inside_max && others >= inside_max)
+		if (inside_max && others >= inside_max)
 			return REFUSED_SOFT;
 		if (mode != NORMAL && !paid) {
 			if (!take_token(at, &budget, now))

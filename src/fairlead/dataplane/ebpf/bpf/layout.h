@@ -40,6 +40,16 @@ struct budget {
 	__u64 full_us; /* after so long the bucket is full, whatever it held: no overflow */
 };
 
+/* How many may be inside a group without an agent, and by what that is relaxed. */
+struct alone {
+	__u32 inside_max;
+	__u32 most;
+	__u32 step;
+	__u32 every_ms;
+	__u32 stay_ms; /* how long a connection is to stay */
+	__u32 balance_percent; /* of an even share: a backend that holds more is passed over */
+};
+
 /* One decision for one group; a group has two, A and B, at group * 2 + side. */
 struct table {
 	__u64 word;  /* the selector's word under which it is read */
@@ -49,9 +59,10 @@ struct table {
 	__u32 fallback_mode; /* with `fallback`: admission when the agent is dead */
 	__u32 inside_max; /* connections in the group at once; 0: no bound */
 	__u32 room_least; /* a backend may hold this many, whatever its share of what is inside */
-	__u32 zero;
+	__u32 members; /* backends that flows are hashed to in fallback */
 	struct budget budget;
 	struct budget fallback;
+	struct alone alone;
 	/* Stamp (bits 1 to 32 of the word) above, below it how many slots its backend has in all,
 	 * and the backend. A reader that was put to sleep while the table was written anew sees the
 	 * wrong stamp and starts again. */
@@ -117,6 +128,16 @@ struct load {
 /* The sum of a group's loads, and for an instant more or less. Only programs write it. */
 struct inside {
 	__s64 open;
+};
+
+/* The bound of a group without an agent, as it is relaxed now. Only programs write it. */
+struct relaxed {
+	__u64 ended; /* connections that were established and are over, ever */
+	__u64 of; /* one more than the selector's word of the table it began with; 0: of none */
+	__u64 since_ns;
+	__u64 before; /* `ended` at that time */
+	__u32 inside_max;
+	__u32 zero;
 };
 
 enum phase { EMPTY, FILLING, CHOSEN, BEGUN, ESTABLISHED };

@@ -25,6 +25,7 @@ MAP(BPF_MAP_TYPE_ARRAY, BACKENDS_MAX, __u32, struct health) healths SEC(".maps")
 MAP(BPF_MAP_TYPE_PERCPU_ARRAY, BACKENDS_MAX, __u32, struct backend_count) backend_counts SEC(".maps");
 MAP(BPF_MAP_TYPE_ARRAY, BACKENDS_MAX, __u32, struct load) loads SEC(".maps");
 MAP(BPF_MAP_TYPE_ARRAY, GROUPS_MAX, __u32, struct inside) insides SEC(".maps");
+MAP(BPF_MAP_TYPE_ARRAY, GROUPS_MAX, __u32, struct relaxed) relaxations SEC(".maps");
 MAP(BPF_MAP_TYPE_ARRAY, CONNECTIONS_MAX, __u32, struct origin) origins SEC(".maps");
 MAP(BPF_MAP_TYPE_LRU_HASH, REPLIES_MAX, struct reply, struct tuple) replies SEC(".maps");
 

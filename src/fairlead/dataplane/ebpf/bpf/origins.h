@@ -58,6 +58,14 @@ static __always_inline void count_inside(__u32 at, __s64 change)
 		COUNT(inside->open, change);
 }
 
+static __always_inline void count_ended(__u32 at)
+{
+	struct relaxed *relaxed = bpf_map_lookup_elem(&relaxations, &at);
+
+	if (relaxed)
+		COUNT(relaxed->ended, 1);
+}
+
 /* One more in a backend, whose group has counted it already; returns the generation it is of, which
  * cannot end just now: the agent waits until no program is on the way to a place. */
 static __always_inline __u32 enter(__u32 index)
@@ -84,6 +92,8 @@ static __always_inline void leave(struct origin *origin)
 	load = bpf_map_lookup_elem(&loads, &index);
 	if (!group || !load)
 		return;
+	if (origin->phase == ESTABLISHED)
+		count_ended(group - 1);
 	for (int i = 0; i < LEAVE_TRIES; i++) {
 		__u64 word = READ_ONCE(load->word);
 

@@ -104,9 +104,9 @@ def _cannot_shrink(run: str, width: int, why: str) -> Refused:
 def due_closures(projection: Projection, effects: Effects, now_ms: int) -> Iterator[NewEntry]:
     """Leases whose devices are free. A process is notified first, and has its grace."""
     at = Context(projection, now_ms)
-    for run, state in sorted(projection.live.items()):
+    for run, state in sorted(projection.running.items()):
         reclaim = state.reclaim
-        if reclaim is None or state.phase is not Phase.RUNNING:
+        if reclaim is None:
             continue
         process = effects.has_process(run)
         if reclaim.preempts:

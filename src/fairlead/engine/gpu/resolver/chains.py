@@ -1,27 +1,24 @@
 """Secrets and entropy fixed by their hashes, long before they matter.
 
     owner.pseudonym      the secret of an owner's pseudonyms, before the owner's first run
-    gpu.resolve.scope    the entropy of a scope's first outcome, before there is a conflict in it
+    gpu.resolve.scope    the entropy of a flavor's first outcome, before a run has a lease of it
 
-The outcomes of one scope form a chain: each reveals its entropy and fixes that of the next.
+The outcomes of a flavor form one chain, whatever place or cap is short: who names another place
+does not get another seed. Each draw reveals its entropy and fixes that of the next.
 """
 
 from collections.abc import Iterable
 
-from fairlead.core.gpu import Scope, caps_of
-from fairlead.core.gpu.place import DOMAIN_KEYS
 from fairlead.core.lottery import Pseudonyms, entropy_hash
-from fairlead.core.lottery.pseudonym import chain_id, chain_salt, secret_commitment
+from fairlead.core.lottery.pseudonym import chain_id, secret_commitment
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import ChainOpened, NewEntry, OwnerPseudonym
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.values import Refused
 from fairlead.ports.entropy import EntropySource
-from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec, Spec, to_budget
+from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec, Spec
 
 ANOTHER_MASTER = "the master secret is not the one that this ledger's entropy was fixed with"
-Scopes = Iterable[tuple[Scope, str | None]]
-"""Scopes, each with the owner of its cap."""
 
 
 class SecretHashes:
@@ -32,35 +29,32 @@ class SecretHashes:
         self._projection = committer.projection
         self._done = chance is None
 
-    def of(self, specs: Iterable[tuple[str, Spec]]) -> list[NewEntry]:
-        """Of the owners and scopes of objects, by name: in the batch of new ones, before them."""
+    def of(self, specs: Iterable[Spec]) -> list[NewEntry]:
+        """Of the owners and flavors of objects: in the batch of new ones, before them."""
         owners: set[str] = set()
-        scopes: list[tuple[Scope, str | None]] = []
-        for name, spec in specs:
+        flavors: set[str] = set()
+        for spec in specs:
             if isinstance(spec, BudgetSpec | RunSpec):
                 owners.add(spec.owner)
-            if isinstance(spec, BudgetSpec):
-                scopes += [(cap.scope, spec.owner) for cap in caps_of(to_budget(name, spec))]
             elif isinstance(spec, NodeSpec):
-                scopes += _of_node(spec)
-        return self._entries(owners, scopes)
+                flavors.add(spec.flavor)
+        return self._entries(owners, flavors)
 
     def catch_up(self) -> None:
         """Once after a start: objects that were applied without a master secret."""
         if not self._done:
             kinds, find = ("Node", "Budget", "Run"), self._projection.of_kind
             self._committer.commit(
-                lambda: self.of((item.name, item.spec) for kind in kinds for item in find(kind))
+                lambda: self.of(item.spec for kind in kinds for item in find(kind))
             )
             self._done = True
 
-    def open_chain(self, scope: Scope) -> str:
-        """The chain of a scope; where it is new, its entropy is fixed now, durably."""
-        owner = cap_owner(self._projection, scope)
-        self._committer.commit(lambda: self._entries((), [(scope, owner)]))
-        return chain_of(needed(self._chance), scope, owner)
+    def open_chain(self, flavor: str) -> str:
+        """The chain of a flavor; where it is new, its entropy is fixed now, durably."""
+        self._committer.commit(lambda: self._entries((), [flavor]))
+        return chain_id(flavor)
 
-    def _entries(self, owners: Iterable[str], scopes: Scopes) -> list[NewEntry]:
+    def _entries(self, owners: Iterable[str], flavors: Iterable[str]) -> list[NewEntry]:
         chance, known = self._chance, self._projection.resolver
         if chance is None:
             return []
@@ -68,21 +62,15 @@ class SecretHashes:
         for owner in sorted(set(owners) - known.owners.keys()):
             body = OwnerPseudonym(secret_commitment(chance.owner_secret(owner)), owner)
             made.append(NewEntry(body, now_ms, plan_id=f"owner.{owner}", effect="pseudonym"))
-        chains = set(known.chains)
-        for scope, owner_of_cap in scopes:
-            chain = chain_of(chance, scope, owner_of_cap)
-            if chain in chains:
-                continue
-            chains.add(chain)
-            opened = ChainOpened(
-                capped=scope.cap is not None,
-                chain=chain,
-                flavor=scope.flavor,
-                location=dict(scope.location),
-                next_commitment=entropy_hash(chance.entropy(chain, 0)),
-            )
-            plan_id = f"resolve.{chain[:16]}"
-            made.append(NewEntry(opened, now_ms, plan_id=plan_id, effect="scope"))
+        for flavor in sorted(flavors):
+            chain = chain_id(flavor)
+            if chain not in known.chains:
+                promised = entropy_hash(chance.entropy(chain, 0))
+                opened = ChainOpened(
+                    capped=False, chain=chain, flavor=flavor, location={}, next_commitment=promised
+                )
+                plan_id = f"resolve.{chain[:16]}"
+                made.append(NewEntry(opened, now_ms, plan_id=plan_id, effect="scope"))
         return made
 
 
@@ -96,37 +84,12 @@ def needed(chance: EntropySource | None) -> EntropySource:
 def is_the_ledgers(projection: Projection, chance: EntropySource) -> bool:
     """Whether this is the master secret that the first chain was fixed with."""
     first = next(iter(projection.resolver.chains.values()), None)
-    return first is None or entropy_hash(chance.entropy(first.chain, first.k)) == first.commitment
+    if first is None:
+        return True
+    return entropy_hash(chance.entropy(first.chain, first.turn)) == first.commitment
 
 
-def pseudonyms(projection: Projection, chance: EntropySource, chain: str, k: int) -> Pseudonyms:
+def pseudonyms(projection: Projection, chance: EntropySource, chain: str, turn: int) -> Pseudonyms:
     return Pseudonyms(
-        chain, k, chance.owner_secret, lambda budget: projection.budgets[budget].owner
+        chain, turn, chance.owner_secret, lambda budget: projection.budgets[budget].owner
     )
-
-
-def chain_of(chance: EntropySource, scope: Scope, owner: str | None) -> str:
-    """The chain of a scope's outcomes; the secret of a cap's owner hides the cap's name in it."""
-    salt = b"" if owner is None else chain_salt(chance.owner_secret(owner))
-    document = scope.document()
-    if scope.cap is not None:
-        document["cap"] = {
-            "budget": scope.cap.budget,
-            "name": scope.cap.name,
-            "envelopes": sorted(scope.cap.envelopes),
-        }
-    return chain_id(document, salt)
-
-
-def cap_owner(projection: Projection, scope: Scope) -> str | None:
-    return None if scope.cap is None else projection.budgets[scope.cap.budget].owner
-
-
-def _of_node(spec: NodeSpec) -> Scopes:
-    """The scopes that a node can be in conflict in: everywhere, its region, cluster and domain."""
-    location: dict[str, str] = {}
-    yield Scope(spec.flavor, {}), None
-    for key in DOMAIN_KEYS:
-        if key in spec.location:
-            location = {**location, key: spec.location[key]}
-            yield Scope(spec.flavor, location), None

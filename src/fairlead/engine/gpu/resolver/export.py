@@ -4,7 +4,7 @@ docs/reference/outcome-export.md is the form of the file; `verify/` holds what c
 names are shown only to the authors who may act for their owners.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fairlead.core.audit import SignedHead
 from fairlead.core.canonical import canonical
@@ -21,7 +21,8 @@ from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.gpu import ResolveDocument, to_conflict
 from fairlead.schema.times import format_time
 
-FORMAT = "fairlead-outcome/1"
+FORMAT = "fairlead-outcome/2"
+_CHANGES = ("key.rotated", "ledger.epoch")
 
 
 class OutcomeRecord:
@@ -136,11 +137,16 @@ class OutcomeRecord:
             "result": self.result(),
             "closures": [proved(entry) for entry in self._closures(owners)],
             "openings": [
-                {"entry": proved(ledger.entry(introduced[owner])), **self._opening(chance, owner)}
+                {
+                    "entry": proved(ledger.entry(introduced[owner])),
+                    "nonce": self._nonce(chance, owner, proved),
+                    **self._opening(chance, owner),
+                }
                 for owner in opened
             ],
             "head": head.as_document(),
             "keys": self._keys(head),
+            "changes": [proved(entry) for entry in self._changes()],
             "consistency": list(self._links(head, heads)),
         }
         return canonical(document) + b"\n"
@@ -148,7 +154,7 @@ class OutcomeRecord:
     def _opening(self, chance: EntropySource, owner: str) -> Document:
         """An owner's names that occur, and the secret that they follow from."""
         secret = chance.owner_secret(owner)
-        key = outcome_key(secret, self.chain, self.k)
+        key = outcome_key(secret, self.chain, self.commitment.entropy_index)
         said = canonical([self.conflict(), self.notice()])
         names = [
             {"kind": kind, "parts": list(parts)}
@@ -158,6 +164,36 @@ class OutcomeRecord:
         ]
         names.sort(key=lambda name: (name["kind"], name["parts"]))
         return {"owner": owner, "secret": secret.hex(), "names": names}
+
+    def _nonce(
+        self, chance: EntropySource, owner: str, proved: Callable[[Entry], Document]
+    ) -> Document | None:
+        """The entry in which an owner signed its nonce, and that of its key; None: it gave none."""
+        index = self.commitment.entropy_index
+        me = pseudonym(
+            outcome_key(chance.owner_secret(owner), self.chain, index), "owner", (owner,)
+        )
+        used = self.commitment.nonces.get(me)
+        if used is None or self.commitment.turn is None:
+            return None
+        key = given = None
+        for entry in self._ledger.entries(0, plan_id=f"owner.{owner}"):
+            body = decode(entry)
+            if isinstance(body, entries.OwnerKey) and given is None:
+                key = entry
+            elif isinstance(body, entries.NonceGiven) and body.nonce == used.hex():
+                given = entry
+        if key is None or given is None:
+            raise Damaged(f"the nonce of {owner!r} in outcome {self.seq} is missing")
+        return {"entry": proved(given), "key": proved(key)}
+
+    def _changes(self) -> list[Entry]:
+        """The ledger's own entries since the commitment's head: other keys, other epochs."""
+        if self.final is None:
+            return []
+        size = self.final.commit_head["size"]
+        found = [self._ledger.entries(size, kind=kind) for kind in _CHANGES]
+        return sorted((entry for part in found for entry in part), key=lambda entry: entry.seq)
 
     def _closures(self, owners: Sequence[str]) -> list[Entry]:
         clear = self.clear()
@@ -217,6 +253,7 @@ class OutcomeReports:
                 "stage": stage if known is None else known.stage.value,
                 "chain": record.chain,
                 "k": record.k,
+                "voids": record.k - promised.entropy_index,
                 "committed": format_time(record.entry.time_ms),
                 "answered": None if entry is None else format_time(entry.time_ms),
                 "finalSeq": None if entry is None else entry.seq,
@@ -285,7 +322,8 @@ class OutcomeReports:
         try:
             record = OutcomeRecord(self._committer.ledger, state.last_outcome)
             owner = self._projection.run_spec(run).owner
-            key = outcome_key(self._chance.owner_secret(owner), record.chain, record.k)
+            index = record.commitment.entropy_index
+            key = outcome_key(self._chance.owner_secret(owner), record.chain, index)
             name = pseudonym(key, "run", (run,))
             result = record.result() or {"actions": [], "draws": []}
             tokens = record.tokens()
@@ -299,6 +337,7 @@ class OutcomeReports:
             ),
             "drawn": any(draw["token"] == name for draw in result["draws"]),
             "oneIn": odds.get("one_in"),
+            **({"times": odds["times"]} if "times" in odds else {}),
             "chance": odds.get("chance"),
             "chanceError": odds.get("chance_error"),
             "deficitGPUs": record.commitment.deficit_gpus,
@@ -317,7 +356,8 @@ class OutcomeReports:
         names: dict[str, str] = {}
         for owner, kinds in record.clear().items():
             if author.may_act_for(owner):
-                key = outcome_key(self._chance.owner_secret(owner), record.chain, record.k)
+                index = record.commitment.entropy_index
+                key = outcome_key(self._chance.owner_secret(owner), record.chain, index)
                 names[pseudonym(key, "owner", (owner,))] = owner
                 for kind, known in kinds.items():
                     names |= {pseudonym(key, kind, parts): "/".join(parts) for parts in known}

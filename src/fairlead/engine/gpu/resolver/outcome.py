@@ -11,11 +11,11 @@ turn, after a crash or by another replica, continues the same outcome, never wit
 docs/reference/outcome-export.md says what is in the entries, and why no clear name is.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 from fairlead.core import gpu
 from fairlead.core.canonical import canonical
@@ -26,6 +26,7 @@ from fairlead.core.lottery import (
     Commitment,
     Pseudonyms,
     entropy_hash,
+    luck_of,
     reveal,
 )
 from fairlead.core.reasons import DeficitReason, StartReason
@@ -52,9 +53,6 @@ from fairlead.ports.ledger import Damaged
 from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.gpu import VERSIONS, ResolveDocument, from_resolution, to_conflict
 from fairlead.schema.times import format_time
-
-_NONCE = re.compile(r"(?:[0-9a-f]{2}){1,64}")
-_VALUE = re.compile(r"(?:[0-9a-f]{2}){1,256}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class Outcomes:
         deficit = shortage_of(self._projection, case.demand, protection).deficit
         # Callers begin no outcome for a gang that no node can ever hold.
         scope = known(deficit.scope, "an outcome has a scope")
-        chain = self._hashes.open_chain(scope)
+        chain = self._hashes.open_chain(scope.flavor)
 
         def decide() -> Sequence[NewEntry]:
             self.refuse_open(scope.flavor)
@@ -155,13 +153,19 @@ class Outcomes:
         many entries of the same batch."""
         projection, now_ms = self._projection, self._committer.now()
         last, weighting = projection.resolver.chains[chain], self._config.owner_weighting
-        names = pseudonyms(projection, chance, chain, last.k)
+        names = pseudonyms(projection, chance, chain, last.turn)
         found = gpu.freeze(
             case.demand, shortage.deficit, shortage.holdings, names, owner_weighting=weighting
         )
         document, notice = gpu.conflict_bytes(found.conflict), canonical(found.notice.document())
         self._frozen = (sha256(document).hexdigest(), found.conflict)
-        nonces = self._nonces(names, found.conflict)
+        given = {} if last.carry else self._nonces(names, found.conflict)
+        luck: dict[str, Any] = {
+            "nonces": {names.owner(owner): bytes.fromhex(given[owner]) for owner in given},
+            "beacon": self._future_round(now_ms),
+        }
+        if last.carry:  # the outcome before was voided: it is this one's luck, and no other
+            luck = luck_of(last.carry)
         commitment = Commitment(
             chain=chain,
             k=last.k,
@@ -170,9 +174,10 @@ class Outcomes:
             deficit_gpus=shortage.deficit.gpus,
             conflict_digest=self._frozen[0],
             notice_digest=sha256(notice).hexdigest(),
-            nonces={names.owner(owner): bytes.fromhex(nonce) for owner, nonce in nonces.items()},
-            beacon=self._future_round(now_ms),
             owner_weighting=weighting,
+            turn=last.turn,
+            continued=last.carry is not None,
+            **luck,
         )
         committed = NewEntry(
             entries.OutcomeCommitted(commitment),
@@ -183,7 +188,7 @@ class Outcomes:
             version=VERSIONS[weighting],
             blobs=(document, notice),
         )
-        body = _case_body(case, commitment, last.flavor, nonces, projection.seq + after + 1)
+        body = _case_body(case, commitment, last.flavor, given, projection.seq + after + 1)
         clear, plan_id = (canonical(names.clear),), commitment.plan_id
         about = NewEntry(
             body, now_ms, author=case.author, plan_id=plan_id, effect="case", blobs=clear
@@ -192,8 +197,13 @@ class Outcomes:
 
     def _nonces(self, names: Pseudonyms, conflict: gpu.Conflict) -> dict[str, str]:
         """Of owners with a run in the conflict: any other would be a salt that can be chosen."""
-        owners, given = {run.owner for run in conflict.runs}, self._projection.resolver.nonces
-        return {owner: nonce for owner, nonce in given.items() if names.owner(owner) in owners}
+        owners = {run.owner for run in conflict.runs}
+        given = self._projection.resolver.signed_nonces
+        return {
+            owner: given[owner].nonce
+            for owner in given
+            if not given[owner].used and names.owner(owner) in owners
+        }
 
     def refuse_open(self, flavor: str) -> None:
         """One resolve per flavor at a time."""
@@ -213,10 +223,10 @@ class Outcomes:
         beacon = self._config.beacon
         if beacon is None:
             return None
-        promised = BeaconRound(beacon.source, beacon.round_after(now_ms))
+        promised = beacon.round_after(now_ms)
         # A clock may be late, or a value supplied early: what is known decides nothing.
         while promised.key in self._projection.resolver.beacons:
-            promised = BeaconRound(beacon.source, promised.round + 1)
+            promised = beacon.at(promised.round + 1)
         return promised
 
     # -- draw -------------------------------------------------------------------------------------
@@ -241,7 +251,7 @@ class Outcomes:
             return []
         promised, decided = self._decide(outcome)
         resolution = known(decided, "what waits for no beacon is decided")
-        names = pseudonyms(self._projection, chance, outcome.chain, outcome.k)
+        names = pseudonyms(self._projection, chance, outcome.chain, outcome.entropy_index)
         cuts = resolution.actions
         actions = carry_out.clear_actions(self._projection, names, outcome.flavor, cuts)
         at = Context(self._projection, now_ms)
@@ -253,7 +263,7 @@ class Outcomes:
 
     def _decide(self, outcome: Outcome) -> tuple[Commitment, gpu.Resolution | None]:
         """The same for ever, in any process; no resolution while a beacon is awaited."""
-        entropy = needed(self._chance).entropy(outcome.chain, outcome.k)
+        entropy = needed(self._chance).entropy(outcome.chain, outcome.entropy_index)
         if entropy_hash(entropy) != self._projection.resolver.chains[outcome.chain].commitment:
             raise PermanentFault(ANOTHER_MASTER)
         entry = self._committer.ledger.entry(outcome.seq)
@@ -284,6 +294,8 @@ class Outcomes:
         promised: Commitment,
         resolution: gpu.Resolution | None,
         void: str | None,
+        *,
+        beacon_lost: bool = False,
     ) -> NewEntry:
         """The answer to a commitment: what was drawn, or why it is void and what it would be."""
         chance, document = needed(self._chance), None
@@ -292,11 +304,12 @@ class Outcomes:
         shown = reveal(
             promised,
             commit_seq=outcome.seq,
-            entropy=chance.entropy(outcome.chain, outcome.k),
-            next_entropy=chance.entropy(outcome.chain, outcome.k + 1),
+            entropy=chance.entropy(outcome.chain, outcome.entropy_index),
+            next_entropy=chance.entropy(outcome.chain, outcome.entropy_index + 1),
             beacon_value=self._beacon_value(outcome),
             result_digest=None if document is None else sha256(document).hexdigest(),
             void=void,
+            beacon_lost=beacon_lost,
         )
         head = self._committer.ledger.head().as_document()
         kind = entries.OutcomeDrawn if void is None else entries.OutcomeVoided
@@ -351,10 +364,22 @@ class Outcomes:
         )
         return [*made, applied]
 
-    # -- what people add or cancel ----------------------------------------------------------------
+    # -- what people cancel -----------------------------------------------------------------------
 
-    def void(self, seq: int, reason: str, *, author: Author, dry_run: bool = False) -> Document:
-        """Cancel an outcome that waits for its beacon; what it would have been is disclosed."""
+    def void(
+        self,
+        seq: int,
+        reason: str,
+        *,
+        author: Author,
+        beacon_lost: bool = False,
+        dry_run: bool = False,
+    ) -> Document:
+        """Cancel an outcome that waits for its beacon; what it would have been is disclosed.
+
+        The next outcome of the flavor has the same entropy, nonces and round, so this is no second
+        draw; `beacon_lost`: it has no round, and is trusted to the operator.
+        """
         refuse_tenants(author)
         if not reason.strip():
             raise BadInput("reason", "must say why")
@@ -370,51 +395,14 @@ class Outcomes:
                 return []  # what it would have been is shown with the void, not before
             promised, resolution = self._decide(outcome)
             at = self._committer.at(author.user)
-            return [self._reveal(at, outcome, promised, resolution, reason)]
+            if beacon_lost and self._beacon_value(outcome) is not None:
+                raise Refused("RoundKnown", f"outcome {seq} has the value of its round")
+            lost = {"beacon_lost": beacon_lost}
+            return [self._reveal(at, outcome, promised, resolution, reason, **lost)]
 
         with self._committer.current():
             self._committer.commit(decide)
             return {"outcome": seq, "stage": self._outcome(seq).stage.value}
-
-    def add_nonce(
-        self, owner: str, nonce: str, *, author: Author, dry_run: bool = False
-    ) -> Document:
-        """An owner's own bytes for the next outcome: then its seed cannot be known in advance."""
-        if not author.may_act_for(owner):
-            raise Forbidden(f"{author.user} may not act for owner {owner!r}")
-        if not _NONCE.fullmatch(nonce):
-            raise BadInput("nonce", "must be 1 to 64 bytes in hex, lower case")
-        with self._committer.current() as projection:
-            if owner not in projection.resolver.owners:
-                raise NotFound("owner", owner)
-            body = entries.NonceGiven(owner, nonce)
-            if not dry_run:
-                self._committer.commit(lambda: [self._committer.new(body, author.user)])
-            return body.document()
-
-    def add_beacon(
-        self, source: str, number: int, value: str, *, author: Author, dry_run: bool = False
-    ) -> Document:
-        """The value of a beacon's round, as its public source says; outcomes that wait go on."""
-        refuse_tenants(author)
-        if not _VALUE.fullmatch(value):
-            raise BadInput("value", "must be 1 to 256 bytes in hex, lower case")
-        body = entries.BeaconValue(source, number, value)
-
-        def decide() -> Sequence[NewEntry]:
-            key = BeaconRound(source, number).key
-            before = self._projection.resolver.beacons.get(key)
-            if before is not None and before != value:
-                raise Refused("RoundKnown", f"round {number} of {source!r} has another value")
-            done = before is not None or dry_run
-            return [] if done else [self._committer.new(body, author.user)]
-
-        with self._committer.current():
-            self._committer.commit(decide)
-            if not dry_run:
-                self.proceed(self._committer.now())
-                self._effects.carry_out()
-            return body.document()
 
     def _outcome(self, seq: int) -> Outcome:
         outcome = self._projection.resolver.outcomes.get(seq)

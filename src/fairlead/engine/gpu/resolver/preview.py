@@ -7,11 +7,12 @@ import msgspec
 from msgspec import Struct, field
 
 from fairlead.core import gpu
+from fairlead.core.lottery.pseudonym import chain_id
 from fairlead.core.units import counted
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection, reservation_spec, starts_ms
-from fairlead.engine.gpu.resolver.chains import cap_owner, chain_of, needed, pseudonyms
+from fairlead.engine.gpu.resolver.chains import needed, pseudonyms
 from fairlead.engine.gpu.resolver.deficit import Shortage, free_at, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case
 from fairlead.engine.gpu.state import Phase
@@ -38,7 +39,7 @@ class CutRow(Struct, forbid_unknown_fields=True):
     tier: Tier
 
 
-class RiskRow(Struct, forbid_unknown_fields=True):
+class RiskRow(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A run at risk: its odds are one in `oneIn` at the first draw, and `chance` in all draws
     together, off by `chanceError` at most 19 times in 20 (0: exact); `certain`: no lottery."""
 
@@ -49,6 +50,8 @@ class RiskRow(Struct, forbid_unknown_fields=True):
     chance: float
     chance_error: float = field(name="chanceError")
     certain: bool
+    times: int = 1
+    """More than 1 where every GPU is as likely as the next: so many times `oneIn`."""
 
 
 class PlaceDocument(Struct, forbid_unknown_fields=True):
@@ -167,10 +170,10 @@ class Previews:
         scope = shortage.deficit.scope
         if scope is None:
             return NOTHING
-        chain = chain_of(chance, scope, cap_owner(projection, scope))
+        chain = chain_id(scope.flavor)
         last = projection.resolver.chains.get(chain)
         # Ties go by the pseudonyms of the very outcome that would come next.
-        names = pseudonyms(projection, chance, chain, 0 if last is None else last.k)
+        names = pseudonyms(projection, chance, chain, 0 if last is None else last.turn)
         conflict = gpu.freeze(case.demand, shortage.deficit, shortage.holdings, names).conflict
         outlook = gpu.forecast(conflict, owner_weighting=self._config.owner_weighting)
         chances = {
@@ -198,6 +201,7 @@ class Previews:
                 "owner": clear[odds.owner],
                 "tier": risk.tier.value,
                 "oneIn": odds.chance.denominator,
+                "times": odds.chance.numerator,
                 "chance": chances[odds.token].chance,
                 "chanceError": chances[odds.token].error,
                 "certain": risk.all_lost,
@@ -219,7 +223,7 @@ class Previews:
             return "there is no preview without a master secret"
         shown = self.of_case(case)
         losses = sorted({f"{row.run} ({row.kind})" for row in shown.cuts})
-        risks = sorted(f"{row.run} (1 in {row.one_in})" for row in shown.at_risk)
+        risks = sorted(f"{row.run} ({row.times} in {row.one_in})" for row in shown.at_risk)
         names = [*losses, *risks]
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         return f"{CANDIDATES}{', '.join(names[:NAMED_MAX])}{more}"

@@ -1,0 +1,140 @@
+"""Where thousands wait: what a turn looks at, what it records, and what stays the same."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from fairlead.engine.gpu import backfill, checkpoint, recall
+from fairlead.engine.gpu.admission import RESAID_MAX, RunAdmission, order_decision
+from fairlead.engine.gpu.entries import QueueDecision
+from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.state import Phase
+from fairlead.ledger.replay import replay
+from fairlead.schema.gpu import STYLE
+from fairlead.schema.objects import after_of
+from fairlead.schema.replay import Verdict
+from tests.engine.gpu.resolving import world_of
+from tests.engine.gpu.worlds import World, budget, envelope, run
+
+
+def entries(world: World, kind: str, after: int = 0) -> list[Any]:
+    found = [entry for entry in world.log if entry.kind == kind and entry.seq > after]
+    assert {replay(world.ledger, entry).verdict for entry in found} <= {Verdict.SAME}
+    return found
+
+
+def resize(world: World, gpus: int) -> None:
+    world.apply(budget("a", "a", envelope(concurrency=gpus)))
+
+
+def test_of_many_refusals_that_changed_a_few_are_recorded_in_a_turn() -> None:
+    """Each one has its whole input: where all of them were, they were most of the ledger."""
+    world = world_of(devices=64, gpus=4, teams="a")
+    names = [f"r{i:02d}" for i in range(RESAID_MAX + 15)]
+    world.apply(*(run(name, gpus=8) for name in names))
+    world.turn()
+    assert len(entries(world, "gpu.fund")) == len(names), "each one is refused once"
+    resize(world, 6)
+    before = world.projection.seq
+    world.turn()
+    told = [entry.body["run"] for entry in entries(world, "gpu.fund", before)]
+    assert told == names[:RESAID_MAX], "the first ones of the queue"
+    world.turn()
+    told += [entry.body["run"] for entry in entries(world, "gpu.fund", before)][RESAID_MAX:]
+    assert told == names, "the others follow"
+    resize(world, 400)
+    world.turn()
+    assert Counter(state.phase for state in world.projection.runs.values())[Phase.RUNNING] == 8
+
+
+def test_another_code_is_recorded_at_once() -> None:
+    world = world_of(devices=64, gpus=4, teams="a")
+    world.apply(*(run(f"r{i:02d}", gpus=8, duration="2h") for i in range(RESAID_MAX + 15)))
+    world.turn()
+    world.apply(budget("a", "a", envelope(concurrency=8, maxGPUHours=1)))
+    before = world.projection.seq
+    world.turn()
+    found = entries(world, "gpu.fund", before)
+    assert {entry.body["output"]["refusal"]["code"] for entry in found} == {"IntegralCapExceeded"}
+    assert len(found) == RESAID_MAX + 15
+
+
+def test_runs_that_are_alike_have_the_same_record() -> None:
+    """What is decided once for all of them is written as it would be for each."""
+    world = world_of(devices=8, gpus=4, teams="a")
+    world.apply(*(run(f"r{i}", gpus=8) for i in range(3)))
+    world.turn()
+    first, *others = entries(world, "gpu.fund")
+    for other in others:
+        assert other.body["input"] == first.body["input"]
+        assert other.body["output"] == first.body["output"]
+        assert other.input_digest == first.input_digest
+    assert {entry.body["run"] for entry in (first, *others)} == {"r0", "r1", "r2"}
+
+
+def _inputs(kind: str) -> list[tuple[Any, str]]:
+    world = world_of(devices=8, gpus=64)
+    world.apply(run("first", owner="a", gpus=4, duration="2h"))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=6, duration="1h"))
+    world.apply(*(run(f"short{i}", owner="c", duration="1h", priority=i) for i in range(3)))
+    world.turn(0.1)
+    return [(entry.body["input"], entry.input_digest) for entry in entries(world, kind)]
+
+
+@pytest.mark.parametrize("kind", ["gpu.queue", "gpu.backfill"])
+def test_what_is_written_once_is_recorded_as_if_written_anew(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _inputs(kind)
+    monkeypatch.setattr(backfill, "_written", STYLE.from_core)
+    monkeypatch.setattr(
+        RunAdmission,
+        "_queue_decision",
+        lambda _, queue, waiting: order_decision(QueueDecision, queue, waiting, waiting.now_ms),
+    )
+    assert kept
+    assert kept == _inputs(kind)
+
+
+def test_alike_runs_are_asked_once_whether_a_recall_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of(devices=16, teams="d")
+    own = envelope(concurrency=4, sharing="family")
+    world.apply(budget("a", "a", own, parents=["lab"]))
+    world.apply(budget("b", "b", envelope(concurrency=1, flavor="L4"), parents=["lab"]))
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    world.apply(*(run(f"r{i}", "a", 8) for i in range(10)), run("other", "a", 9))
+    asked: list[str] = []
+    real = recall.recall_entries
+
+    def counted(at: Any, name: str) -> Any:
+        asked.append(name)
+        return real(at, name)
+
+    monkeypatch.setattr(recall, "recall_entries", counted)
+    world.turn()
+    assert asked == ["r0", "other"]
+
+
+def _indexed(projection: Projection) -> tuple[set[str], set[str], set[str]]:
+    runs = {name: run for name, run in projection.runs.items() if not run.phase.ended}
+    running = {name for name, run in runs.items() if run.phase is Phase.RUNNING}
+    following = {name for name in runs if after_of(projection.run_spec(name))}
+    return set(runs), running, following
+
+
+def test_what_runs_and_what_follows_others_is_known_without_a_search() -> None:
+    world = world_of(devices=4, gpus=4)
+    after = [{"run": "one"}]
+    world.apply(run("one", gpus=2, duration="1h"), run("two", gpus=4, duration="1h"))
+    world.apply(run("six", after=after, duration="1h"))
+    world.turn()
+    world.apply(run("three", gpus=1, duration="1h"))
+    for hours in (0, 0.5, 1, 2, 2):
+        world.turn(hours)
+        for known in (world.projection, checkpoint.restore(checkpoint.export(world.projection))):
+            found = (set(known.live), set(known.running), known.following)
+            assert found == _indexed(known)
+    assert world.projection.following == set(), "what ended is forgotten"
