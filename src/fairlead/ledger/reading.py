@@ -93,6 +93,10 @@ class StoreReader:
     def keys(self) -> Mapping[str, bytes]:
         return identity_at(self._query, self.head().head.size).keys
 
+    def restored_after(self, epoch: int) -> bool:
+        """Whether the ledger was restored from a backup, and says so, since that epoch."""
+        return identity_at(self._query, self.head().head.size).epoch > epoch
+
     def inclusion(self, seq: int, size: int) -> Proof:
         """Proof that entry `seq` is in the log of that size, from O(log n) stored nodes."""
         require(1 <= seq <= size <= self.head().head.size, "a proof is about what is there")
