@@ -141,7 +141,7 @@ def _read(data: bytes, b: Fp2) -> tuple[Fp2, Fp2] | None:
     if max(x) >= P:
         return None
     y = _root2(_add2(_mul2(_mul2(x, x), x), b))
-    if y is None:
+    if y is None or (y[1] and not b[1]):  # every number of Fp has a root in Fp2
         return None
     larger = (y[1] or y[0]) > P // 2
     point = (x, y) if larger == bool(data[0] & 0x20) else _negated((x, y))

@@ -85,16 +85,11 @@ class Commitment:
     @property
     def label(self) -> Label:
         public = self.beacon is not None or len(self.nonces) > 0
-        if self.turn is None:
-            return Label.VERIFIABLE if public else Label.OPERATOR_TRUSTED
         if self.continued or not public:  # a void disclosed the entropy before this conflict
             return Label.OPERATOR_TRUSTED
-        signed = self.beacon is not None and self.beacon.public_key != ""
-        return Label.BEACON if signed else self._nonced
-
-    @property
-    def _nonced(self) -> Label:
-        return Label.OWNER_NONCED if self.nonces else Label.OPERATOR_TRUSTED
+        if self.turn is None:
+            return Label.VERIFIABLE
+        return Label.OWNER_NONCED if self.beacon is None else Label.BEACON
 
     def seed(self, entropy: bytes, beacon_value: bytes | None) -> bytes | None:
         """The seed, once the beacon's value is known; None while it is awaited."""
