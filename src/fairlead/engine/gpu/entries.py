@@ -465,6 +465,11 @@ class OrderDecision(Body, frozen=True):
 
     output: Document
 
+    def document(self) -> Document:
+        return {
+            "output": self.output
+        }  # plain data, or canonical text, of tens of thousands of rows
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(row["run"] for row in self.output["order"])
