@@ -466,9 +466,7 @@ class OrderDecision(Body, frozen=True):
     output: Document
 
     def document(self) -> Document:
-        return {
-            "output": self.output
-        }  # plain data, or canonical text, of tens of thousands of rows
+        return {"output": self.output}  # plain data or canonical text, thousands of rows
 
     @property
     def names(self) -> tuple[str, ...]:
