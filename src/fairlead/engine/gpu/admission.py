@@ -127,13 +127,14 @@ class RunAdmission:
 
     def _queue_decision(self, queue: gpu.Queue, waiting: gpu.Waiting) -> NewEntry:
         """As `order_decision` of these; most of the rows were written in an earlier turn."""
-        few = replace(waiting, runs=())
-        made = order_decision(entries.QueueDecision, queue, few, waiting.now_ms)
-        written = [
+        asked: Document = STYLE.from_core(replace(waiting, runs=()))
+        asked["runs"] = [
             self._rows[run.id].written if run.promised_ms is None else STYLE.from_core(run)
             for run in waiting.runs
         ]
-        return replace(made, input={**STYLE.from_core(few), "runs": written})
+        output: Document = STYLE.from_core(replace(queue, order=()))
+        output["order"] = [Rendered(text(STYLE.from_core(row))) for row in queue.order]
+        return NewEntry(entries.QueueDecision(output), waiting.now_ms, input=asked)
 
     def _keep_refusal(self, alike: str, made: list[NewEntry]) -> None:
         """For the next run that is alike: it is written once."""

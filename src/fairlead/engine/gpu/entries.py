@@ -498,6 +498,9 @@ class OrderDecision(Body, frozen=True):
 
     output: Document
 
+    def document(self) -> Document:
+        return {"output": self.output}  # plain data or canonical text, thousands of rows
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(row["run"] for row in self.output["order"])
