@@ -1,9 +1,9 @@
-"""`python -m bench.lottery_shares [--quick]`: does it pay to split runs, to merge them, or to add decoys?
+"""`python -m bench.lottery_shares [--quick]`: does it pay to split runs, merge them or add decoys?
 
-Two owners hold GPUs of one tier. One of them divides its GPUs in several ways, the other has one run
-of 16. What each expects to lose is computed under the three weightings: exactly under `stake`, and
-over many seeds of `resolve` under `owners` and `tokens`, with the error that 19 of 20 figures keep.
-Prints a table, writes bench/results/lottery_shares.json (with --quick: into out/bench).
+Two owners hold GPUs of one tier. One of them divides its GPUs in several ways, the other has one
+run of 16. What each expects to lose is computed under the three weightings: exactly under `stake`,
+and over many seeds of `resolve` under `owners` and `tokens`, with the error that 19 of 20 figures
+keep. Prints a table, writes bench/results/lottery_shares.json (with --quick: into out/bench).
 """
 
 import argparse

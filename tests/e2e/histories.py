@@ -154,9 +154,10 @@ def check_objects(kills: int, seed: int) -> dict[str, int]:
         try:
             _kill(plane, kills, random.Random(seed), lambda: sum(each.count for each in clients))
         finally:
+            status = plane.down()
             for client in clients:
                 client.end()
-        assert plane.down() == 0
+        assert status == 0
     for key in KEYS:
         history = [each for client in clients for each in client.history[key]]
         counted["operations"] += len(history)
@@ -223,9 +224,10 @@ def check_leases(kills: int, seed: int, devices: int = 3) -> dict[str, int]:
         try:
             _kill(plane, kills, random.Random(seed), lambda: _holders_seen(clients))
         finally:
+            status = plane.down()
             for client in clients:
                 client.end()
-        assert plane.down() == 0
+        assert status == 0
         told = holders_of(folder / "data" / "ledger.db")
     reads = [each for client in clients for each in client.history["leases"]]
     counted["reads"] = len(reads)
