@@ -9,7 +9,7 @@ OUT ?= out
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev planes up deb test check fast soak fuzz bench docs lock clean kube-assets kube-base image
+.PHONY: help venv dev planes up deb sbom audit test check fast soak fuzz bench docs lock clean kube-assets kube-base image
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,11 +60,26 @@ kube-base: venv ## derive deploy/kube/base from the chart, and the CRDs from the
 	@$(HELM) template fairlead deploy/chart/fairlead -n fairlead --set crds.enabled=false 2>/dev/null > deploy/kube/base/fairlead.yaml
 
 IMAGE ?= fairlead:0.1.0
-image: venv ## build the image for Kubernetes with the eBPF programs; IMAGE=REPOSITORY:TAG (docker, clang)
+image: venv sbom ## build the image for Kubernetes with the eBPF programs; IMAGE=REPOSITORY:TAG (docker, clang)
 	@rm -rf build/ebpf && mkdir -p build/ebpf && cp "$$($(BIN)/fairlead traffic build-ebpf)" build/ebpf/
 	@docker build -f deploy/Dockerfile -t $(IMAGE) .
 
-deb: venv ## build dist/fairlead_VERSION_ARCH.deb for this Debian (docs/operate/install-many-users.md)
+sbom: venv ## write dist/fairlead-VERSION.cdx.json: every pinned package, its licence, its hashes
+	@$(BIN)/python deploy/supply/sbom.py
+
+$(VENV)/audit/.done: requirements/audit.txt | $(BIN)/python
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/audit.txt
+	@touch $@
+
+# With a saved dump of advisories it needs neither a network nor pip-audit.
+ADVISORIES ?=
+audit: venv ## look for known vulnerabilities of the pinned packages; ADVISORIES=all.zip works offline
+	@if [ -n "$(ADVISORIES)" ]; then $(BIN)/python deploy/supply/audit.py --advisories "$(ADVISORIES)"; \
+	  else $(MAKE) --no-print-directory $(VENV)/audit/.done && \
+	  $(BIN)/python deploy/supply/audit.py --with $(VENV)/audit/bin/pip-audit; fi
+
+deb: venv sbom ## build dist/fairlead_VERSION_ARCH.deb for this Debian (docs/operate/install-many-users.md)
 	@echo "building the package (less than a minute)"
 	@$(BIN)/python deploy/deb/build.py
 
@@ -96,7 +111,7 @@ docs: dev ## regenerate the pictures and the command reference in docs from the 
 	@$(BIN)/python docs/make_chart.py
 
 lock: dev ## re-pin requirements/*.txt (hashes, no addresses)
-	@cd requirements && for f in run dev fuzz; do CUSTOM_COMPILE_COMMAND="make lock" \
+	@cd requirements && for f in run dev fuzz audit; do CUSTOM_COMPILE_COMMAND="make lock" \
 	  ../$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	  --no-emit-find-links --strip-extras --allow-unsafe -o $$f.txt $$f.in; done
 

@@ -29,6 +29,7 @@ COMPONENTS: dict[str, tuple[Callable[[], str | None], tuple[str, ...]]] = {
     "postgres": (missing_postgres, ("postgresql", "postgresql-client")),
     "cc": (lambda: _missing_program("cc"), ("gcc", "libc6-dev")),
     "chromium": (missing_chromium, ("chromium",)),
+    "systemd": (lambda: _missing_program("systemd-analyze"), ("systemd",)),
     "zsh": (lambda: _missing_program("zsh"), ("zsh",)),
     "fish": (lambda: _missing_program("fish"), ("fish",)),
     "haproxy": (lambda: _missing_program("haproxy"), ("haproxy",)),

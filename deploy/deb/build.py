@@ -114,6 +114,8 @@ def fill(root: Path, minor: str, extras: tuple[str, ...]) -> None:
     about.mkdir(parents=True)
     shutil.copyfile(ROOT / "LICENSE", about / "copyright")
     shutil.copyfile(ROOT / "CHANGELOG.md", about / "NEWS.md")
+    for bill in sorted((ROOT / "dist").glob("fairlead-*.cdx.json")):  # `make sbom`
+        shutil.copyfile(bill, about / "sbom.cdx.json")
 
 
 def build(out: Path, python: str, *, extras: tuple[str, ...] = EXTRAS, pack: str = "xz") -> Path:

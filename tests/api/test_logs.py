@@ -5,6 +5,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from fairlead.api.background import log_event
+from fairlead.ports.executor import Job
 from tests.engine.gpu.resolving import outcomes, reserve, world_of
 from tests.engine.gpu.worlds import World, budget, envelope, node, run
 
@@ -100,3 +101,16 @@ def test_a_resolve_is_logged_from_commitment_to_victims() -> None:
         outcome.seq,
     )
     assert lines["reservation blocked"]["reservation"] == "huge-slot"
+
+
+def test_a_process_that_the_ledger_did_not_start_is_logged_once() -> None:
+    """With its grace, and the number of its entry."""
+    world = World()
+    world.apply(budget("a"), node())
+    world.executor.jobs["gone.deadbeef.1"] = Job("gone.deadbeef.1", "gone", "a", ("x",), ("n1#7",))
+    world.turn()
+    world.turn()
+    (line,) = [each for each in logged(world) if each["event"] == "unknown process"]
+    assert (line["run"], line["job"], line["grace_ms"]) == ("gone", "gone.deadbeef.1", 30_000)
+    assert ("stop", "gone", 30_000) in world.executor.calls
+    assert str(line["seq"]) in world.executor.decisions

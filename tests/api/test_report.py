@@ -11,6 +11,7 @@ from fairlead.api.reports import idle_rows, period_of, period_row, usage_rows
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Refused
 from tests.api.servers import Running
+from tests.engine.gpu.test_utilisation import FakeMeter
 from tests.engine.gpu.worlds import ADMIN, HOUR, START, World, budget, envelope, node, run
 from tests.ledger.memory import MemoryLedger
 
@@ -74,6 +75,66 @@ def test_every_charge_is_in_one_row_whatever_is_told_apart() -> None:
     assert {row["run"] for row in by["envelope"]} == {None}
 
 
+def test_a_report_says_how_busy_leased_devices_were() -> None:
+    """By owner and by run, as far as it was read: recorded every quarter of an hour, and the rest
+    since. A control plane that restarts loses what it had not recorded, and says so."""
+    world, meter = World(), FakeMeter()
+    world.meter = meter
+    world.plane = world.open()
+    world.apply(node(devices=4), budget("a"), run("busy", gpus=1, command=["x"]))
+    world.apply(run("lazy", gpus=2, command=["x"]), run("late", gpus=1, command=["x"]))
+    world.turn()
+    meter.put(0, 90, 0)
+    meter.put(1, 50, 0)
+
+    def figures(by: Any) -> dict[str, tuple[Any, ...]]:
+        rows = usage_rows(service_of(world), by, "month", START, world.now_ms)
+        names = ("read_gpu_hours", "utilisation_percent", "leased_idle_gpu_hours")
+        return {row["run"] or row["owner"]: tuple(row[name] for name in names) for row in rows}
+
+    for _ in range(360):
+        world.turn(1 / 360)
+    assert figures("run") == {
+        "busy": (1.0, 90.0, 0.0),
+        "late": (1.0, 0.0, 1.0),
+        "lazy": (2.0, 25.0, 1.0),
+    }
+    assert figures("owner") == {"a": (4.0, 35.0, 2.0)}
+    assert len([entry for entry in world.log if entry.kind == "gpu.used"]) == 4
+    for _ in range(30):
+        world.turn(1 / 360)
+    assert figures("owner")["a"][0] == pytest.approx(4 * 13 / 12)
+    world.plane = world.open()
+    assert figures("owner")["a"][0] == 4.0
+    world.meter = None
+    rows = usage_rows(service_of(lent_world()), "owner", "month", START, START + DAY)
+    assert {(row["read_gpu_hours"], row["utilisation_percent"]) for row in rows} == {(0.0, None)}
+
+
+def test_use_of_virtual_nodes_is_marked() -> None:
+    """In usage of each kind, in idle devices, leases, and the status of the run."""
+    world = World()
+    world.apply(node("n1", 2), node("v1", 4, virtual=True), budget("a"), budget("b"))
+    world.apply(run("real", "a", 2), run("virtual", "b", 3))
+    world.turn()
+    world.turn(1)
+    service = service_of(world)
+    for by in ("owner", "envelope", "run", "budget"):
+        rows = usage_rows(service, by, "month", START, world.now_ms)  # type: ignore[arg-type]
+        marked = {row["owner"] or row["payer"]: row["virtual"] for row in rows}
+        assert marked == {"a": False, "b": True}, by
+    (idle,) = idle_rows(service, "month", START, world.now_ms)
+    assert (idle["node"], idle["virtual"]) == ("v1", True)
+    assert {row["run"]: row["virtual"] for row in world.plane.reports.leases()} == {
+        "real": False,
+        "virtual": True,
+    }
+    assert world.status("Run", "virtual")["virtual"]
+    assert not world.status("Run", "real")["virtual"]
+    lease = world.status("Run", "virtual")["leases"][0]
+    assert world.status("Lease", lease)["virtual"]
+
+
 def test_periods_are_calendar_days_weeks_months_and_quarters() -> None:
     """A lease over midnight is cut there; the names are those that people sort by."""
     service = service_of(lent_world())
@@ -130,6 +191,7 @@ def test_what_was_archived_is_said_and_not_guessed(tmp_path) -> None:
     world.plane.committer.checkpoint()
     ledger = world.ledger
     assert isinstance(ledger, MemoryLedger)
+    Access(ledger, lambda: world.now_ms).keep(every=1)
     ledger.archive(tmp_path, last=ledger.head().head.size, time_ms=world.now_ms, author="cli:x")
     service = service_of(world)
     rows = usage_rows(service, "owner", "month", START, world.now_ms)

@@ -4,6 +4,7 @@ import getpass
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -390,6 +391,37 @@ def test_a_start_from_now_keeps_the_notice_that_it_names() -> None:
     assert later % 60_000 == 0
     assert before + 3_600_000 <= later < now_ms() + 3_660_000
     assert before <= parse_time(start_time("+0s"), "") <= now_ms()
+
+
+def test_a_day_is_midnight_in_the_zone_of_the_reader(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the answer says so."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert start_time("2027-01-01") == "2026-12-31T23:00:00Z"
+        said = capsys.readouterr().err
+        assert "midnight in your time zone, 2027-01-01T00:00:00+01:00" in said
+        with pytest.raises(click.BadParameter, match="is no day of the calendar"):
+            start_time("2027-02-30")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_name_alone_is_explained_where_one_object_has_it(crowded: Shell) -> None:
+    """Without its kind; else the answer says which to choose, or what is similar."""
+    assert crowded.ok("explain", "gang") == crowded.ok("explain", "run/gang")
+    assert "kind: Node" in crowded.ok("describe", "box")
+    unknown = crowded("explain", "gagn")
+    assert (unknown.returncode, "did you mean run/gang?" in unknown.stderr) == (2, True)
+    crowded.server.apply(manifest("Node", "twice", flavor="H100", devices=1, virtual=True))
+    crowded.server.apply(budget("twice", 1))
+    several = crowded("explain", "twice")
+    assert "say budget/twice or node/twice" in several.stderr
+    none = crowded("explain", "zzz")
+    assert "no budget, run, node or reservation is called 'zzz'; give KIND/NAME" in none.stderr
 
 
 def test_an_error_about_what_a_command_made_names_no_place_in_a_batch(crowded: Shell) -> None:

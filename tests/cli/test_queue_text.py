@@ -29,6 +29,11 @@ FIRST = "first at about 2026-01-01T03:25:00Z"
             HEAD | {"assumed": True},
             "waits for 4 GPUs on box; first when sweep ends, which has no known duration (1/12)",
         ),
+        (
+            HEAD | {"lacks": "envelopes"},
+            f"waits for envelopes that pay for 4 GPUs of H100; {FIRST} when sweep ends (1/12)",
+        ),
+        (HEAD | {"lacks": "devices"}, f"waits for 4 GPUs on box; {FIRST} when sweep ends (1/12)"),
         (HEAD | {"gpus": 1, "on": None, "after": None}, f"waits for 1 GPU of H100; {FIRST} (1/12)"),
     ],
 )

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +15,18 @@ from deploy.deb.build import build
 DATA, PROGRAM = Path("/var/lib/fairlead"), Path("/usr/bin/fairlead")
 CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "NO_COLOR": "1"}
 CLEAN["FAIRLEAD_HEADS"] = str(DATA / "heads.json")  # not among root's own
-# systemd, as far as the service needs it: the socket is open before the process begins.
+UNIT = "/lib/systemd/system/fairlead-up.service"
+SOCKET = DATA / "fairlead.sock"
+# systemd where it is not installed: the socket is open before the process begins.
 ACTIVATE = """
-import os, socket
+import os, socket, sys
 given = socket.socket(socket.AF_UNIX)
-given.bind("/var/lib/fairlead/fairlead.sock")
-os.chmod("/var/lib/fairlead/fairlead.sock", 0o666)
+given.bind(sys.argv[1])
 given.listen()
 os.dup2(given.fileno(), 3)
 os.set_inheritable(3, True)
 os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
-os.execv("/usr/bin/fairlead", ["fairlead", "up", "--data", "/var/lib/fairlead", "--no-http"])
+os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
@@ -71,10 +74,10 @@ def test_the_package_runs_alone_and_leaves_the_ledger(installed: Path) -> None:
     units = [f"/lib/systemd/system/fairlead-up.{kind}" for kind in ("service", "socket")]
     if shutil.which("systemd-analyze"):
         call("systemd-analyze", "verify", *units)
-    server = subprocess.Popen(
-        ["/usr/bin/python3", "-c", ACTIVATE], env=CLEAN, stderr=subprocess.PIPE, cwd="/"
-    )
+    server = subprocess.Popen(as_the_unit_starts_it(), env=CLEAN, cwd="/", umask=0o022)
     try:
+        _until(SOCKET.exists)
+        SOCKET.chmod(0o666)  # SocketMode
         envelope = {"name": "e", "flavor": "H100", "concurrency": 1}
         lab = (
             _manifest("Node", "box", flavor="H100", devices=1, virtual=True),
@@ -97,6 +100,31 @@ def test_the_package_runs_alone_and_leaves_the_ledger(installed: Path) -> None:
     assert "stay in /var/lib/fairlead" in told
     assert (DATA / "ledger.db").exists()
     assert not Path("/etc/fairlead").exists()
+
+
+def as_the_unit_starts_it() -> list[str]:
+    """ExecStart of the installed unit with its EnvironmentFile, behind a socket that is open."""
+    keys = dict(
+        line.split("=", 1)
+        for line in Path(UNIT).read_text().splitlines()
+        if "=" in line and not line.startswith("#")
+    )
+    assert keys["StateDirectory"] == DATA.name
+    assert DATA.is_dir(), "the package made it, as StateDirectory would"
+    given = Path(keys["EnvironmentFile"].removeprefix("-")).read_text().splitlines()
+    options = dict(line.split("=", 1) for line in given if line and not line.startswith("#"))
+    command = shlex.split(keys["ExecStart"].replace("$FAIRLEAD_UP_OPTIONS", "--no-http"))
+    assert options == {"FAIRLEAD_UP_OPTIONS": '""'}, "--no-http: a port may be taken here"
+    if shutil.which("systemd-socket-activate"):
+        return ["systemd-socket-activate", "-E", "PATH", "-E", "HOME", "-l", str(SOCKET), *command]
+    return ["/usr/bin/python3", "-c", ACTIVATE, str(SOCKET), *command]
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "not within 60 s"
+        time.sleep(0.05)
 
 
 def _manifest(kind: str, name: str, **spec: object) -> dict[str, object]:

@@ -111,6 +111,24 @@ def test_cpus_and_memory_are_held(executor: LocalExecutor) -> None:
     assert output(executor, "lab/b").split()[0] == "150000"
 
 
+def test_a_fork_bomb_ends_at_the_bound_of_its_run(executor: LocalExecutor) -> None:
+    """A run has so many processes and threads as it asked for; one that did not ask has a bound,
+    too, and the machine has processes left for others."""
+    if "pids" not in executor.controls.places:
+        pytest.skip(executor.controls.words())
+    forks = "i=0; while [ $i -lt 500 ]; do sleep 60 & i=$((i+1)); done; echo made $i"
+    executor.start(shell("a", forks, pids=64))
+    place = executor.controls.places["pids"]
+    path = "/sys/fs/cgroup$(grep -E '^0::' /proc/self/cgroup | cut -d: -f3)"
+    if place != bounds.V2:
+        path = f"{place}$(grep -E ':([^:]*,)?pids(,[^:]*)?:' /proc/self/cgroup | cut -d: -f3)"
+    executor.start(shell("b", f"cat {path}/pids.max"))
+    until(lambda: len(executor.poll()) == 2, "both ended")
+    assert "fork" in output(executor, "lab/a")
+    assert "made 500" not in output(executor, "lab/a")
+    assert output(executor, "lab/b").strip() == str(bounds.PIDS_DEFAULT)
+
+
 def test_what_cannot_be_held_is_said_and_not_started(executor: LocalExecutor) -> None:
     executor.controls = bounds.Controls(missing={"memory": "it takes root"})
     executor.start(shell("a", "true", memory_bytes=2**30))

@@ -11,6 +11,7 @@ from fairlead.kube.gpu.build import RunObject
 from fairlead.kube.gpu.front import FrontEnd
 from fairlead.kube.gpu.mirror import Mirror
 from fairlead.kube.gpu.pods import PodExecutor
+from fairlead.kube.gpu.ranks import kept_pod
 from fairlead.kube.watch import Mirrored, Sources
 from tests.engine.gpu.worlds import START, MemoryLedger
 from tests.kube.world import team
@@ -63,9 +64,9 @@ class Small:
 
     def __init__(self) -> None:
         self.client, self.said = Server(), list[str]()
-        self.sources = Sources(
-            *(Mirrored(self.client, "/", lambda: None, gone=True) for _ in range(8))
-        )
+        made = [Mirrored(self.client, "/", lambda: None, gone=True) for _ in range(7)]
+        pods = Mirrored(self.client, "/", lambda: None, shape=kept_pod, gone=True)
+        self.sources = Sources(*made, pods)
         self.now_ms = START
         self.executor = PodExecutor(self.client, self.sources, self.find_run, lambda: self.now_ms)
         self.plane = ControlPlane(MemoryLedger(time_ms=START), self.executor, lambda: self.now_ms)

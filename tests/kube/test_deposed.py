@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections.abc import Callable
 from http.client import HTTPConnection
 from typing import Any
 
@@ -119,6 +120,57 @@ def test_nothing_is_written_after_the_client_is_closed() -> None:
     go_on.set()
     closing.join(10)
     assert client.left == ["refused"]
+
+
+def test_a_list_that_is_older_than_what_we_know_takes_nothing_back() -> None:
+    """A pod that we made while the server was asked for all is not gone; one that went meanwhile
+    does not return; and of two lists the one that was asked for first may come last."""
+    key, meanwhile = Key("", "a"), list[Callable[[], object]]()
+    answers = iter([([], 5), ([], 7), ([shown(node("b"), version=3)], 8), ([], 20)])
+
+    def answer(method: str, path: str, body: Any) -> Document:
+        items, version = next(answers)
+        if meanwhile:
+            meanwhile.pop()()
+        return {"items": items, "metadata": {"resourceVersion": str(version)}}
+
+    client = Server(answer)
+    source = Mirrored(client, "/", lambda: None, gone=True)
+    source.refresh()
+    meanwhile.append(lambda: source.put(shown(node("a"), version=10)))
+    source.refresh()
+    assert source.get(key) is not None, "it was made after the list"
+    assert not source.take_gone()
+
+    def went() -> None:
+        with source._lock:
+            source._end(Key("", "b"), shown(node("b"), version=9))
+
+    meanwhile.append(went)
+    source.refresh()
+    assert source.get(Key("", "b")) is None, "it was deleted after the list"
+    source.refresh()
+    assert set(source.take_gone()) == {key}, "a newer list does not have it"
+    client.close()
+
+
+def test_a_list_that_comes_after_a_newer_one_is_no_news() -> None:
+    newer: dict[str, Any] = {"items": [], "metadata": {"resourceVersion": "20"}}
+    older = {"items": [shown(node("a"), version=5)], "metadata": {"resourceVersion": "9"}}
+    asked = list[int]()
+
+    def answer(method: str, path: str, body: Any) -> Document:
+        asked.append(1)
+        if len(asked) == 1:
+            source.refresh()  # another thread, whose answer is faster
+            return older
+        return newer
+
+    client = Server(answer)
+    source = Mirrored(client, "/", lambda: None, gone=True)
+    source.refresh()
+    assert source.get(Key("", "a")) is None
+    client.close()
 
 
 def test_a_new_leader_knows_all_pods_whatever_its_watch_has_told() -> None:

@@ -72,9 +72,14 @@ def test_a_window_that_begins_causes_a_deficit_and_a_lottery(world: World, tmp_p
         for name in set(SMALL) - waiting:
             assert left[f"{name}-0"] == before[f"{name}-0"], "who was not drawn runs on"
 
-        leases = world.get("gpuleases")["items"]
-        devices = [slot for lease in leases for slot in lease["spec"]["slots"]]
-        assert len(devices) == len(set(devices)) == 8
+        def leased() -> list[str]:
+            leases = world.get("gpuleases")["items"]
+            return [slot for lease in leases for slot in lease["spec"]["slots"]]
+
+        until(
+            lambda: len(leased()) == 8, "the winner's leases are shown, which come after its state"
+        )
+        assert len(set(leased())) == 8
 
         until(lambda: len(events(world, "Run", "team-a")) == len(SMALL), "all are told")
         for name, told in events(world, "Run", "team-a").items():

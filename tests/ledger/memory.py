@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fairlead.ledger.entries import first_entry
 from fairlead.ledger.keys import KeyDirectory, SecretKey
-from fairlead.ledger.sqlite import SqliteLedger, SqliteSession, migrate, view_of
+from fairlead.ledger.sqlite import SqliteLedger, SqliteSession, view_of
+from fairlead.ledger.sqlite_schema import migrate
 from fairlead.ledger.store import SqlView
 from fairlead.ledger.writing import begin
 

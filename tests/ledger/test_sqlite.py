@@ -19,6 +19,7 @@ from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged
 from tests.ledger.drafts import draft, drafts
+from tests.ledger.hostile import attack
 from tests.ledger.worlds import SqliteWorld
 from tests.mounts import small_disk
 
@@ -213,14 +214,8 @@ def test_an_opening_verifies_what_came_since_the_last_checkpoint(
         copy = SqliteWorld(world.directory / f"copy-{seq}")
         shutil.copytree(world.directory / "keys", copy.directory / "keys")
         shutil.copy(world.path, copy.path)
-        with closing(sqlite3.connect(copy.path)) as database:
-            database.execute("DROP TRIGGER entries_keep")
-            database.execute(
-                "UPDATE entries SET data = CAST(replace(data, 'settled', 'Settled') AS BLOB) "
-                "WHERE seq = ?",
-                (seq,),
-            )
-            database.commit()
+        changed = "UPDATE entries SET data = CAST(replace(data, 'settled', 'Settled') AS BLOB) "
+        attack(copy.path, changed + "WHERE seq = ?", seq)
         if opens:
             with copy.open() as ledger:
                 found = ledger.verify()
@@ -244,11 +239,7 @@ def test_a_changed_checkpoint_is_found_at_the_opening(
         ("UPDATE entries SET nodes = substr(nodes, 1, 32) WHERE seq = 16", "nodes .* are missing"),
         ("DELETE FROM entries WHERE seq = 16", "entry 16 .* is missing"),
     ):
-        with closing(sqlite3.connect(world.path)) as database:
-            database.execute("DROP TRIGGER entries_keep")
-            database.execute("DROP TRIGGER entries_stay")
-            database.execute(change)
-            database.commit()
+        attack(world.path, change)
         with pytest.raises(Damaged, match=word):
             world.open()
         world.path.write_bytes(good)
@@ -268,7 +259,7 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     with closing(sqlite3.connect(other)) as database:
         database.execute("CREATE TABLE t (x)")
-    with pytest.raises(PermanentFault, match="not a ledger"):
+    with pytest.raises(PermanentFault, match="not of this release: 't'"):
         SqliteReader(other)
     later = SqliteWorld(tmp_path / "later")
     later.open().close()

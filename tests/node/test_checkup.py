@@ -344,6 +344,27 @@ def test_the_state_directory_is_judged_and_not_made(
     assert finding.cure
 
 
+def test_a_user_of_the_machines_control_plane_needs_no_state_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ordinary user without a place for it: a warning where a control plane serves the machine,
+    and what is true and what to do in either case."""
+    (tmp_path / "home").touch()
+    monkeypatch.setattr(checks.paths, "state_directory", lambda: tmp_path / "home" / "fairlead")
+    monkeypatch.setattr(checks.os, "geteuid", lambda: 1000)
+    alone = checks.state_directory(Machine(root=tmp_path))
+    assert alone.status is CheckStatus.MISSING
+    assert alone.found.endswith("may write to, and no control plane serves this machine")
+    assert alone.cure == "export XDG_STATE_HOME=DIRECTORY with a directory of your own"
+    socket = tmp_path / "var/lib/fairlead/fairlead.sock"
+    socket.parent.mkdir(parents=True)
+    socket.touch()
+    served = checks.state_directory(Machine(root=tmp_path))
+    assert served.status is CheckStatus.WARN
+    assert f"you need none to use the control plane of this machine, at {socket}" in served.found
+    assert served.cure.startswith("only to run a control plane or an agent of your own: ")
+
+
 def test_a_slow_clock_is_a_warning_with_the_better_one(tmp_path: Path) -> None:
     """The cure names a source that the kernel offers."""
     folder = tmp_path / "sys/devices/system/clocksource/clocksource0"

@@ -73,3 +73,42 @@ def test_a_pod_that_is_gone_is_said_to_be_gone(tree: PlainTree) -> None:
     """Not an error to shout about: its limit went with it."""
     with pytest.raises(Gone):
         CgroupActuator(tree.files()).write(1, "nobody", "", 500)
+
+
+def test_a_name_that_is_not_utf8_ends_no_agent(tmp_path: Path) -> None:
+    """It is left out as a pod. As a container, its pod is limited as a whole: a limit on the
+    other containers would not hold for it."""
+    tree = PlainTree(2, tmp_path / "root")
+    for path in ("web", "web/app", "db", "db/main"):
+        tree.create(path)
+    for odd in (b"odd-\xff", b"db/\xfe"):
+        os.mkdir(os.fsencode(tree.root) + b"/" + odd)
+    sightings = CgroupSensor(tree.files(), "*").sample(0)
+    seen = {pod.uid: [container.name for container in pod.containers] for pod in sightings}
+    assert seen == {"web": ["app"], "db": [""]}
+    for pod in sightings:
+        pod.uid.encode()
+
+
+def test_two_agents_never_set_the_limits_of_one_root(tmp_path: Path) -> None:
+    """Nor of one below the other's, whatever their state directories; branches do not matter."""
+    for name in ("", "a", "a/b", "c"):
+        (tmp_path / "root" / name).mkdir()
+        (tmp_path / "root" / name / "cgroup.procs").touch()
+    root = tmp_path / "root"
+    first, beside = CgroupTree(root / "a"), CgroupTree(root / "c")
+    first.claim()
+    beside.claim()
+    for other in ("a", "a/b", ""):
+        tree = CgroupTree(root / other)
+        with pytest.raises(PermanentFault, match="another node agent sets the limits"):
+            tree.claim()
+        tree.close()
+    first.close()
+    below = CgroupTree(root / "a" / "b")
+    below.claim()
+    again = CgroupTree(root / "a")
+    with pytest.raises(PermanentFault, match="or of a cgroup below it"):
+        again.claim()
+    for tree in (beside, below, again):
+        tree.close()

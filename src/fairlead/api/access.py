@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
-from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,14 +30,16 @@ from fairlead.api.peers import Peer
 from fairlead.api.rates import RequestRates
 from fairlead.api.shapes import TokenRow, UserRow
 from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound
-from fairlead.ports.faults import Fault
-from fairlead.ports.ledger import Draft, Entry, Ledger
+from fairlead.ports.faults import Fault, PermanentFault
+from fairlead.ports.ledger import Archived, Draft, Entry, Ledger
 from fairlead.schema.convert import decode_json
 from fairlead.schema.times import format_time
 
 USER, TOKEN = "access.user", "access.token"
 SNAPSHOT = "api.access"
 _PREFIX = "flt_"
+KEEP_EVERY = 10_000
+"""Entries after which the state is kept again."""
 NAMES_KEPT_S = 10
 
 
@@ -66,9 +67,25 @@ class SubmittedRun(NamedTuple):
     token: str | None
 
 
-class _State(msgspec.Struct):
+class AccessState(msgspec.Struct):
+    """What the entries about access add up to."""
+
     users: dict[str, UserRow] = msgspec.field(default_factory=dict)
     tokens: dict[str, Token] = msgspec.field(default_factory=dict)
+
+    def fold(self, entry: Entry) -> None:
+        body = entry.body
+        if entry.kind == USER and body.get("gone"):
+            self.users.pop(body["name"], None)
+        elif entry.kind == USER:
+            self.users[body["name"]] = UserRow(body["name"], body["owners"], body["admin"])
+        elif body.get("revoked"):
+            old = self.tokens[body["id"]]
+            self.tokens[old.id] = msgspec.structs.replace(old, revoked_ms=entry.time_ms)
+        else:
+            self.tokens[body["id"]] = Token(
+                body["id"], body["user"], body["digest"], entry.time_ms, body["note"]
+            )
 
 
 class Access:
@@ -77,14 +94,22 @@ class Access:
     def __init__(self, ledger: Ledger, now_ms: Callable[[], int]) -> None:
         self._ledger, self._now_ms = ledger, now_ms
         self._lock = threading.RLock()
-        self._state, self._seq = _State(), 0
+        self._state, self._seq = AccessState(), 0
         snapshot = ledger.snapshot_get(SNAPSHOT)
         if snapshot is not None:
-            self._state = decode_json(snapshot.state, _State)
+            self._state = decode_json(snapshot.state, AccessState)
             self._seq = snapshot.seq
-        kinds = (ledger.entries(self._seq, 100_000, kind=kind) for kind in (USER, TOKEN))
-        for entry in sorted(chain.from_iterable(kinds), key=lambda entry: entry.seq):
-            self._fold(entry)
+        self._kept = self._seq
+        """The last entry that the kept state is of."""
+        try:
+            self._catch_up()
+        except Archived as error:
+            raise PermanentFault(
+                f"entries after {self._kept} were moved to an archive, and no entry confirms who "
+                "was a user after them: run `fairlead audit rebuild --archive DIRECTORY`"
+            ) from error
+        with suppress(Fault):
+            self.keep()
 
     def author_of_user(self, name: str, *, admin: bool = False) -> Author:
         """A user of this machine; an unbound one may only read."""
@@ -176,25 +201,33 @@ class Access:
             self._fold(entry)
             with suppress(Fault):  # the entry is recorded; the next change writes the state again
                 # An archive may take the entries away, but not the state that they led to.
-                state = msgspec.json.encode(self._state)
-                self._ledger.snapshot_put(SNAPSHOT, entry.seq, state)
+                self._keep(entry.seq)
+
+    def keep(self, every: int = KEEP_EVERY) -> None:
+        """Keep the state as of now if the ledger grew by so much since: a start reads, and
+        compares with the tree, all that came after."""
+        with self._lock:
+            size = self._ledger.head().head.size
+            if size - self._kept >= every:
+                self._catch_up()
+                self._keep(max(size, self._seq))
+
+    def _keep(self, seq: int) -> None:
+        self._ledger.snapshot_put(SNAPSHOT, seq, encode(self._state))
+        self._kept = seq
+
+    def _catch_up(self) -> None:
+        for entry in self._ledger.following(max(self._seq, self._kept), (USER, TOKEN)):
+            self._fold(entry)
 
     def _fold(self, entry: Entry) -> None:
-        if entry.seq <= self._seq:
-            return
-        body, self._seq = entry.body, entry.seq
-        users, tokens = self._state.users, self._state.tokens
-        if entry.kind == USER and body.get("gone"):
-            users.pop(body["name"], None)
-        elif entry.kind == USER:
-            users[body["name"]] = UserRow(body["name"], body["owners"], body["admin"])
-        elif body.get("revoked"):
-            old = tokens[body["id"]]
-            tokens[old.id] = msgspec.structs.replace(old, revoked_ms=entry.time_ms)
-        else:
-            tokens[body["id"]] = Token(
-                body["id"], body["user"], body["digest"], entry.time_ms, body["note"]
-            )
+        if entry.seq > self._seq:
+            self._seq = entry.seq
+            self._state.fold(entry)
+
+
+def encode(state: AccessState) -> bytes:
+    return msgspec.json.encode(state)
 
 
 def _digest(secret: str) -> str:

@@ -97,7 +97,8 @@ class Background:
 
 
 def log_event(event: dict[str, Any]) -> None:
-    """One structured line for funding failures, lending denials, cap breaches and preemption."""
+    """One structured line for funding failures, lending denials, cap breaches, preemption and
+    processes that the ledger did not start."""
     kind, body, seq = event["kind"], event["body"], event["seq"]
     if kind == "gpu.fund" and body["output"]["refusal"] is not None:
         _log_refusal(event, body["output"]["refusal"])
@@ -114,6 +115,8 @@ def log_event(event: dict[str, Any]) -> None:
     elif kind == "run.cut":
         leases = sorted(body["leases"])
         _warn("run preempted", seq, body, "run outcome reason grace_ms", leases=leases)
+    elif kind == "job.unknown":
+        _warn("unknown process", seq, body, "run job grace_ms message")
     elif kind == "reservation.state" and body["state"] == "Blocked":
         _warn("reservation blocked", seq, body, "reservation run reason shortfall_gpus message")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ from fairlead.engine.gpu.entries import (
     LeaseOpen,
     ObjectApplied,
     ObjectDeleted,
+    RunsUsed,
 )
 from fairlead.engine.gpu.state import parse_slot
 from fairlead.ports.ledger import Archived, Entry, Ledger
@@ -55,6 +56,8 @@ _BLANK: dict[str, Any] = dict.fromkeys(ReportRow.__struct_fields__) | {
     "overdraft_gpu_hours": 0.0,
     "idle_gpus": 0,
     "idle_gpu_hours": 0.0,
+    "read_gpu_hours": 0.0,
+    "virtual": False,
 }
 
 
@@ -81,27 +84,74 @@ def usage_rows(
 ) -> list[dict[str, Any]]:
     """Used and overdrawn GPU-hours of whole days, by period and group."""
     charges = _by_run(service, start_ms) if by == "run" else service.plane.reports.charges()
-    keys, sums = _GROUPS[by], dict[tuple[Any, ...], list[int]]()
-    for charge in charges:
-        day_ms = charge["day"] * DAY_MS
+    keys, sums = _GROUPS[by], dict[_Group, dict[str, int]]()
+    virtual = _virtual_days(service, start_ms)
+    for row in (*charges, *_uses(service, start_ms)):
+        day_ms = row["day"] * DAY_MS
         if not (day_ms + DAY_MS > start_ms and day_ms < end_ms):
             continue
         window = period_of(period, day_ms)
-        group = tuple(charge[key] for key in keys)
-        total = sums.setdefault((window.start_ms, *group), [0, 0])
-        total[0] += charge["used_ms"]
-        total[1] += charge["overdraft_ms"]
+        group = (window.start_ms, *(row[key] for key in keys))
+        if "used_ms" not in row and group not in sums:
+            continue  # its charges are archived
+        total = sums.setdefault(group, dict.fromkeys(_SUMS, 0))
+        for name in _SUMS:
+            total[name] += row.get(name, 0)
+        names = _VIRTUAL if by == "run" else _VIRTUAL[:-1]
+        total["virtual"] += tuple(row[name] for name in names) in virtual
     return [
         period_row(
             "usage",
             period,
             period_of(period, start),
             **dict(zip(keys, group, strict=True)),
-            gpu_hours=hours(used_ms),
-            overdraft_gpu_hours=hours(overdraft_ms),
+            **_figures(total),
         )
-        for (start, *group), (used_ms, overdraft_ms) in sorted(sums.items())
+        for (start, *group), total in sorted(sums.items())
     ]
+
+
+_Group = tuple[Any, ...]
+_SUMS = ("used_ms", "overdraft_ms", "read_ms", "busy_ms", "idle_ms", "virtual")
+_VIRTUAL = ("day", "owner", "budget", "envelope", "borrowed", "run")
+
+
+def _figures(total: dict[str, int]) -> dict[str, Any]:
+    read_ms = total["read_ms"]
+    percent = round(100 * total["busy_ms"] / read_ms, 1) if read_ms else None
+    return {
+        "gpu_hours": hours(total["used_ms"]),
+        "overdraft_gpu_hours": hours(total["overdraft_ms"]),
+        "read_gpu_hours": hours(read_ms),
+        "utilisation_percent": percent,
+        "leased_idle_gpu_hours": hours(total["idle_ms"]) if read_ms else None,
+        "virtual": total["virtual"] > 0,
+    }
+
+
+def _uses(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
+    """How busy leased devices were, as far as it was read and is kept."""
+    # What is not recorded first: else it could be counted twice.
+    latest = service.plane.reports.uses()
+    for _, body in entries_of(service.ledger, RunsUsed, start_ms):
+        yield from map(msgspec.structs.asdict, body.rows)
+    yield from latest
+
+
+def _virtual_days(service: Service, start_ms: int) -> set[_Group]:
+    """What leases on virtual nodes were charged to, by day; with their runs, and without."""
+    names = service.plane.reports.virtual_nodes()
+    found: set[_Group] = set()
+    if not names:
+        return found
+    now_ms = service.now_ms()
+    for lease in _leases_since(service, start_ms, now_ms).values():
+        if names.isdisjoint(parse_slot(slot)[0] for slot in lease.slots):
+            continue
+        for day in range(lease.since_ms // DAY_MS, lease.until_ms // DAY_MS + 1):
+            group = (day, lease.owner, lease.budget, lease.envelope, lease.borrowed)
+            found |= {group, (*group, lease.run)}
+    return found
 
 
 def _by_run(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
@@ -169,7 +219,7 @@ def idle_rows(service: Service, period: Period, start_ms: int, end_ms: int) -> l
     """A row for every period and node with idle devices, up to now, as far back as is known."""
     now_ms = service.now_ms()
     start_ms, end_ms = max(start_ms, known_since_ms(service.ledger)), min(end_ms, now_ms)
-    nodes = _nodes(service, start_ms)
+    nodes, virtual = _nodes(service, start_ms), service.plane.reports.virtual_nodes()
     _add_leases(service, nodes, start_ms, now_ms)
     rows, at_ms = list[dict[str, Any]](), start_ms
     while at_ms < end_ms:
@@ -179,6 +229,7 @@ def idle_rows(service: Service, period: Period, start_ms: int, end_ms: int) -> l
             idle_ms, idle = node.idle_ms(at_ms, until_ms), node.idle_at(until_ms, start_ms)
             since = format_time(min(idle)) if idle else None
             figures = {"idle_gpu_hours": hours(idle_ms), "idle_since": since}
+            figures |= {"virtual": name in virtual}
             if idle_ms:
                 row = period_row("idle", period, window, node=name, idle_gpus=len(idle), **figures)
                 rows.append(row)
@@ -219,21 +270,45 @@ def _devices_before(ledger: Ledger, name: str, seq: int) -> int:
     return devices
 
 
-def _add_leases(service: Service, nodes: dict[str, _Devices], start_ms: int, now_ms: int) -> None:
+class _Lease(NamedTuple):
+    """A lease that touches the report."""
+
+    run: str
+    owner: str
+    budget: str
+    envelope: str
+    borrowed: bool
+    slots: Sequence[str]
+    since_ms: int
+    until_ms: int
+
+
+_TERMS = _Lease._fields[:6]
+
+
+def _leases_since(service: Service, start_ms: int, now_ms: int) -> dict[str, _Lease]:
     # Open leases first: one that closes meanwhile is found again among the closed.
-    taken: dict[str, tuple[Sequence[str], int, int]] = {}
+    taken: dict[str, _Lease] = {}
     for row in service.plane.reports.leases():
-        taken[row["lease"]] = (row["slots"], parse_time(row["start"], "start"), now_ms)
+        since_ms = parse_time(row["start"], "start")
+        terms = {name: row[name] for name in _TERMS}
+        taken[row["lease"]] = _Lease(**terms, since_ms=since_ms, until_ms=now_ms)
     opened = {body.lease: body for _, body in entries_of(service.ledger, LeaseOpen, start_ms)}
     for _, closed in entries_of(service.ledger, LeaseClose, start_ms):
         body = opened.get(closed.lease) or _opening(service.ledger, closed.lease)
         if body is not None:
-            taken[closed.lease] = (body.slots, body.start_ms, closed.end_ms)
-    for slots, since_ms, until_ms in taken.values():
-        for slot in slots:
+            terms = {name: getattr(body, name) for name in _TERMS}
+            ended = _Lease(**terms, since_ms=body.start_ms, until_ms=closed.end_ms)
+            taken[closed.lease] = ended
+    return taken
+
+
+def _add_leases(service: Service, nodes: dict[str, _Devices], start_ms: int, now_ms: int) -> None:
+    for lease in _leases_since(service, start_ms, now_ms).values():
+        for slot in lease.slots:
             name, ordinal = parse_slot(slot)
             if name in nodes:
-                nodes[name].busy.setdefault(ordinal, []).append((since_ms, until_ms))
+                nodes[name].busy.setdefault(ordinal, []).append((lease.since_ms, lease.until_ms))
 
 
 def _opening(ledger: Ledger, lease: str) -> LeaseOpen | None:

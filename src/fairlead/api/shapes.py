@@ -277,6 +277,8 @@ class LeaseRow(Shape):
     envelope: str
     borrowed: bool
     funded: bool
+    virtual: bool
+    """Its devices are not there."""
     start: str
     expected_end: str | None
     gpu_hours: float
@@ -310,6 +312,8 @@ class ReportRow(Shape):
 
     Columns that the report does not group by are null. `idle_gpus` were idle at the end of the
     period, the longest of them since `idle_since`; `idle_gpu_hours` is of the whole period.
+    `utilisation_percent` and `leased_idle_gpu_hours` are of leased devices, as far as their use was
+    read (`read_gpu_hours`); null: it was not. `virtual`: on virtual nodes, at least in part.
     """
 
     kind: Literal["usage", "idle"]
@@ -328,6 +332,10 @@ class ReportRow(Shape):
     idle_gpus: int
     idle_gpu_hours: float
     idle_since: str | None
+    read_gpu_hours: float
+    utilisation_percent: float | None
+    leased_idle_gpu_hours: float | None
+    virtual: bool
 
 
 class OwnerQuery(Shape):

@@ -5,6 +5,7 @@ to offer.
 """
 
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -71,6 +72,34 @@ def _object_name(text: str) -> tuple[str, str]:
     return kind_of(word), name
 
 
+def _name_or_object(text: str) -> tuple[str, str]:
+    """The same, or a name alone: its kind is then looked up (`find_object`)."""
+    return _object_name(text) if "/" in text else ("", text)
+
+
+def find_object(client: Client, which: tuple[str, str]) -> tuple[str, str]:
+    """The kind and name of an object that was named without its kind: the only one of that name."""
+    kind, name = which
+    if kind:
+        return which
+    kinds = [kind for kind in OBJECT_KINDS if kind != "Lease"]
+    names = {
+        kind: [item["metadata"]["name"] for item in client.get(f"/v1/objects/{kind}")["items"]]
+        for kind in kinds
+    }
+    found = [kind for kind in kinds if name in names[kind]]
+    if len(found) == 1:
+        return found[0], name
+    if found:
+        several = " or ".join(f"{kind.lower()}/{name}" for kind in found)
+        raise click.BadParameter(f"{name!r} is the name of several: say {several}")
+    hint = "; give KIND/NAME such as run/train-7"
+    for kind in kinds:
+        for similar in get_close_matches(name, names[kind], n=1):
+            hint = f"; did you mean {kind.lower()}/{similar}?"
+    raise click.BadParameter(f"no budget, run, node or reservation is called {name!r}{hint}")
+
+
 def _object_names(ctx: click.Context, incomplete: str) -> list[str]:
     """`run/train-7` for every object; the many leases only once `l` is typed."""
     word = incomplete.partition("/")[0]
@@ -101,9 +130,10 @@ RUN, BUDGET, OWNER, FLAVOR = name_of("Run"), name_of("Budget"), _column("owner")
 KIND = Completed(lambda ctx, _: (f"{kind.lower()}s" for kind in OBJECT_KINDS))
 NAME, OBJECT = Completed(_names_of_kind), Completed(_object_names, _object_name)
 POLICY = ("Policy", "")
+EXPLAINED = Completed(_object_names, _name_or_object)
 DESCRIBED = Completed(
     lambda ctx, text: ["policy", *_object_names(ctx, text)],
-    lambda text: POLICY if text == "policy" else _object_name(text),
+    lambda text: POLICY if text == "policy" else _name_or_object(text),
 )
 owner_option = option("--owner", OWNER, "Show only this owner's.")
 

@@ -1,6 +1,7 @@
 """`fairlead doctor`: what this machine supports, and how to fix the rest."""
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ CHECKS = (
     Check(
         Governor.GPU,
         "device filter",
-        "whether a run can be held to the GPUs that it leases, and to its cpus and memory",
+        "whether a run can be held to the GPUs that it leases, its cpus, memory and processes",
         device_filter,
     ),
     *(check for check in ALL_CHECKS if check.governor is Governor.TRAFFIC),
@@ -140,7 +141,7 @@ def _print_rich(results: Sequence[CheckResult]) -> None:
             )  # as text: a path may hold what markup takes for a tag
             for label, text in _advice(result):
                 shown.append(f"\n{label}: ", "bold" if label == "cure" else "dim")
-                shown.append(text, "" if label == "cure" else "dim")
+                shown.append(printable(text), "" if label == "cure" else "dim")
             table.add_row(Text(f"  {result.status}", _STYLES[result.status]), result.name, shown)
         console.print(Text(governor, "bold"))
         console.print(table)
@@ -165,4 +166,7 @@ def _verdict(results: Sequence[CheckResult]) -> str:
         return f"{counts}: the base works"
     missing = (result for result in results if result.status is CheckStatus.MISSING)
     broken = [result.name for result in missing if result.required]
-    return f"{counts}: the base does not work ({', '.join(broken)})"
+    verdict = f"{counts}: the base does not work ({', '.join(broken)})"
+    if os.geteuid() == 0:
+        return verdict
+    return f"{verdict} for this user; the cures above say what to do"

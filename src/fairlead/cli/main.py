@@ -163,19 +163,43 @@ def run_command(command: click.Command, program: str) -> int:
     guard()
     try:
         code = command.main(prog_name=program, standalone_mode=False)
-    except click.exceptions.Abort:
+    except Exception as error:  # noqa: BLE001 - the last place where one can be told
+        return _code_of(error)
+    return code if isinstance(code, int) else 0
+
+
+def _code_of(error: Exception) -> int:
+    """Tell what went wrong; the exit code that it has."""
+    if isinstance(error, click.exceptions.Abort):
         return EXIT_INTERRUPTED
-    except click.ClickException as error:
+    if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
-    except Fault as error:
+    if isinstance(error, Fault):
         click.echo(f"fault: {error}", err=True)
         return EXIT_FAULT
-    except InvariantBroken as error:
+    culprit = _not_utf8() if isinstance(error, UnicodeEncodeError) else None
+    if culprit is not None:
+        click.echo(f"Error: {culprit!r} is not UTF-8", err=True)
+        return EXIT_BAD_INPUT
+    if isinstance(error, InvariantBroken):
         click.echo(f"bug: {error} (please report this with the input that led to it)", err=True)
         return EXIT_BUG
-    except Exception:  # noqa: BLE001 - any other exception is a bug
-        traceback.print_exc()
-        click.echo("bug: please report this with the input that led to it", err=True)
-        return EXIT_BUG
-    return code if isinstance(code, int) else 0
+    return _bug(error)
+
+
+def _bug(error: Exception) -> int:
+    traceback.print_exception(error)
+    click.echo("bug: please report this with the input that led to it", err=True)
+    return EXIT_BUG
+
+
+def _not_utf8() -> str | None:
+    """The argument, or setting, with bytes that are no text; None if there is none.
+
+    A path may have them. Where a name has them, it cannot be sent, and nothing was."""
+    settings = (value for name, value in os.environ.items() if name.startswith("FAIRLEAD_"))
+    for text in (*sys.argv[1:], *settings):
+        if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+            return text
+    return None

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
 REPLACED = "\N{REPLACEMENT CHARACTER}"
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-"""In a pipe: what no text has. JSON escapes these, and its other characters stay as they are."""
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+"""In a pipe: what no text has. JSON escapes these, and its other characters stay as they are. The
+last are bytes of names and arguments that are not UTF-8; a stream could not encode them."""
 
 
 def printable(text: str, *, kept: str = "\n\t") -> str:

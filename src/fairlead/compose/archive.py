@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fairlead.api.access import Access
 from fairlead.engine.gpu import ControlPlane
 from fairlead.host.clock import now_ms
 from fairlead.ledger.place import open_file
@@ -25,4 +26,5 @@ def archivable(path: Path, last: int) -> Iterator[SqliteLedger]:
             oldest = plane.outcome_reports.oldest_open()
             if oldest is not None and oldest <= last:
                 raise PermanentFault(f"outcome {oldest} is not over: archive up to {oldest - 1}")
+        Access(ledger, now_ms).keep(every=1)
         yield ledger

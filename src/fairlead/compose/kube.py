@@ -26,6 +26,7 @@ from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.ports.executor import Executor
 from fairlead.ports.faults import TemporaryFault
+from fairlead.ports.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,12 @@ class KubeConfig:
     terms: Terms = field(default_factory=Terms)
 
 
+def _service(plane: ControlPlane, ledger: Ledger) -> Service:
+    access = Access(ledger, now_ms)
+    plane.committer.after_checkpoint = access.keep
+    return Service(plane, ledger, access, lambda *_: [], now_ms)
+
+
 @contextmanager
 def controller(
     config: KubeConfig, say: Callable[[str], None] = lambda _: None
@@ -80,8 +87,7 @@ def controller(
             ledger = opened.enter_context(opening)
             master = open_master(config.data / KEYS)
             plane = ControlPlane(ledger, executor, now_ms, config.engine, master)
-            access = Access(ledger, now_ms)
-            served.service = Service(plane, ledger, access, lambda *_: [], now_ms)
+            served.service = _service(plane, ledger)
             return plane
 
         def queries(client: KubeClient, wake: Callable[[], None]) -> ControllerPart:

@@ -33,6 +33,7 @@ def node_agent(
     sensor = CgroupSensor(files, document.pattern, document.pods, discover_ms=cpu.clear_ms // 2)
 
     def actuator(directory: StateDirectory) -> CpuActuator:
+        files.cpu.claim()
         originals = Originals(directory)
         sensor.first = lambda pods: originals.freeze(pods, files)
         return CgroupActuator(files, burst=document.burst)

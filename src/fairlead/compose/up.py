@@ -30,6 +30,7 @@ from fairlead.executor.meter import NvmlMeter
 from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
+from fairlead.ledger.seen import remember
 from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Ledger
@@ -37,7 +38,7 @@ from fairlead.schema.objects import API_VERSION
 from fairlead.schema.webhooks import read_webhooks
 
 SOCKET = "fairlead.sock"
-PRUNE_S, NOTIFY_S = 3600.0, 1.0
+PRUNE_S, NOTIFY_S, REMEMBER_S = 3600.0, 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,9 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
         if config.webhooks is not None:
             notifications = _notifications(config.webhooks, ledger, plane)
             chores.append((lambda: notifications.turn(now_ms()), NOTIFY_S))
+        chores.append((lambda: remember(ledger, config.data), REMEMBER_S))
         access = Access(ledger, now_ms)
+        plane.committer.after_checkpoint = access.keep
         parts = executor.log_parts
         service = Service(
             plane,

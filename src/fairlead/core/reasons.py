@@ -234,6 +234,8 @@ class QueueReason(StrEnum):
     """Its owner has asked for more than its envelopes grant: it is moved back."""
     PRIORITY = "priority"
     """Its owner's priorities gave it the place of another run of that owner."""
+    PROMISED = "promised"
+    """It was the first of its scope, and was promised its earliest start: it stays first."""
 
 
 class BackfillReason(StrEnum):

@@ -1,9 +1,10 @@
-"""What holds a job besides its confinement: a device filter, CPUs and memory, by cgroup.
+"""What holds a job besides its confinement: a device filter, CPUs, memory and processes, by cgroup.
 
     control   cgroup v2                               cgroup v1
     devices   an eBPF filter on the job's cgroup      devices.allow, devices.deny
     cpus      cpu.max                                 cpu.cfs_quota_us
     memory    memory.max                              memory.limit_in_bytes
+    pids      pids.max                                pids.max
 
 Each control is where the machine has it: on a hybrid machine the filter is in v2 and the others are
 in v1. What cannot be held is said in words (`Controls.missing`), and is not asked of a job.
@@ -23,13 +24,18 @@ _V1_FILES = {
     "devices": "devices.allow",
     "cpu": "cpu.cfs_quota_us",
     "memory": "memory.limit_in_bytes",
+    "pids": "pids.max",
 }
-_V2_FILES = {"cpu": "cpu.max", "memory": "memory.max"}
+_V2_FILES = {"cpu": "cpu.max", "memory": "memory.max", "pids": "pids.max"}
+PIDS_DEFAULT = 32_768
+"""Processes and threads of a run that asks for no other bound: more than any training has, and a
+fork bomb ends here, not with the process ids of the machine."""
 _PERIOD_US = 100_000
 _WORDS = {
     "devices": "a run can open GPUs that it does not lease (CUDA_VISIBLE_DEVICES only asks)",
     "cpu": "`cpus` of a run cannot be held",
     "memory": "`memory` of a run cannot be held",
+    "pids": "`pids` of a run cannot be held: a fork bomb takes all processes of the machine",
 }
 
 
@@ -49,7 +55,8 @@ class Controls:
     def words(self) -> str:
         """One sentence for people."""
         if not self.missing:
-            return "a run can open only the GPUs that it leases; its cpus and memory are held"
+            held = "its cpus, memory and processes are held"
+            return f"a run can open only the GPUs that it leases; {held}"
         return "; ".join(f"{_WORDS[name]}: {why}" for name, why in sorted(self.missing.items()))
 
 
@@ -62,7 +69,7 @@ def find(kind: confine.Kind, cgroups: str) -> Controls:
         why = _no_v2(name, cgroups) if kind == "cgroup2" else "there is no cgroup v2"
         if why is None:
             places[name] = V2
-        elif name in mounts and (name != "devices" or _no_v1_filter(mounts[name]) is None):
+        elif name in mounts and _no_v1(name, mounts[name]) is None:
             places[name] = mounts[name]
         else:
             missing[name] = why
@@ -89,11 +96,13 @@ def _delegate(name: str, cgroups: str) -> None:
         _write(f"{folder}/cgroup.subtree_control", f"+{name}")
 
 
-def _no_v1_filter(mount: str) -> str | None:
+def _no_v1(name: str, mount: str) -> str | None:
     trial = f"{mount}/{confine.CGROUP}/trial-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         confine.make(trial)
-        return device_filter.why_not(trial, unified=False)
+        if name == "devices":
+            return device_filter.why_not(trial, unified=False)
+        return None if os.access(f"{trial}/{_V1_FILES[name]}", os.W_OK) else "no such file"
     except OSError as error:
         return str(error.strerror)
     finally:

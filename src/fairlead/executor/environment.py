@@ -102,6 +102,11 @@ def resolve(name: str | None, *, allow_root: bool) -> CommandUser:
     return user
 
 
+def uid_of(name: str) -> int:
+    """The number of a user of this machine; raises `BadEnvironment`."""
+    return _lookup(name).uid
+
+
 def _lookup(name: str) -> CommandUser:
     number = int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else None
     try:

@@ -377,7 +377,8 @@ class LocalExecutor:
         files.replace_json(self._runs / key(job.run), {"folder": folder.path.name}, durable=False)
 
     def _bounds(self, job: Job) -> dict[str, Any]:
-        """Devices where they can be held; what the run itself asked for, or no start."""
+        """Devices and processes where they can be held; what the run itself asked for, or no
+        start."""
         found: dict[str, Any] = {}
         if "devices" in self.controls.places:
             found |= self.controls.bound("devices", self._open_minors(job.devices))
@@ -386,6 +387,8 @@ class LocalExecutor:
                 found |= self.controls.bound("cpu", job.cpu_millicores)
             if job.memory_bytes is not None:
                 found |= self.controls.bound("memory", job.memory_bytes)
+            if job.pids is not None or "pids" in self.controls.places:
+                found |= self.controls.bound("pids", job.pids or bounds.PIDS_DEFAULT)
         except KeyError as error:
             raise environment.BadEnvironment(str(error.args[0])) from error
         return found

@@ -170,15 +170,22 @@ class Mirrored:
         found = {key_of(item): item for item in items}
         with self._lock:
             self.lists, self._seen = self.lists + 1, max(self._seen, int(version))
-            self._listed = max(self._listed, int(version))
-            self._deleted.clear()
-            for key in self._objects.keys() - found.keys():
-                self._drop(key)
-            for key, item in found.items():
-                self._put(key, item)
+            if int(version) >= self._listed:  # else a list that was asked for later was faster
+                self._take_list(found, int(version))
         self._synced.set()
         self._wake()
         return version
+
+    def _take_list(self, found: Mapping[Key, Document], version: int) -> None:
+        """A write of ours, or the watch beside us, may have told what is newer than the list: what
+        came after it is not gone, and what went after it does not come back."""
+        self._listed = version
+        self._deleted = {key: at for key, at in self._deleted.items() if at > version}
+        for key in self._objects.keys() - found.keys():
+            if self._objects[key].version <= version:
+                self._drop(key)
+        for key, item in found.items():
+            self._put(key, item)
 
     def _watch(self, version: str) -> str:
         for event in self._client.watch(self.path, version, **self._query):

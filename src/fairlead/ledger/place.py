@@ -4,12 +4,13 @@ Adapters are imported on use: most commands only ask where a ledger is, and shou
 cryptography (40 ms) to learn it.
 """
 
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.host import files
 from fairlead.host.paths import state_directory
-from fairlead.ports.faults import PermanentFault
+from fairlead.ports.faults import Fault, PermanentFault
 
 if TYPE_CHECKING:
     from fairlead.ledger.reading import StoreReader
@@ -38,8 +39,22 @@ def open_up(data: Path, address: str | None, *, take_over: bool = False) -> "Sto
     """The ledger of the control plane of a directory; in PostgreSQL where there is an address.
 
     `take_over`: the caller leads by an election; one in PostgreSQL is taken from its last leader.
-    A directory stays with its ledger: runs that another one knows nothing of would be ended.
+    A directory stays with its ledger: runs that another one knows nothing of would be ended. One
+    that does not continue what was seen here before is refused.
     """
+    from fairlead.ledger.seen import check_seen, remember  # noqa: PLC0415 - as above
+
+    ledger = _open_up(data, address, take_over=take_over)
+    with ExitStack() as undo:
+        undo.callback(ledger.close)
+        check_seen(ledger, data)
+        with suppress(Fault):  # no room for it: the next start compares with what is there
+            remember(ledger, data)
+        undo.pop_all()
+    return ledger
+
+
+def _open_up(data: Path, address: str | None, *, take_over: bool) -> "StoreWriter[Any]":
     file, mark = data / FILE, data / ELSEWHERE
     if address is None:
         if mark.exists():
@@ -69,12 +84,13 @@ def open_file(path: Path) -> "SqliteLedger":
     return SqliteLedger.open(path, KeyDirectory(path.parent / KEYS))
 
 
-def open_for_reading(place: str | Path) -> "StoreReader":
-    """A ledger's file, or a PostgreSQL database as `postgresql://…`."""
+def open_for_reading(place: str | Path, *, inspect: bool = False) -> "StoreReader":
+    """A ledger's file, or a PostgreSQL database as `postgresql://…`. `inspect`: to be verified,
+    whatever else is in the database."""
     if is_postgres(place):
         from fairlead.ledger.postgres import PostgresReader  # noqa: PLC0415 - an extra
 
-        return PostgresReader(str(place))
+        return PostgresReader(str(place), inspect=inspect)
     from fairlead.ledger.sqlite import SqliteReader  # noqa: PLC0415 - as above
 
-    return SqliteReader(place)
+    return SqliteReader(place, inspect=inspect)

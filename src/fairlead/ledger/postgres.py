@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, Self
-from uuid import UUID, uuid4
+from typing import Any, Self
 
 import msgspec
+import structlog
 
-from fairlead.core.audit import Frontier
-from fairlead.ledger import store
+from fairlead.core.audit import Frontier, Head, SignedHead, check_consistency, consistency_proof
+from fairlead.ledger import postgres_schema, store
 from fairlead.ledger.entries import Numbered, Position, Prepared, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
-from fairlead.ledger.reading import StoreReader
+from fairlead.ledger.postgres_batches import COLUMNS, WaitingBatch, sealed
+from fairlead.ledger.reading import StoreReader, identity_at
 from fairlead.ledger.writing import StoreWriter, begin
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged, HeadMoved
@@ -52,6 +53,7 @@ BATCHES_AT_ONCE = 64
 # Answers are kept so long for a writer that lost its connection and asks again.
 ANSWERS_KEPT = "1 hour"
 DOING = "read the ledger"
+_log = structlog.get_logger("fairlead.ledger")
 _PAGE = 2_000
 # Drafts as one value: a batch is one row, so it is there whole or not at all.
 _drafts = msgspec.msgpack.Decoder(list[Prepared])
@@ -105,8 +107,10 @@ class Session:
             )
         with ExitStack() as undo:
             undo.callback(connection.close)
-            settings = "SET search_path TO {}; SET synchronous_commit = on; SET lock_timeout = {}"
-            connection.execute(sql.SQL(settings).format(self._schema, sql.Literal(LOCK_TIMEOUT_MS)))
+            # Of two tables of a name, a temporary one would be found first.
+            connection.execute(sql.SQL("SET search_path TO {}, pg_temp").format(self._schema))
+            connection.execute("SET synchronous_commit = on")
+            connection.execute(sql.SQL("SET lock_timeout = {}").format(LOCK_TIMEOUT_MS))
             for setting in DURABLE:
                 row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
                 if row != ("on",):
@@ -157,7 +161,7 @@ class Session:
 
             with connection.transaction():
                 # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
-                yield store.SqlView(stream)
+                yield store.SqlView(stream, complaint=lambda: postgres_schema.problem(stream))
 
     @contextmanager
     def changing(self, connection: Connection) -> Iterator[Execute]:
@@ -186,12 +190,16 @@ class Session:
             for version, name, text in store.missing_migrations("postgres", applied):
                 connection.execute(text.encode())
                 connection.execute("INSERT INTO migrations VALUES (%s, %s)", (version, name))
+        if problem := postgres_schema.problem(_executing(connection)):
+            raise Damaged(problem)
 
     def check_tables(self, connection: Connection) -> None:
         """A reader changes nothing: tables of another release are refused."""
         ((applied,),) = connection.execute("SELECT coalesce(max(number), 0) FROM migrations")
         if store.missing_migrations("postgres", applied):
             raise PermanentFault("this schema holds no ledger, or one of an earlier release")
+        if problem := postgres_schema.problem(_executing(connection)):
+            raise Damaged(problem)
 
     def close(self) -> None:
         with self._lock:
@@ -202,21 +210,13 @@ class Session:
 class PostgresReader(StoreReader):
     """Reads a ledger, without a key."""
 
-    def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
+    def __init__(self, dsn: str, *, schema: str = SCHEMA, inspect: bool = False) -> None:
         with ExitStack() as undo:
             session = undo.enter_context(closing(Session(dsn, schema)))
-            session.run(DOING, session.check_tables)
+            if not inspect:
+                session.run(DOING, session.check_tables)
             undo.pop_all()
         super().__init__(session)
-
-
-class _Waiting(NamedTuple):
-    """A batch that waits for its numbers."""
-
-    id: UUID
-    expected_size: int | None
-    time_ms: int
-    drafts: bytes
 
 
 class PostgresLedger(StoreWriter[Connection]):
@@ -249,28 +249,78 @@ class PostgresLedger(StoreWriter[Connection]):
                 session.claim = _take_seat
             else:  # a lone writer reads on the same connection: without its seat it learns nothing
                 source = resources.enter_context(closing(Session(dsn, schema)))
-            return cls(session, source, signers, resources)
+            ledger = cls(session, source, signers, resources)
+            ledger._alone = alone
+            return ledger
+
+    _alone = False
+    """Whether no other writer numbers: then what others left waiting is not numbered here."""
+
+    def head(self) -> SignedHead:
+        """The newest of all replicas, once it is shown to continue what this one knows."""
+        known = self._position  # before the database is asked: another thread may append meanwhile
+        signed, _ = store.read_kept(self._query)
+        if signed != known.signed:
+            self._move(self._continued(self._query, signed, known.signed.head))
+        return signed
+
+    def _covering(self, seq: int) -> Head:
+        known = self._position.signed.head
+        return known if seq <= known.size else self.head().head
+
+    def _continued(self, query: store.Execute, signed: SignedHead, known: Head) -> Position:
+        """The position of a head that another replica wrote; raises `Damaged` if it is none that a
+        holder of the key signed, or does not continue the log that this process knows."""
+        head = signed.head
+        nodes = partial(store.read_nodes, query)
+        if problem := identity_at(query, head.size).check(signed):
+            raise Damaged(f"the head of size {head.size} {problem}")
+        if known.size > head.size:
+            raise Damaged(f"the ledger has {head.size} entries; this process knows {known.size}")
+        if known.key_id != head.key_id:
+            self._signers.load(head.key_id)
+        if not check_consistency(
+            old_size=known.size,
+            old_root=bytes.fromhex(known.root),
+            new_size=head.size,
+            new_root=bytes.fromhex(head.root),
+            proof=consistency_proof(known.size, head.size, nodes),
+        ):
+            raise Damaged(f"the log of {head.size} entries does not continue that of {known.size}")
+        frontier = Frontier.of(head.size, nodes)
+        if frontier.root().hex() != head.root:
+            raise Damaged(f"the tree is not that of the head of size {head.size}")
+        return Position(signed, frontier)
+
+    def _move(self, position: Position) -> None:
+        """Forward only: another thread may have been quicker."""
+        if position.frontier.size >= self._position.frontier.size:
+            self._position = position
 
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
     ) -> list[store.Found]:
         """Write, then number or have it numbered. Under one id, so that asking again is safe."""
-        waiting = _Waiting(uuid4(), expected_size, time_ms, msgspec.msgpack.encode(drafts))
+        head = (self._position.signed if self._alone else self.head()).head
+        key, data = self._signers.load(head.key_id), msgspec.msgpack.encode(drafts)
+        times: dict[str, Any] = {"time_ms": time_ms, "expected_size": expected_size}
+        waiting = sealed(data, **times, head=head, key=key)
         return self._session.run("append to the ledger", partial(self._append, waiting=waiting))
 
-    def _append(self, connection: Connection, *, waiting: _Waiting) -> list[store.Found]:
+    def _append(self, connection: Connection, *, waiting: WaitingBatch) -> list[store.Found]:
         execute = _executing(connection)
         execute(
-            "INSERT INTO batches (id, expected_size, time_ms, drafts) VALUES (?, ?, ?, ?) "
+            f"INSERT INTO batches ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (id) DO NOTHING",
             *waiting,
         )
         try:
             while True:
                 with self._session.changing(connection):
-                    answer = _answer(execute, waiting)
-                    position = self._number(connection) if answer is None else self._position
-                self._position = position  # only now: what is not durable never was
+                    position, answer = self._position, _answer(execute, waiting)
+                    if answer is None:
+                        position = self._number(connection, waiting)
+                self._move(position)  # only now: what is not durable never was
                 if answer is not None:
                     return answer
         except Exception:
@@ -280,23 +330,35 @@ class PostgresLedger(StoreWriter[Connection]):
                 raise
             return _answer(execute, waiting) or []
 
-    def _number(self, connection: Connection) -> Position:
+    def _number(self, connection: Connection, own: WaitingBatch) -> Position:
         """Number what waits, under the lock; returns the position after it."""
         execute, position = _executing(connection), self._position
         signed, _ = store.read_kept(execute)
         if position.signed != signed:
-            nodes = partial(store.read_nodes, execute)
-            position = Position(signed, Frontier.of(signed.head.size, nodes))
+            position = self._continued(execute, signed, position.signed.head)
+        whose = "AND id = ?" if self._alone else ""
         for row in execute(
-            "SELECT id, expected_size, time_ms, drafts FROM batches WHERE answered IS NULL "
-            f"ORDER BY ticket LIMIT {BATCHES_AT_ONCE} FOR UPDATE SKIP LOCKED"
+            f"SELECT {COLUMNS} FROM batches WHERE answered IS NULL {whose} "
+            f"ORDER BY ticket LIMIT {BATCHES_AT_ONCE} FOR UPDATE SKIP LOCKED",
+            *([own.id] if self._alone else []),
         ).fetchall():
-            position = self._number_one(connection, position, _Waiting(*row))
+            waiting = own if row[0] == own.id else WaitingBatch(*row)
+            if waiting is own or self._is_ours(execute, waiting, position.signed.head):
+                position = self._number_one(connection, position, waiting)
+            else:
+                _log.warning("batch refused", why="no holder of the key wrote it just now")
+                execute("DELETE FROM batches WHERE id = ?", waiting.id)
         execute(f"DELETE FROM batches WHERE answered < now() - interval '{ANSWERS_KEPT}'")
         return position
 
+    def _is_ours(self, execute: store.Execute, waiting: WaitingBatch, head: Head) -> bool:
+        """Whether a replica with our key wrote this batch; the key may have changed since."""
+        then = identity_at(execute, min(waiting.after or 0, head.size))
+        keys = [self._signers.load(head.key_id).public_key, then.keys.get(then.key_id, b"")]
+        return waiting.is_sealed(head, keys)
+
     def _number_one(
-        self, connection: Connection, position: Position, waiting: _Waiting
+        self, connection: Connection, position: Position, waiting: WaitingBatch
     ) -> Position:
         execute, size = _executing(connection), position.frontier.size
         seqs, moved_to = list[int](), None
@@ -336,13 +398,13 @@ def _end_holder(connection: Connection) -> None:
     )
 
 
-def _withdraw(execute: Execute, waiting: _Waiting) -> bool:
+def _withdraw(execute: Execute, waiting: WaitingBatch) -> bool:
     """Whether a batch was still waiting, and is gone. Waits for a sequencer that has it in hand."""
     done = execute("DELETE FROM batches WHERE id = ? AND answered IS NULL", waiting.id)
     return done.rowcount == 1
 
 
-def _answer(execute: Execute, waiting: _Waiting) -> list[store.Found] | None:
+def _answer(execute: Execute, waiting: WaitingBatch) -> list[store.Found] | None:
     text = "SELECT answered IS NOT NULL, seqs, moved_to FROM batches WHERE id = ?"
     row = execute(text, waiting.id).fetchone()
     if row is None:

@@ -1,24 +1,30 @@
 """The reading half of the port, as queries that every database answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Self
+
+import structlog
 
 from fairlead.core.audit import Proof, SignedHead, consistency_proof, inclusion_proof
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
 from fairlead.host import files
+from fairlead.ledger.bindings import newest_binding, position_sealed, problem_of
 from fairlead.ledger.entries import entry_of
 from fairlead.ledger.segment import verify_archive, write_segment
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, LedgerIdentity
 from fairlead.ledger.store import Execute, Found, SqlSession, read_kept, read_nodes
 from fairlead.ledger.verify import LedgerWalk
+from fairlead.ledger.witness import Witness
 from fairlead.ports.faults import faults
 from fairlead.ports.ledger import Damaged, Entry, Progress, ProjectionSnapshot, Verification
 
 LIMIT_MAX = 100_000
 """Entries in one answer: a projection reads page by page."""
+_log = structlog.get_logger("fairlead.ledger")
 
 
 class StoreReader:
@@ -27,6 +33,8 @@ class StoreReader:
     def __init__(self, source: SqlSession[Any]) -> None:
         self._source, self._query = source, source.query
         self._nodes = partial(read_nodes, source.query)
+        self._witness: Witness | None = None
+        """Of a writer: what it reads is compared with the head that it knows."""
 
     def entry(self, seq: int) -> Entry | None:
         found = min(seq, INTEGER_MAX)  # no database takes any number
@@ -43,10 +51,29 @@ class StoreReader:
         require(1 <= limit <= LIMIT_MAX, f"between 1 and {LIMIT_MAX} entries in one answer")
         filters = {"kind": kind, "plan_id": plan_id}
         wanted = {name: value for name, value in filters.items() if value is not None}
+        if self._witness is not None and not wanted:
+            found = self._witness.run(min(max(after, 0), INTEGER_MAX), limit)
+            return [entry_of(row) for row in found]
         where = "".join(f" AND {name} = ?" for name in wanted)
         text = f"SELECT seq, data FROM entries WHERE seq > ?{where} ORDER BY seq LIMIT ?"
         rows = self._query(text, min(after, INTEGER_MAX), *wanted.values(), limit)
-        return [entry_of(Found(*row)) for row in rows]
+        return self._witnessed([entry_of(Found(*row)) for row in rows])
+
+    def following(self, after: int, kinds: Sequence[str]) -> Iterator[Entry]:
+        marks = [f'"kind":"{kind}"'.encode() for kind in kinds]
+        source = self._witness or Witness(self._query, lambda _: self.head().head)
+        for row in source.all_after(after):
+            # Looked for in the bytes first: few entries have these kinds, and parsing costs more
+            # than comparing. What was archived may be one of them.
+            if row.data is None or any(mark in row.data for mark in marks):
+                entry = entry_of(row)
+                if entry.kind in kinds:
+                    yield entry
+
+    def _witnessed(self, entries: list[Entry]) -> list[Entry]:
+        if self._witness is not None:
+            self._witness.included(entries)
+        return entries
 
     def last(self, kind: str) -> Entry | None:
         text = "SELECT seq, data FROM entries WHERE kind = ? ORDER BY seq DESC LIMIT 1"
@@ -54,7 +81,8 @@ class StoreReader:
 
     def _one(self, text: str, value: object) -> Entry | None:
         rows = self._query(text, value)
-        return entry_of(Found(*rows[0])) if rows else None
+        found = self._witnessed([entry_of(Found(*row)) for row in rows])
+        return found[0] if found else None
 
     def archived_to(self) -> int:
         return read_kept(self._query)[1]
@@ -64,6 +92,10 @@ class StoreReader:
 
     def keys(self) -> Mapping[str, bytes]:
         return identity_at(self._query, self.head().head.size).keys
+
+    def restored_after(self, epoch: int) -> bool:
+        """Whether the ledger was restored from a backup, and says so, since that epoch."""
+        return identity_at(self._query, self.head().head.size).epoch > epoch
 
     def inclusion(self, seq: int, size: int) -> Proof:
         """Proof that entry `seq` is in the log of that size, from O(log n) stored nodes."""
@@ -76,18 +108,45 @@ class StoreReader:
 
     def blob_get(self, digest: str) -> bytes | None:
         rows = self._query("SELECT data FROM blobs WHERE digest = ?", digest)
+        if rows and sha256(rows[0][0]).hexdigest() != digest:
+            raise Damaged(f"blob {digest} does not have the content of its name")
         return rows[0][0] if rows else None
 
     def snapshot_get(self, name: str) -> ProjectionSnapshot | None:
         rows = self._query("SELECT name, seq, state FROM snapshots WHERE name = ?", name)
-        return ProjectionSnapshot(*rows[0]) if rows else None
+        if not rows:
+            return None
+        kept = ProjectionSnapshot(*rows[0])
+        if problem := problem_of(self._query, kept, self.head().head):
+            _log.warning("snapshot not believed", name=name, after=kept.seq, why=problem)
+            return None
+        return kept
+
+    def position_get(self, name: str) -> int | None:
+        head = self.head().head
+        bound = newest_binding(self._query, name, head)
+        rows = self._query("SELECT seq, state FROM snapshots WHERE name = ?", name)
+        for seq, seal in rows:
+            if bound is not None and seq < bound:
+                break  # an older one put back: the entry knows better
+            if position_sealed(head.ledger, name, seq, seal, self.keys()):
+                return seq if seq <= head.size else bound
+            _log.warning("position not believed", name=name, position=seq, instead=bound)
+        return bound
 
     def verify(
-        self, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
+        self,
+        held: Sequence[SignedHead] = (),
+        *,
+        progress: Progress | None = None,
+        snapshots: bool = True,
     ) -> Verification:
-        """Follow the whole log as it is now; what is appended meanwhile is not looked at."""
+        """Follow the whole log as it is now; what is appended meanwhile is not looked at.
+
+        `snapshots`: whether the states kept beside it are compared with what entries say.
+        """
         with self._source.view() as view:
-            return LedgerWalk(view, held, progress=progress).run()
+            return LedgerWalk(view, held, progress=progress, snapshots=snapshots).run()
 
     def verify_archive(self, directory: Path, *, progress: Progress | None = None) -> Verification:
         head, archived_to = self.head().head, self.archived_to()

@@ -17,9 +17,9 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Self
 
-from fairlead.core.audit import SignedHead
+from fairlead.core.audit import Head, SignedHead
 from fairlead.host import files
-from fairlead.ledger import store
+from fairlead.ledger import sqlite_schema, store
 from fairlead.ledger.entries import Numbered, Prepared, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader
@@ -40,10 +40,12 @@ _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class SqliteReader(StoreReader):
-    """Reads a ledger's file."""
+    """Reads a ledger's file. `inspect`: also one with foreign tables, to be verified: the answer
+    says so."""
 
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(SqliteSession(Path(path), open_reader(Path(path))))
+    def __init__(self, path: str | Path, *, inspect: bool = False) -> None:
+        connection = open_reader(Path(path), inspect=inspect)
+        super().__init__(SqliteSession(Path(path), connection, inspect=inspect))
 
 
 class SqliteLedger(StoreWriter[sqlite3.Connection]):
@@ -67,6 +69,16 @@ class SqliteLedger(StoreWriter[sqlite3.Connection]):
             begin(session, signers)
             source = resources.enter_context(closing(SqliteSession(path, open_reader(path))))
             return cls(session, source, signers, resources)
+
+    def head(self) -> SignedHead:
+        self._source.query("SELECT 1")  # a closed ledger has no head
+        return self._position.signed
+
+    def _covering(self, seq: int) -> Head:
+        """No other process writes. An append that is being made is waited for."""
+        if seq > self._position.signed.head.size:
+            self._session.run("wait for an append", lambda _: None)
+        return self._position.signed.head
 
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
@@ -113,8 +125,11 @@ def _recorded(
 class SqliteSession:
     """A connection to one file, for writing or for reading."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, *, inspect: bool = False
+    ) -> None:
         self.path, self._connection, self._lock = path, connection, threading.Lock()
+        self._inspect = inspect
 
     def run(self, doing: str, work: Callable[[sqlite3.Connection], store.T]) -> store.T:
         with self._lock, sqlite_faults(doing):
@@ -125,7 +140,8 @@ class SqliteSession:
 
     @contextmanager
     def view(self) -> Iterator[store.SqlView]:
-        with closing(open_reader(self.path)) as connection, sqlite_faults(f"read {self.path}"):
+        opening = open_reader(self.path, inspect=self._inspect)
+        with closing(opening) as connection, sqlite_faults(f"read {self.path}"):
             connection.execute("BEGIN")
             yield view_of(connection, self.path)
 
@@ -156,6 +172,8 @@ def view_of(connection: sqlite3.Connection, path: Path) -> store.SqlView:
             yield from connection.execute(text, values)
 
     def complaint() -> str:
+        if problem := sqlite_schema.problem(connection):
+            return problem
         # An index that lost an effect would let it be recorded twice.
         ((first,),) = stream("PRAGMA integrity_check(1)")
         return "" if first == "ok" else str(first)
@@ -198,29 +216,33 @@ def open_writer(path: Path) -> sqlite3.Connection:
             if found != wanted:
                 problem = f"SQLite refuses {pragma} = {value} (it stays {found!r})"
                 raise PermanentFault(f"{path}: {problem}")
-        connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         connection.execute("PRAGMA cache_size = -4096")  # KiB
-        migrate(connection)
+        sqlite_schema.migrate(connection)
     return connection
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
+def open_reader(path: Path, *, inspect: bool = False) -> sqlite3.Connection:
     if not path.is_file():
         raise PermanentFault(f"there is no ledger at {path}")
-    with sqlite_faults(f"read {path}"), _opening(path, "ro") as connection:
-        for setting in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON"):
-            connection.execute(f"PRAGMA {setting}")
-        if _missing(connection):
+    with sqlite_faults(f"read {path}"), _opening(path, "ro", inspect=inspect) as connection:
+        connection.execute("PRAGMA query_only = ON")
+        if sqlite_schema.missing(connection):
             raise PermanentFault(f"{path} is not a ledger, or one of an earlier release")
     return connection
 
 
 @contextmanager
-def _opening(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
+def _opening(path: Path, mode: str, *, inspect: bool = False) -> Iterator[sqlite3.Connection]:
     """A new connection, closed again if it cannot be prepared."""
     with ExitStack() as undo:
-        yield undo.enter_context(closing(_connect(path, mode)))
+        connection = undo.enter_context(closing(_connect(path, mode)))
+        if problem := sqlite_schema.guard(connection):
+            raise PermanentFault(f"{path}: {problem}")
+        sqlite_schema.missing(connection)  # of a later release: its tables may be others
+        if not inspect:
+            sqlite_schema.check(connection)
+        yield connection
         undo.pop_all()
 
 
@@ -232,18 +254,6 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,  # each connection is used under a lock of its own
     )
-
-
-def _missing(connection: sqlite3.Connection) -> list[tuple[int, str, str]]:
-    (applied,) = connection.execute("PRAGMA user_version").fetchone()
-    return store.missing_migrations("sqlite", applied)
-
-
-def migrate(connection: sqlite3.Connection) -> None:
-    for version, _, sql in _missing(connection):
-        connection.executescript(
-            f"BEGIN IMMEDIATE;\n{sql}\nPRAGMA user_version = {version};\nCOMMIT;"
-        )
 
 
 def backup(path: Path, target: Path) -> SignedHead:
@@ -263,15 +273,17 @@ def restore(
     author: str,
     reason: str,
     lost: SignedHead | None = None,
+    drop_snapshots: bool = False,
 ) -> Entry:
     """Put a backup where a ledger is to be, and begin a new epoch; returns the entry that says so.
 
-    `lost`: the newest head that is known of the ledger that went. Refuses one that does not verify.
+    `lost`: the newest head that is known of the ledger that went. Refuses one that does not verify;
+    `drop_snapshots`: the states that it keeps are not looked at, and not taken over.
     """
     if path.exists():
         raise PermanentFault(f"{path} is there already; move it away first")
     with SqliteReader(source) as reader:
-        found = reader.verify()
+        found = reader.verify(snapshots=not drop_snapshots)
         if not found.ok:
             raise Damaged(f"the backup {source} does not verify: {found.problem}")
         signers.load(reader.head().head.key_id)
@@ -281,6 +293,8 @@ def restore(
         # The epoch begins before the file gets its name: no crash leaves a restored ledger that
         # does not say so. Closing moves the log into the file, which is then whole by itself.
         with SqliteLedger.open(draft, signers) as ledger:
+            if drop_snapshots:
+                ledger.snapshots_drop()
             entry = ledger.begin_epoch(time_ms=time_ms, author=author, reason=reason, lost=lost)
         lock_file(draft).unlink()
     return entry

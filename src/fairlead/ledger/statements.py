@@ -6,6 +6,7 @@
 | `key.rotated` | the key from here on | the key before |
 | `ledger.epoch` | restored from a backup: where it goes on, what is lost | the key in force |
 | `ledger.archived` | the content of these entries is in that segment | the head alone |
+| `ledger.snapshot` | the SHA-256 of a state kept beside the log, and its entry | the head alone |
 """
 
 from dataclasses import dataclass, field
@@ -16,9 +17,11 @@ from fairlead.ledger.keys import SecretKey, signature_holds
 from fairlead.ports.ledger import Draft, Entry
 
 CREATED, ROTATED, EPOCH = "ledger.created", "key.rotated", "ledger.epoch"
-ARCHIVED = "ledger.archived"
-OWN_KINDS = (CREATED, ROTATED, EPOCH, ARCHIVED)
+ARCHIVED, SNAPSHOT = "ledger.archived", "ledger.snapshot"
+OWN_KINDS = (CREATED, ROTATED, EPOCH, ARCHIVED, SNAPSHOT)
 """Entries that verifying begins with."""
+_UNSIGNED = (ARCHIVED, SNAPSHOT)
+"""Statements that the signed head covers like any other entry."""
 _PROVED = (
     *("owner.pseudonym", "owner.key", "gpu.resolve.nonce"),
     *("gpu.resolve.scope", "gpu.resolve.draw", "gpu.resolve.void"),
@@ -31,7 +34,7 @@ def statement(
     kind: str, ledger: str, body: dict[str, Any], key: SecretKey, *, time_ms: int, author: str
 ) -> Draft:
     """One of the ledger's own entries; the key in force signs it, unless the head alone does."""
-    if kind == ARCHIVED:
+    if kind in _UNSIGNED:
         return Draft(kind=kind, time_ms=time_ms, author=author, body=body)
     body = {**body, "key_id": key.key_id}
     signature = key.sign(statement_to_sign(ledger, {"kind": kind, **body})).hex()
@@ -67,7 +70,7 @@ class LedgerIdentity:
         if kind == CREATED:
             self.ledger = body["ledger"]
             self._introduce(body["public_key"])
-        if kind != ARCHIVED and (problem := self._unsigned(kind, body)):
+        if kind not in _UNSIGNED and (problem := self._unsigned(kind, body)):
             return problem
         if kind == ROTATED:
             if key_id(bytes.fromhex(body["public_key"])) != body["new_key_id"]:

@@ -103,6 +103,10 @@ class SqlView:
         text = f"SELECT seq, kind, plan_id, effect, nodes, data FROM entries {self._hint}"
         return map(StoredRow._make, self._stream(f"{text} WHERE seq > ? ORDER BY seq", after))
 
+    def snapshots(self) -> Iterator[tuple[str, int, bytes]]:
+        rows = self._stream("SELECT name, seq, state FROM snapshots ORDER BY name")
+        return ((row[0], row[1], row[2]) for row in rows)
+
     def blobs(self) -> Iterator[tuple[str, bytes]]:
         return ((row[0], row[1]) for row in self._stream("SELECT digest, data FROM blobs"))
 
@@ -169,6 +173,8 @@ def missing_migrations(database: str, applied: int) -> list[tuple[int, str, str]
     for file in resources("fairlead.ledger").joinpath("migrations", database).iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
         found.append((int(number), name, file.read_text()))
+    if applied < 0:
+        raise PermanentFault(f"this is no ledger: its tables have the number {applied}")
     if applied > len(found):
         raise PermanentFault(
             f"the ledger was written by a later release (its tables are at {applied}, "

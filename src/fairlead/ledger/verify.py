@@ -6,12 +6,15 @@ is to be compared, and around each of the ledger's own entries, which may change
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from hashlib import sha256
 
 from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
+from fairlead.ledger.bindings import SnapshotBinding, archive_problem, position_sealed
+from fairlead.ledger.coverage import CoverageList
 from fairlead.ledger.entries import BLOBS, blobs_named, index_of, parse
-from fairlead.ledger.statements import OWN_KINDS, LedgerIdentity
+from fairlead.ledger.statements import ARCHIVED, OWN_KINDS, SNAPSHOT, LedgerIdentity
 from fairlead.ledger.store import SqlView, StoredRow
 from fairlead.ports.ledger import Damaged, Entry, Progress, Verification
 
@@ -36,12 +39,18 @@ class LedgerWalk:
         *,
         start: tuple[Frontier, LedgerIdentity] | None = None,
         progress: Progress | None = None,
+        snapshots: bool = True,
     ) -> None:
         self.view, self.held, self.progress = view, held, progress
+        self.snapshots = snapshots
         self.frontier, self.identity = start or (Frontier(), LedgerIdentity())
         self.whole = start is None
         self.named: dict[str, tuple[int, int]] = {}
         """Blobs that entries name: the entry, and how many bytes it says."""
+        self.bound: set[SnapshotBinding] = set()
+        """Snapshots that entries confirm."""
+        self.archives: list[Entry] = []
+        self.coverage = CoverageList()
 
     def run(self) -> Verification:
         """The answer; only environment errors are raised."""
@@ -52,7 +61,8 @@ class LedgerWalk:
                 self._beside()
         except Damaged as damage:
             return answer(self.frontier, damage)
-        return answer(self.frontier)
+        covered, not_covered = self.coverage.done, self.coverage.left_out
+        return replace(answer(self.frontier), covered=covered, not_covered=not_covered)
 
     def _entries(self) -> None:
         newest, archived_to = self.view.kept()
@@ -72,6 +82,9 @@ class LedgerWalk:
                 self.progress(size, total)
         if self.frontier.size != total:
             raise Damaged(f"ends after entry {self.frontier.size}, but the head covers {total}")
+        if self.whole and (problem := archive_problem(self.archives, archived_to)):
+            raise Damaged(problem)
+        self.coverage.log(total, archived_to, len(heads), len(self.identity.keys))
 
     def _batch(self, batch: list[StoredRow], archived_to: int) -> None:
         size = self.frontier.size
@@ -91,8 +104,13 @@ class LedgerWalk:
                 raise Damaged(f"the content of entry {seq} is missing", seq)
         if batch[0].kind in OWN_KINDS or size == 0:
             root = self.frontier.root()
-            if problem := self.identity.follow(_entry(batch[0]), root_before=root):
-                raise Damaged(f"entry {batch[0].seq}: {problem}", batch[0].seq)
+            entry = _entry(batch[0])
+            if problem := self.identity.follow(entry, root_before=root):
+                raise Damaged(f"entry {entry.seq}: {problem}", entry.seq)
+            if entry.kind == ARCHIVED:
+                self.archives.append(entry)
+            elif entry.kind == SNAPSHOT:
+                self.bound.add(SnapshotBinding.said_by(entry))
         frontier, completed = self.frontier.extend(leaves)
         if completed != [row.nodes for row in batch]:
             for row, nodes in zip(batch, completed, strict=True):
@@ -125,7 +143,11 @@ class LedgerWalk:
                 raise Damaged(f"the entries up to {head.size} are not those of {what}")
 
     def _beside(self) -> None:
+        if self.snapshots:
+            self._snapshots()
+        blobs = 0
         for digest, data in self.view.blobs():
+            blobs += 1
             if sha256(data).hexdigest() != digest:
                 raise Damaged(f"blob {digest} does not have the content of its name")
             seq, size = self.named.pop(digest, (None, len(data)))
@@ -135,6 +157,21 @@ class LedgerWalk:
             raise Damaged(f"a blob of entry {seq} is missing", seq)
         if complaint := self.view.complaint():
             raise Damaged(f"the database is damaged: {complaint}")
+        self.coverage.beside(blobs)
+
+    def _snapshots(self) -> None:
+        """Rows that a control plane goes on from must be those that entries confirm."""
+        names = {binding.name for binding in self.bound}
+        for name, seq, state in self.view.snapshots():
+            confirmed = SnapshotBinding.of(name, seq, state) in self.bound
+            ledger, keys = self.identity.ledger, self.identity.keys
+            sealed = not confirmed and position_sealed(ledger, name, seq, state, keys)
+            if not confirmed and not sealed and name in names:
+                raise Damaged(
+                    f"the snapshot {name!r} after entry {seq} is not one that an entry confirms: "
+                    "it was changed, or written by an earlier release"
+                )
+            self.coverage.snapshot(name, seq, confirmed=confirmed, sealed=sealed)
 
 
 def _batches(rows: Iterable[StoredRow], cuts: Iterable[int]) -> Iterator[list[StoredRow]]:

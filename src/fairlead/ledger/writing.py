@@ -11,12 +11,20 @@ from typing import Any, Generic
 from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
 from fairlead.ledger import store
+from fairlead.ledger.bindings import (
+    POSITION_EVERY,
+    SnapshotBinding,
+    check_archived,
+    newest_binding,
+    seal_position,
+)
 from fairlead.ledger.entries import Numbered, Position, Prepared, entry_of, first_entry, prepare
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader, identity_at
 from fairlead.ledger.statements import ARCHIVED, EPOCH, KEPT, ROTATED, LedgerIdentity, statement
 from fairlead.ledger.store import C, SqlSession
 from fairlead.ledger.verify import LedgerWalk
+from fairlead.ledger.witness import Witness
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
 
@@ -34,8 +42,14 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
         super().__init__(source)
         self._session, self._signers = session, keys
         self._position = check_opening(source, keys)
+        self._witness = Witness(source.query, self._covering)
         self._failure: str | None = None
         self._resources = resources.pop_all()
+
+    @abstractmethod
+    def _covering(self, seq: int) -> Head:
+        """The newest head that this process verified or signed; if it does not cover `seq`, after
+        looking for what was appended meanwhile. What the head still does not cover is foreign."""
 
     @abstractmethod
     def _record(
@@ -56,7 +70,17 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
             raise
         self._failure = None
         # Read back from the bytes: what a projection sees now is what it will see at a replay.
-        return [entry_of(found) for found in recorded]
+        entries = [entry_of(found) for found in recorded]
+        known = []
+        for draft, entry in zip(prepared, entries, strict=True):
+            if entry.data == draft.data(entry.seq):
+                continue
+            effect = (entry.plan_id, entry.effect)
+            if draft.effect is None or (draft.plan_id, draft.effect) != effect:
+                raise Damaged(f"entry {entry.seq} is not what was appended", entry.seq)
+            known.append(entry)  # an effect that was recorded before
+        self._witnessed(known)
+        return entries
 
     def failure(self) -> str | None:
         return self._failure
@@ -98,8 +122,26 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
+        # Said before it is kept: a crash in between leaves the last one, which an entry confirms.
+        draft = SnapshotBinding.of(name, seq, state).draft(self.head().head.time_ms)
+        self._record([prepare(draft, own=True)], time_ms=draft.time_ms, expected_size=None)
         row = (name, seq, state)
         self._change("keep a snapshot", lambda execute: execute(store.KEEP_SNAPSHOT, *row))
+
+    def snapshots_drop(self) -> None:
+        """Forget all of them: states are made again from the entries."""
+        self._change("drop snapshots", lambda execute: execute("DELETE FROM snapshots"))
+
+    def position_put(self, name: str, seq: int) -> None:
+        head = self.head().head
+        bound = newest_binding(self._query, name, head)
+        if bound is None or seq - bound >= POSITION_EVERY:
+            draft = SnapshotBinding.of(name, seq, b"").draft(head.time_ms)
+            self._record([prepare(draft, own=True)], time_ms=draft.time_ms, expected_size=None)
+        seal = seal_position(head.ledger, name, seq, self._signers.load(head.key_id))
+        self._change(
+            "keep a position", lambda execute: execute(store.KEEP_SNAPSHOT, name, seq, seal)
+        )
 
     def _state(
         self, kind: str, body: Callable[[Head], dict[str, Any]], *, time_ms: int, author: str
@@ -155,7 +197,7 @@ def check_opening(source: SqlSession[C], signers: KeyDirectory) -> Position:
     """
     nodes = partial(store.read_nodes, source.query)
     with source.view() as view:
-        signed, _ = view.kept()
+        signed, archived_to = view.kept()
         head = signed.head
         checkpoints = [kept for kept in view.checkpoints(above=0) if kept.head.size <= head.size]
         frontier, identity = Frontier(), LedgerIdentity()
@@ -171,4 +213,5 @@ def check_opening(source: SqlSession[C], signers: KeyDirectory) -> Position:
     if not found.ok:
         raise Damaged(f"the ledger does not verify: {found.problem}")
     signers.load(head.key_id)
+    check_archived(source.query, archived_to, head)
     return Position(signed, Frontier.of(head.size, nodes))

@@ -7,6 +7,7 @@ keeps one `ContainerFiles` per container, because an `open()` per reading costs 
 """
 
 import errno
+import fcntl
 import os
 import stat
 import time
@@ -24,6 +25,8 @@ from fairlead.ports.faults import PermanentFault
 DEFAULT_PERIOD_US = 100_000
 PERIOD_MAX_US = 1_000_000  # the kernel's own bounds
 QUOTA_MIN_US = 1_000
+_MARK = "cgroup.procs"
+"""In every cgroup."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -32,6 +35,7 @@ class CgroupTree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._claims: list[int] = []
         try:
             self._fd = os.open(root, _DIRECTORY)
         except OSError as error:
@@ -40,6 +44,28 @@ class CgroupTree:
 
     def close(self) -> None:
         os.close(self._fd)
+        while self._claims:
+            os.close(self._claims.pop())
+
+    def claim(self) -> None:
+        """Be the only one that sets limits here, above or below, until `close`.
+
+        Whatever the state directory of another agent is: the lock is on the cgroups themselves,
+        this one's for us alone, those above it shared with agents of other branches.
+        """
+        above = [self.root, *self.root.parents]
+        for path, how in zip(above, [fcntl.LOCK_EX, *[fcntl.LOCK_SH] * len(above)], strict=False):
+            if not (path / _MARK).exists() and path != self.root:
+                break  # above the mount, or no cgroup
+            descriptor = os.open(path, _DIRECTORY)
+            self._claims.append(descriptor)
+            try:
+                fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PermanentFault(
+                    f"another node agent sets the limits of {path}, or of a cgroup below it; "
+                    "stop it, or give this one another --root"
+                ) from None
 
     @contextmanager
     def directory(self, path: str) -> Iterator[int]:
@@ -55,7 +81,19 @@ class CgroupTree:
             os.close(current)
 
     def children(self, path: str) -> list[str]:
-        """Names of the cgroups directly below `path`, sorted; symlinks are not cgroups."""
+        """Names of the cgroups directly below `path`, sorted; symlinks are not cgroups.
+
+        A name that is not UTF-8 is left out: it could be neither recorded nor shown.
+        """
+        return [name for name in self._names(path) if is_text(name)]
+
+    def containers(self, path: str) -> list[str]:
+        """The same, or none where one had to be left out: a limit on the others would not hold for
+        it, one on the cgroup above does."""
+        names = self._names(path)
+        return names if all(map(is_text, names)) else []
+
+    def _names(self, path: str) -> list[str]:
         with self.directory(path) as fd, os.scandir(fd) as entries:
             return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
 
@@ -79,6 +117,11 @@ class CgroupTree:
             os.close(opened)
             raise OSError(errno.EINVAL, "not a regular file", f"{path}/{name}")
         return opened
+
+
+def is_text(name: str) -> bool:
+    """Whether the bytes of a file's name are UTF-8."""
+    return not any("\udc80" <= char <= "\udcff" for char in name)
 
 
 def components(path: str) -> list[str]:

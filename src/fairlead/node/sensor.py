@@ -90,7 +90,7 @@ class CgroupSensor:
             rule = next(rules, _NO_RULE)
             pod = self._pods[uid] = _Pod(identity, now_ms - age_ms, rule, {})
         # The link count of a cgroup directory is 2 plus its children: no scan when it says none.
-        names = self._files.cpu.children(uid) if stat.st_nlink != 2 else []
+        names = self._files.cpu.containers(uid) if stat.st_nlink != 2 else []
         wanted = names or [""]
         for name in pod.containers.keys() - set(wanted):
             pod.containers.pop(name).close()

@@ -47,6 +47,8 @@ class Job:
     cpu_millicores: int | None = None
     memory_bytes: int | None = None
     """None: as much as there is."""
+    pids: int | None = None
+    """Processes and threads; None: as many as the executor allows."""
     umask: int | None = None
     """None: the executor's own."""
     terminal: bool = False

@@ -10,7 +10,7 @@ head of size n covers the entries 1 to n. The first entry of a ledger is its own
 kinds that begin with `ledger.` or `key.` are reserved for it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -78,6 +78,15 @@ class ProjectionSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage:
+    """One thing that a verification looked at, or did not; and how, or why not."""
+
+    what: str
+    count: int | None
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """What following the whole log showed: `size` entries without a problem, or the first entry
     that is not as it was, where that is known."""
@@ -86,6 +95,8 @@ class Verification:
     root: str
     problem: str = ""
     seq: int | None = None
+    covered: tuple[Coverage, ...] = ()
+    not_covered: tuple[Coverage, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -128,6 +139,10 @@ class LedgerReader(Protocol):
     ) -> list[Entry]:
         """Up to `limit` entries with a number above `after`, in order."""
 
+    def following(self, after: int, kinds: Sequence[str]) -> Iterator[Entry]:
+        """Every entry of these kinds above `after`, in order: none is left out, whatever the
+        database says that it has. `Archived` if the content of any is gone."""
+
     def last(self, kind: str) -> Entry | None: ...
     def archived_to(self) -> int:
         """The last entry whose content was moved to an archive; 0 when none was. The ledger's own
@@ -146,7 +161,12 @@ class LedgerReader(Protocol):
         """Proof that the log of the old size begins the one of the new size."""
 
     def blob_get(self, digest: str) -> bytes | None: ...
-    def snapshot_get(self, name: str) -> ProjectionSnapshot | None: ...
+    def snapshot_get(self, name: str) -> ProjectionSnapshot | None:
+        """The kept state of that name; None if there is none, or one that no entry confirms."""
+
+    def position_get(self, name: str) -> int | None:
+        """How far a receiver of that name has got; never further than was put."""
+
     def verify(
         self, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
     ) -> Verification:
@@ -173,7 +193,12 @@ class Ledger(LedgerReader, Protocol):
         """Keep a blob durably, once; returns its SHA-256 in hex."""
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        """Keep a projection's state durably in place of its last one."""
+        """Keep a projection's state durably in place of its last one. An entry records its digest
+        first (`ledger.snapshot`), by which it is believed when it is read."""
+
+    def position_put(self, name: str, seq: int) -> None:
+        """Keep how far a receiver has got, signed; now and then an entry records it, too, so that
+        a position that was changed or put back costs a repetition and no event."""
 
     def rotate_key(self, *, time_ms: int, author: str) -> Entry:
         """Go on with a new key, introduced by an entry that the old key signed."""

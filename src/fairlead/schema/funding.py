@@ -4,6 +4,7 @@ The control plane keeps running totals, so it asks with usage per envelope and n
 leases: that is `gpu.fund`, whose output is `gpu.cover`'s, so that an entry replays byte for byte.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,7 +23,9 @@ from fairlead.schema.times import format_time, hours, parse_now
 OPTIONAL: Fields = {
     gpu.Envelope: {"recurrence", "enforcement"},
     gpu.Node: {"cordoned"},
-    OpenLease: {"recalled"},
+    OpenLease: {"recalled", "overdraft"},
+    gpu.OwnerPlace: {"priority"},
+    gpu.RefundRequest: {"claims"},
 }
 COVER = Style(optional=OPTIONAL, computed={gpu.Line: {"borrowed"}})
 FUND = Style(optional=OPTIONAL, plain={gpu.Request: {"duration_ms"}})
@@ -275,6 +278,15 @@ _SENTENCES = {
     CoverRefusal.CONCURRENCY_CAP_EXCEEDED: "too many GPUs at once",
     CoverRefusal.NO_ENVELOPE: "no envelope of this flavor is reachable in an open window",
 }
+
+
+_ONE = re.compile(r"\b1 GPUs\b")
+
+
+def singular(message: str) -> str:
+    """A refusal's message as people read it. In the outputs of `gpu.cover` and `gpu.fund` it counts
+    in plurals: these keep their bytes, or recorded decisions would no more replay."""
+    return _ONE.sub("1 GPU", message)
 
 
 def _message(refusal: gpu.Refusal, remedy: RemedyDocument | None) -> str:

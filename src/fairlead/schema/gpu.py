@@ -182,7 +182,16 @@ def decide_resize(document: Any) -> dict[str, Any]:
 
 def decide_restart(document: Any) -> dict[str, Any]:
     """Decide whether a run that has ended starts again."""
-    return STYLE.from_core(gpu.restart(STYLE.to_core(gpu.RunFailure, document)))
+    asked = STYLE.to_core(gpu.RunFailure, document)
+    return from_restart(asked, gpu.restart(asked))
+
+
+def from_restart(asked: gpu.RunFailure, found: gpu.Restart) -> dict[str, Any]:
+    """Without a back-off the output says nothing of one, as it always did."""
+    made = STYLE.from_core(found)
+    if asked.backoff is None:
+        del made["delay_ms"], made["delays"]
+    return made
 
 
 def decide_limit(document: Any) -> dict[str, Any]:
@@ -225,7 +234,16 @@ def decide_queue(document: Any) -> dict[str, Any]:
 
 def decide_backfill(document: Any) -> dict[str, Any]:
     """Decide whether a run may start before others that wait for devices."""
-    return STYLE.from_core(gpu.backfill(STYLE.to_core(gpu.BackfillRequest, document)))
+    asked = STYLE.to_core(gpu.BackfillRequest, document)
+    return from_backfill(asked, gpu.backfill(asked))
+
+
+def from_backfill(asked: gpu.BackfillRequest, found: gpu.Backfill) -> dict[str, Any]:
+    """Where no estimate was overrun, the output has no `overrun`, as it always had."""
+    made = STYLE.from_core(found)
+    if not asked.overruns:
+        del made["overrun"]
+    return made
 
 
 def decide_activate(document: Any) -> dict[str, Any]:

@@ -184,6 +184,8 @@ class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     idle_action: Literal["Warn", "Release"] | UnsetType = field(name="idleAction", default=UNSET)
     cpus: Annotated[float, Meta(ge=0.001, le=4096)] | UnsetType = UNSET
     memory: Annotated[str, Meta(description="like 512Mi, 16Gi, 2G")] | UnsetType = UNSET
+    pids: Annotated[int, Meta(ge=16, le=4_194_304)] | UnsetType = UNSET
+    """Processes and threads that it may have; not given: 32768, where that can be held."""
     after: Annotated[list[AfterSpec], Meta(max_length=AFTER_MAX)] | UnsetType = UNSET
     """Runs that have to end before it starts."""
     umask: Octal | UnsetType = UNSET

@@ -15,6 +15,7 @@ from fairlead.core.gpu import (
     BackfillRequest,
     FreeDevices,
     Outlook,
+    Overrun,
     Pool,
     QueueHead,
     Release,
@@ -23,7 +24,7 @@ from fairlead.core.gpu import (
 from fairlead.core.gpu.place import Gang, Node
 from fairlead.core.reasons import BackfillReason
 from fairlead.schema.border import BadInput
-from fairlead.schema.gpu import STYLE
+from fairlead.schema.gpu import STYLE, from_backfill
 from fairlead.schema.kinds import KINDS
 from tests.core.gpu.test_deficit import shuffled
 
@@ -208,7 +209,7 @@ def test_the_document_decides_the_same_in_any_order(chance: Any) -> None:
     document = STYLE.from_core(REQUEST)
     found = decide(document)
     assert found == decide({**document, "pools": shuffled(document["pools"], chance)})
-    assert found == STYLE.from_core(backfill(REQUEST))
+    assert found == from_backfill(REQUEST, backfill(REQUEST))
     assert (found["reason"], found["delays"]) == ("DelaysHead", "wide")
     assert [row["earliest_start"] for row in found["promises"]] == ["2001-09-09T01:47:40Z", None]
 
@@ -240,3 +241,28 @@ def test_bad_documents_are_refused(change: dict[str, Any], message: str) -> None
     with pytest.raises(BadInput) as refused:
         decide(STYLE.from_core(REQUEST) | change)
     assert str(refused.value).startswith(message)
+
+
+def test_an_estimate_does_not_count_while_one_is_overrun() -> None:
+    """Of the same owner, or of a run that passed the head; only when it is ended for sure does."""
+    head = QueueHead("wide", Gang("H100", 4), since_ms=NOW_MS - 10 * MINUTE)
+    pool = Pool("p", free_gpus=2, releases=(Release(2, NOW_MS, NOW_MS + 9 * MINUTE),))
+    taker = Backfiller("r", {"p": 1}, NOW_MS + MINUTE, owner="a")
+    asked = BackfillRequest(NOW_MS, taker, (head,), (pool,))
+    for owner, began, counts in (
+        ("b", 11, True),
+        ("b", 10, True),
+        ("b", 9, False),
+        ("a", 11, False),
+    ):
+        late = Overrun("late", owner, NOW_MS - began * MINUTE)
+        found = backfill(replace(asked, overruns=(late,)))
+        assert found.starts is counts, (owner, began)
+        assert found.overrun == (None if counts else "late")
+        assert decide(STYLE.from_core(replace(asked, overruns=(late,))))["overrun"] == found.overrun
+        for most, starts in ((9, True), (10, counts)):
+            ended = replace(taker, latest_ms=NOW_MS + most * MINUTE)
+            assert backfill(replace(asked, run=ended, overruns=(late,))).starts is starts
+    assert "overrun" not in decide(STYLE.from_core(asked)), "as it always was"
+    unknown = replace(asked, heads=(replace(head, since_ms=None),))
+    assert backfill(replace(unknown, overruns=(Overrun("late", "b", NOW_MS),))).starts

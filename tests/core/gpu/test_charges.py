@@ -30,7 +30,7 @@ from fairlead.core.gpu.place import Gang
 from fairlead.core.gpu.usage import tally
 from fairlead.core.reasons import BackfillReason
 from fairlead.schema.border import BadInput
-from fairlead.schema.gpu import STYLE
+from fairlead.schema.gpu import STYLE, from_backfill
 from tests.core.gpu.test_backfill import MINUTE, NOW_MS, REQUEST, decide
 
 OWNERS = "abc"
@@ -280,7 +280,7 @@ def test_runs_beside_a_head_that_lacks_funding() -> None:
     assert backfill(replace(FUNDED, run=short)).reason is BackfillReason.ENDS_BEFORE
     needed = replace(FUNDED, charges=FUNDED.charges[:1])
     assert backfill(needed) == backfill(FUNDED), "what ends after the promise changes nothing"
-    assert decide(STYLE.from_core(FUNDED)) == STYLE.from_core(backfill(FUNDED))
+    assert decide(STYLE.from_core(FUNDED)) == from_backfill(FUNDED, backfill(FUNDED))
 
 
 def test_a_payer_behind_an_unknown_cap_is_refused() -> None:

@@ -17,11 +17,13 @@ from fairlead.core.gpu import (
     ReserveRequest,
     Role,
     RunProtection,
+    Standing,
     find_deficit,
+    protected_since_ms,
     reserve,
 )
 from fairlead.core.gpu.policy import PAST_MS
-from fairlead.core.reasons import DeficitReason, Exclusion, ReserveReason
+from fairlead.core.reasons import DeficitReason, EndCause, Exclusion, ReserveReason
 
 HOUR, NOW = 3_600_000, 1_767_225_600_000
 POLICY = PreemptionPolicy()
@@ -111,3 +113,23 @@ def test_when_a_protected_run_is_a_candidate() -> None:
     assert RULE.until_ms(NOW, NOW) == NOW + HOUR
     assert RULE.until_ms(NOW, None) == NOW + 600_000
     assert RULE.until_ms(None, None) == 0
+
+
+@pytest.mark.parametrize("cause", EndCause)
+def test_only_what_others_took_is_protected_anew(cause: EndCause) -> None:
+    """A limit of its own does not make a run young again."""
+    by_others = cause in (EndCause.PREEMPTED, EndCause.INTERRUPTED)
+    assert protected_since_ms(cause, 7) == (None if by_others else 7)
+
+
+def test_a_recalled_run_has_its_minimum_runtime_and_no_cooldown() -> None:
+    rule = RunProtection(100, min_runtime_ms=50, cooldown_ms=90)
+    for standing, young, cooling in (
+        (Standing.FUNDED, Exclusion.MIN_RUNTIME, Exclusion.COOLDOWN),
+        (Standing.RECALLED, Exclusion.MIN_RUNTIME, None),
+        (Standing.UNFUNDED, None, None),
+    ):
+        assert rule.exclusion(60, 40, standing) is young
+        assert rule.exclusion(40, 40, standing) is cooling
+    assert rule.until_ms(60, 40, Standing.RECALLED) == 110
+    assert rule.until_ms(60, 40) == 130

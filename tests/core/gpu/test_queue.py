@@ -18,6 +18,8 @@ from fairlead.core.gpu import (
     WaitingRun,
     queue,
 )
+from fairlead.core.reasons import QueueReason
+from fairlead.core.units import HOUR_MS
 from fairlead.schema.border import BadInput
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.kinds import KINDS
@@ -217,3 +219,26 @@ def test_an_owner_is_listed_once_per_flavor() -> None:
     document = {"now": "2026-01-01T00:00:00Z", "runs": [], "holds": [], "owners": [row, row]}
     with pytest.raises(BadInput, match="owners: names an owner and flavor twice"):
         KINDS["gpu.queue"].run(json.dumps(document).encode())
+
+
+def test_a_run_that_was_promised_its_start_stays_first() -> None:
+    """Runs of owners within their grants, that come later, do not take its place; only its own
+    owner's priority does."""
+    wide = WaitingRun("wide", "a", "H100", 8, 1, 0, promised_ms=50)
+    other = WaitingRun("other", "b", "H100", 8, 2, HOUR_MS)
+    also = WaitingRun("also", "c", "H100", 8, 3, 2 * HOUR_MS, promised_ms=40)
+    own = WaitingRun("own", "a", "H100", 8, 4, 3 * HOUR_MS)
+    use = (OwnerUse("a", "H100", 1, 8),)
+
+    def order(*runs: WaitingRun) -> list[str]:
+        found = queue(Waiting(9 * HOUR_MS, runs, (), QueuePolicy(), use))
+        assert [row.position for row in found.order] == [1, 2, 3, 4]
+        assert {row.run for row in found.order if row.reason is QueueReason.PROMISED} == {
+            run.id for run in runs if run.promised_ms is not None
+        } - {"wide" for run in runs if run.owner_priority}
+        return [row.run for row in found.order]
+
+    assert order(wide, other, also, own) == ["also", "wide", "other", "own"]
+    assert order(own, also, other, wide) == ["also", "wide", "other", "own"]
+    urgent = replace(own, owner_priority=5)
+    assert order(wide, other, also, urgent) == ["also", "other", "own", "wide"]

@@ -14,11 +14,13 @@ from fairlead.core.gpu import (
     LentLease,
     Request,
     Usage,
+    could_cover,
     cover,
     recall,
     relation_of,
 )
 from fairlead.core.reasons import RecallReason
+from fairlead.core.units import HOUR_MS
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS
 
@@ -103,3 +105,15 @@ def test_a_lease_on_another_owners_envelope_is_bad_input() -> None:
     kind = KINDS["gpu.recall"]
     with pytest.raises(BadInput):
         kind.run(json.dumps(given).encode())
+
+
+def test_what_could_be_covered_if_no_lease_took_gpus() -> None:
+    """Use of GPUs ends with leases; hours that are used stay used."""
+    limited = Envelope("e", "H100", 8, max_hours_ms=HOUR_MS)
+    own = Budget("a", "a", envelopes=(limited,))
+    for gpus, used_ms, could in ((8, 0, True), (9, 0, False), (8, HOUR_MS, False)):
+        book = Book([own], {("a", "e"): Usage(8, used_ms)})
+        request = Request("a", "H100", gpus)
+        assert not cover(book, request, 0).funded
+        assert could_cover(book, request, 0) is could
+        assert book.used("a", "e").gpus == 8, "the book is as it was"

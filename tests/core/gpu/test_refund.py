@@ -70,6 +70,27 @@ def test_an_envelope_that_was_never_defined_has_no_account() -> None:
     assert refund_request(found, Accounts(), at(0)).accounts == ()
 
 
+def test_overdraft_is_not_funded_before_a_run_that_stands_before_its_own() -> None:
+    """Of the same flavor, by the owner's priority and then by age."""
+    unfunded = {**LEASE, "gpus": 2, "unfunded": NOW, "overdraft": {"submitted": 7, "priority": 1}}
+    for claim, funded in (
+        (("H100", 3, 1), []),
+        (("H100", 9, 2), []),
+        (("H100", 3, 0), ["l"]),
+        (("H100", 9, 1), ["l"]),
+        (("L4", 3, 9), ["l"]),
+    ):
+        flavor, submitted, priority = claim
+        place = {"submitted": submitted, "priority": priority}
+        asked = json.loads(document({"leases": [unfunded]}))
+        asked["claims"] = [{"run": "w", "flavor": flavor, "place": place}]
+        found = KINDS["gpu.refund"].run(json.dumps(asked).encode()).result
+        assert found["funded"] == funded, claim
+        asked["accounts"][0]["leases"][0]["overdraft"] = None
+        found = KINDS["gpu.refund"].run(json.dumps(asked).encode()).result
+        assert found["funded"] == ["l"], "a cap stopped paying for it, and pays again"
+
+
 def test_bad_input_is_refused_with_its_path() -> None:
     for accounts, message in (
         (({}, {}), "accounts[1].envelope: repeats another account's envelope, 'e'"),

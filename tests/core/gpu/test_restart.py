@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.gpu import FailurePolicy, RestartPolicy, RunFailure, restart
+from fairlead.core.gpu import FailurePolicy, RestartBackoff, RestartPolicy, RunFailure, restart
 from fairlead.core.reasons import EndCause, RestartReason
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS
@@ -82,3 +82,27 @@ def test_each_policy_goes_on_after_more_than_the_one_before() -> None:
     order = [RestartPolicy.NEVER, RestartPolicy.ON_PREEMPTION, RestartPolicy.ON_FAILURE]
     for less, more in pairwise([*order, RestartPolicy.ALWAYS]):
         assert less.causes < more.causes
+
+
+def test_restarts_wait_longer_each_time_until_a_command_ran_for_long() -> None:
+    """10 s, doubled up to 5 minutes; ten minutes of work are no crash loop."""
+    policy, delays, waited = FailurePolicy(100), 0, []
+    for ran_ms in [1_000] * 7 + [600_000, 599_999]:
+        asked = RunFailure(policy, 0, 1, backoff=RestartBackoff(), ran_ms=ran_ms, delays=delays)
+        found = restart(asked)
+        waited.append(found.delay_ms // 1000)
+        delays = found.delays
+    assert waited == [10, 20, 40, 80, 160, 300, 300, 10, 20]
+    assert RestartBackoff().delay_ms(10**6) == 300_000
+
+
+@pytest.mark.parametrize("cause", [EndCause.PREEMPTED, EndCause.INTERRUPTED, EndCause.MAX_RUNTIME])
+def test_what_waits_for_devices_has_no_delay(cause: EndCause) -> None:
+    asked = RunFailure(FailurePolicy(3), 0, None, cause, RestartPolicy.ALWAYS, RestartBackoff())
+    assert (restart(asked).goes_on, restart(asked).delay_ms) == (True, 0)
+
+
+def test_a_document_with_a_backoff_says_when() -> None:
+    asked = {"policy": {"max_restarts": 2, "fail_exit_codes": []}, "restarts": 0, "exit_code": 1}
+    found = KINDS["gpu.restart"].run(json.dumps({**asked, "backoff": {}, "delays": 2}).encode())
+    assert found.result == {"reason": "Restarts", "restarts": 1, "delay_ms": 40_000, "delays": 3}

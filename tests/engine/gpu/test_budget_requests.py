@@ -125,9 +125,9 @@ def test_each_waits_for_the_graces_of_the_one_before(crash: bool) -> None:
         with pytest.raises(Refused, match="not over"):
             world.plane.resolver.resolve_budget("b", author=ADMIN, place=HERE)
         if crash:
-            before = state_of(world)
             if number == 2:
                 world.plane.committer.checkpoint()
+            before = state_of(world)
             world.plane = world.open()
             assert state_of(world) == before
         world.turn(0.001)

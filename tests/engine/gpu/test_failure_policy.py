@@ -49,6 +49,62 @@ def test_a_run_starts_again_on_its_devices_until_its_restarts_are_used() -> None
     assert {replay(world.ledger, entry).verdict for entry in decided} == {Verdict.SAME}
 
 
+SECOND = 1 / 3600
+
+
+def test_a_crash_loop_waits_longer_each_time() -> None:
+    """The next start comes after 10 s, then 20 s; its leases stay. A restart of the control plane
+    changes nothing, and ten minutes of work make the next delay the first one again."""
+    world = started(failurePolicy={"maxRestarts": 9})
+
+    def starts() -> int:
+        return len(world.executor.jobs)
+
+    for number, delay in enumerate((10, 20, 40), start=1):
+        world.executor.end("r", world.now_ms, code=1)
+        world.turn(SECOND)
+        status = world.status("Run", "r")
+        assert status["message"].startswith(
+            f"the command ended with 1; restart {number} of 9 after {delay} s, at 2026-01-01T00:"
+        )
+        assert (status["phase"], status["width"], starts()) == ("Running", 4, number)
+        world.plane = world.open()
+        world.turn((delay - 2) * SECOND)
+        assert starts() == number, "not yet"
+        world.turn(2 * SECOND)
+        assert starts() == number + 1
+    world.turn(1 / 6)
+    world.executor.end("r", world.now_ms, code=1)
+    world.turn(11 * SECOND)
+    assert starts() == 5
+    decided = [entry for entry in world.log if entry.kind == "gpu.restart"]
+    assert [entry.body["output"]["delay_ms"] for entry in decided] == [
+        *(10_000, 20_000, 40_000, 10_000)
+    ]
+    assert {replay(world.ledger, entry).verdict for entry in decided} == {Verdict.SAME}
+
+
+def test_a_run_that_waits_to_restart_is_cancelled_and_shrunk_at_once() -> None:
+    """There is no process to ask, and none to wait for."""
+    world = started(failurePolicy=POLICY)
+    world.executor.end("r", world.now_ms, code=1)
+    world.turn(SECOND)
+    world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
+    world.turn(SECOND)
+    world.turn(SECOND)
+    assert world.status("Run", "r")["reason"] == "Cancelled"
+    elastic = {"groupGPUs": 2, "malleable": {"minTotalGPUs": 2, "stepGPUs": 2}}
+    world = started(failurePolicy={"maxRestarts": 9}, **elastic)
+    world.executor.end("r", world.now_ms, code=1)
+    world.turn(SECOND)
+    world.plane.verbs.act("Run", "r", "shrink", author=ADMIN, width=2)
+    world.turn(SECOND)
+    world.turn(SECOND)
+    assert world.status("Run", "r")["width"] == 2
+    world.turn(10 * SECOND)
+    assert [len(job.devices) for job in world.executor.jobs.values()] == [4, 2]
+
+
 @pytest.mark.parametrize(
     ("policy", "how", "kinds"),
     [

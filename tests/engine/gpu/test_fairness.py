@@ -131,6 +131,39 @@ def test_who_was_preempted_is_not_preempted_again_at_once() -> None:
     assert phases(world) == {**phases(world), "later": "Running", "mine": "Pending"}
 
 
+def test_a_restart_by_its_own_limit_does_not_protect_a_run_again() -> None:
+    """`restartPolicy: Always` with a `maxRuntime` below the minimum runtime is no way to be
+    protected for ever: the first start counts."""
+    world = strict()
+    world.apply(run("mine", "a", 8, maxRuntime="9m", restartPolicy="Always", backoffLimit=1000))
+    world.turn()
+    for _ in range(2):
+        world.turn(9 * MINUTE)
+        world.turn(MINUTE)
+    assert world.status("Run", "mine")["attempts"] == 3
+    reserve(world, run("big", "b", 8), 0)
+    world.turn(MINUTE)
+    assert phases(world) == {"big": "Running", "mine": "Pending"}
+    (deficit,) = [entry for entry in world.log if entry.kind == "gpu.deficit"]
+    assert deficit.body["input"]["runs"][0]["started_ms"] == START
+    assert replay(world.ledger, deficit).verdict is Verdict.SAME
+
+
+def test_a_run_that_lost_its_devices_to_others_is_protected_again() -> None:
+    """A preemption is not its choice; its next start counts as its first one."""
+    world = strict()
+    world.apply(run("mine", "a", 8))
+    world.turn()
+    world.turn(1)
+    reserve(world, run("big", "b", 8, duration="2h"), 1)
+    world.turn()
+    world.turn(2.1)
+    assert phases(world) == {"big": "Completed", "mine": "Running"}
+    reserve(world, run("next", "b", 8), 0)
+    world.turn(MINUTE)
+    assert world.status("Reservation", "next-slot")["reason"] == "NotEnough"
+
+
 def test_what_the_operator_frees_by_hand_is_freed() -> None:
     world = strict()
     world.apply(run("mine", "a", 8))

@@ -119,7 +119,7 @@ def test_always_starts_what_succeeded_again() -> None:
     world = started(restartPolicy="Always", backoffLimit=1)
     for phase in ("Running", "Completed"):
         world.executor.end("r", world.now_ms, code=0)
-        world.turn()
+        world.turn(0.01)
         assert world.status("Run", "r")["phase"] == phase
 
 

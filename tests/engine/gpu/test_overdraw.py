@@ -5,9 +5,10 @@ from typing import Any
 from fairlead.ledger.replay import replay
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import phases, world_of
-from tests.engine.gpu.worlds import ADMIN, World, envelope, run
+from tests.engine.gpu.worlds import ADMIN, World, envelope, node, run
 from tests.engine.gpu.worlds import budget as budget_of
 
+LENGTHS = (("long", 9), ("short", 2))
 IDLE: dict[str, Any] = {"funding": {"allowUnfunded": True}}
 
 
@@ -92,3 +93,76 @@ def test_a_malleable_run_starts_at_its_minimum_where_more_does_not_fit() -> None
     assert (status["width"], status["spares"], status["funded"]) == (4, 2, False)
     world.turn(2.1)
     assert phases(world)["idle"] == "Completed"
+
+
+def test_overdraft_is_not_funded_before_an_older_run_of_its_owner() -> None:
+    """Room that comes free pays for the run that has waited for it, and not for the overdraft."""
+    world = small()
+    world.apply(run("paid", "a", 2), run("plain", "a", 2), run("idle", "a", 2, **IDLE))
+    world.apply(run("one", "a", 1, **IDLE))
+    world.turn()
+    world.plane.verbs.act("Run", "paid", "cancel", author=ADMIN)
+    world.turn(0.01)
+    world.turn(0.01)
+    assert phases(world)["plain"] == "Running"
+    assert world.status("Run", "plain")["funded"]
+    assert not world.status("Run", "idle")["funded"]
+    assert not world.status("Run", "one")["funded"]
+    world.plane.verbs.act("Run", "plain", "cancel", author=ADMIN)
+    world.turn(0.01)
+    world.turn(0.01)
+    assert world.status("Run", "idle")["funded"]
+    decided = [entry for entry in world.log if entry.kind == "gpu.refund"]
+    assert [replay(world.ledger, entry).verdict for entry in decided] == [Verdict.SAME]
+
+
+def test_an_older_run_that_lacks_devices_keeps_its_envelope_too() -> None:
+    """Funded and without devices: overdraft may not take its funding while it waits."""
+    world = small(resolver="off")
+    world.apply(node("n2", 2, location={"region": "west"}), run("theirs", "b", 6))
+    world.apply(run("paid", "a", 2), run("plain", "a", 2), run("idle", "a", 2, **IDLE))
+    world.turn()
+    assert {lease.nodes for lease in world.projection.runs["paid"].leases.values()} == {("n2",)}
+    world.plane.verbs.act("Node", "n2", "cordon", author=ADMIN)
+    world.plane.verbs.act("Run", "paid", "cancel", author=ADMIN)
+    world.turn(0.01)
+    world.turn(0.01)
+    assert world.status("Run", "plain")["reason"] == "NoDevices"
+    assert not world.status("Run", "idle")["funded"]
+
+
+def test_an_older_run_that_no_envelope_could_pay_for_blocks_nothing() -> None:
+    world = small()
+    world.apply(run("paid", "a", 2), run("never", "a", 8), run("idle", "a", 2, **IDLE))
+    world.turn()
+    world.plane.verbs.act("Run", "paid", "cancel", author=ADMIN)
+    world.turn(0.01)
+    world.turn(0.01)
+    assert world.status("Run", "idle")["funded"]
+
+
+def test_an_owner_may_put_its_overdraft_first_by_priority() -> None:
+    world = small()
+    world.apply(run("paid", "a", 2), run("plain", "a", 2), run("idle", "a", 2, priority=5, **IDLE))
+    world.turn()
+    world.plane.verbs.act("Run", "paid", "cancel", author=ADMIN)
+    world.turn(0.01)
+    world.turn(0.01)
+    assert world.status("Run", "idle")["funded"]
+
+
+def test_overdraft_leaves_what_a_run_needs_that_waits_for_its_envelope() -> None:
+    """A head that lacks its envelope was promised a start: idle devices are lent until then."""
+    world = small(resolver="off")
+    world.apply(run("theirs", "b", 2, duration="4h"), run("paid", "a", 2, duration="1h"))
+    world.turn()
+    world.apply(budget_of("b", "b", envelope(concurrency=6)))
+    world.apply(run("wide", "b", 6, duration="1h"))
+    world.turn()
+    assert world.status("Run", "wide")["reason"] != "NoDevices", "it lacks its envelope"
+    world.apply(*(run(name, "a", 4, duration=f"{hours}h", **IDLE) for name, hours in LENGTHS))
+    world.turn()
+    found = phases(world)
+    assert (found["wide"], found["long"], found["short"]) == ("Pending", "Pending", "Running")
+    (entry,) = [e for e in world.log if e.kind == "gpu.backfill" and e.body["run"] == "short"]
+    assert replay(world.ledger, entry).verdict is Verdict.SAME

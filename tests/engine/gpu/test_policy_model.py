@@ -107,9 +107,9 @@ class Lab:
         self.world.plane.verbs.act("Node", "n1", verb, author=ADMIN)
 
     def _restart(self) -> None:
-        before = state_of(self.world)
         if self.chance.random() < 0.5:
             self.world.plane.committer.checkpoint()
+        before = state_of(self.world)
         self.world.plane = self.world.open()
         assert state_of(self.world) == before
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.ledger.replay import replay
+from fairlead.ledger.replay import replay, replay_ledger
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import phases, world_of
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
@@ -101,7 +101,7 @@ def test_an_owner_over_its_grant_is_moved_back_and_its_priority_moves_no_other()
     rows = {row["run"]: row for row in decision.body["output"]["order"]}
     assert decision.version == 2
     assert [rows[name]["reason"] for name in ("urgent", "b0", "c0")] == [
-        "priority",
+        "promised",
         "priority",
         "submitted",
     ]
@@ -186,6 +186,7 @@ def test_a_waiting_run_is_told_its_position_and_its_earliest_start() -> None:
         "after": "sweep",
         "afterOwner": "a",
         "assumed": False,
+        "lacks": "devices",
     }
     assert world.status("Run", "next")["queue"] == {"position": 2, "waiting": 2}
 
@@ -224,6 +225,58 @@ def test_too_short_estimates_are_believed_until_one_is_overrun() -> None:
     }
 
 
+def test_owners_that_take_turns_with_short_estimates_do_not_pass_a_head_for_ever() -> None:
+    """Each of them overruns once; what is believed of one is not believed of the next."""
+    world = world_of(devices=4, gpus=64, teams="bcdefghij")
+    world.apply(run("first", owner="b", gpus=3, duration="1h", command=["work"]))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=4, duration="1h"))
+    world.turn(0.001)
+    lie: dict[str, Any] = {"gpus": 1, "duration": "30m", "command": ["work"]}
+    world.apply(run("c", owner="c", **lie))
+    world.turn()
+    assert running(world) == {"first", "c"}
+    world.turn(1.1)
+    world.executor.end("first", world.now_ms)
+    world.apply(*(run(name, owner=name, **{**lie, "duration": "10s"}) for name in "defgh"))
+    world.apply(run("held", owner="i", maxRuntime="1m", duration="10s", command=["work"]))
+    world.turn(0.02)
+    assert running(world) == {"c", "held"}, "only what is ended in time may pass"
+    said = recorded(world, "gpu.backfill")[-1].body
+    assert {row["run"] for row in said["input"]["overruns"]} == {"c"}
+    assert world.status("Run", "d")["reason"] == "Queued"
+    assert "give a maxRuntime" in world.status("Run", "d")["message"]
+    for name in ("c", "held"):
+        world.executor.end(name, world.now_ms)
+    world.turn(0.001)
+    assert running(world) == {"wide"}
+    assert {found.verdict for found in replay_ledger(world.ledger)} == {Verdict.SAME}
+
+
+def test_a_head_is_not_displaced_by_a_run_that_comes_later() -> None:
+    """Its owner is over its grant; newcomers within theirs would take its place again and again."""
+    world = world_of(devices=4, gpus=4)
+    world.apply(budget("a", "a", envelope(concurrency=1), parents=["all"]))
+    world.apply(budget("d", "d", envelope(concurrency=4), parents=["all"]))
+    world.apply(run("first", owner="b", gpus=3, duration="1h"), run("mine", owner="a"))
+    world.turn()
+    world.apply(run("wide", owner="a", gpus=4, duration="1h"))
+    world.turn(0.1)
+    assert world.status("Run", "wide")["queue"]["position"] == 1
+    world.apply(run("newcomer", owner="c", gpus=3, duration="5h"))
+    world.turn(0.1)
+    assert world.status("Run", "wide")["queue"]["position"] == 1, "not by rank: by its promise"
+    world.plane.verbs.act("Run", "mine", "cancel", author=ADMIN)
+    world.turn(0.8)
+    world.turn(0.01)
+    assert running(world) == {"wide"}
+    assert "promised" in {
+        row["reason"]
+        for entry in recorded(world, "gpu.queue")
+        for row in entry.body["output"]["order"]
+    }
+
+
 # -- runs that lack funding ------------------------------------------------------------------------
 
 
@@ -256,6 +309,7 @@ def test_a_run_that_waits_for_its_familys_envelopes_is_not_passed_for_ever() -> 
         "after": "first",
         "afterOwner": "b",
         "assumed": False,
+        "lacks": "envelopes",
     }
     assert world.status("Run", "n0")["reason"] == "Queued"
     world.turn(1.9)
@@ -327,3 +381,13 @@ def test_a_head_is_looked_for_where_its_payers_are() -> None:
     assert world.status("Run", "far")["queue"]["earliestStart"] == "2026-01-01T01:00:00Z"
     world.turn(0.5)
     assert running(world) == {"far"}
+
+
+def test_what_is_recorded_of_a_refusal_counts_in_the_singular() -> None:
+    """The decision keeps its bytes; the phase of the run is for people."""
+    world = world_of(devices=4, gpus=1)
+    world.apply(run("two", owner="a", gpus=2))
+    world.turn()
+    assert world.status("Run", "two")["message"].startswith("1 GPU short: ")
+    (fund,) = recorded(world, "gpu.fund")
+    assert fund.body["output"]["refusal"]["message"].startswith("1 GPUs short: ")

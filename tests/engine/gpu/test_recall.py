@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.gpu import PreemptionPolicy
 from fairlead.ledger.replay import replay
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
@@ -66,6 +67,32 @@ def test_a_plan_says_that_it_starts_by_recall() -> None:
     shown = world.plane.objects.apply(run("mine", "a", 8), author=ADMIN, dry_run=True)
     assert (shown.preview or {})["recall"] == plan["recall"]
     assert world.plane.objects.plan(run("mine", "a", 4), author=ADMIN)["recall"] is None
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+def test_a_recalled_run_has_its_minimum_runtime(reserved: bool) -> None:
+    """It began with funding: it is not preempted in its first second, and the owner waits for no
+    more than that, also where the run was preempted a short while ago."""
+    world = family(preemption=PreemptionPolicy())
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    for attempt in (1, 2):
+        assert world.status("Run", "guest")["attempts"] == attempt
+        mine = run(f"mine{attempt}", "a", 8, duration="19m")
+        if reserved:
+            reserve(world, mine)
+        else:
+            world.apply(mine)
+        world.turn()
+        assert phases(world)["guest"] == "Running"
+        assert world.status("Run", "guest")["funded"] is False
+        world.turn(9 / 60)
+        assert phases(world)["guest"] == "Running"
+        world.turn(1 / 60)
+        assert phases(world) == {**phases(world), "guest": "Pending", f"mine{attempt}": "Running"}
+        world.turn(0.5)
+    assert world.status("Run", "guest")["attempts"] == 3
+    assert entries(world, "gpu.deficit"), "they replay"
 
 
 def test_with_free_devices_no_run_ends() -> None:

@@ -495,6 +495,7 @@ def test_projections_are_equal_after_a_restart() -> None:
     world.plane = world.open()
     assert state_of(world) == before
     world.plane.committer.checkpoint()
+    before = state_of(world)
     world.plane = world.open()
     assert state_of(world) == before
     world.turn(1)

@@ -108,9 +108,9 @@ class ResolverModel(RuleBasedStateMachine):
 
     @rule(checkpoint=st.booleans())
     def restart(self, checkpoint: bool) -> None:
-        before = state_of(self.world)
         if checkpoint:
             self.world.plane.committer.checkpoint()
+        before = state_of(self.world)
         self.world.plane = self.world.open()
         assert state_of(self.world) == before
 

@@ -134,9 +134,9 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule(checkpoint=st.booleans())
     def restart(self, checkpoint: bool) -> None:
-        before = state_of(self.world)
         if checkpoint:
             self.world.plane.committer.checkpoint()
+        before = state_of(self.world)
         self.world.plane = self.world.open()
         self.heard = False
         assert state_of(self.world) == before

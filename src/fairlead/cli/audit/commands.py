@@ -10,7 +10,7 @@ import click
 
 from fairlead.cli.audit.checkpoints import continues, held_head, includes, print_head
 from fairlead.cli.audit.outcomes import beacon, key, nonce, outcome, void
-from fairlead.cli.input import reading
+from fairlead.cli.audit.verify import head_option, verify
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import (
     FILE,
@@ -23,13 +23,13 @@ from fairlead.cli.options import (
 )
 from fairlead.cli.table import Counter, Output, columns, moment_ms, note, show_canonical, to_yaml
 from fairlead.compose.archive import archivable
+from fairlead.compose.rebuild import rebuild as make_again
 from fairlead.core.audit import SignedHead, leaf_hash
 from fairlead.host.clock import now_ms
 from fairlead.ledger import sqlite
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.place import KEYS, file_of, open_file, open_for_reading
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.segment import open_segment
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged, Entry
 
@@ -40,7 +40,6 @@ _ENTRIES = columns(
     ("REASONS", lambda e: ", ".join(e.reasons)),
     wide=["version", ("INPUT", lambda e: (e.input_digest or "")[:16])],
 )
-head_option = option("--head held", FILE, "Compare with a checkpoint kept elsewhere (a file).")
 
 
 @click.group("audit")
@@ -58,7 +57,7 @@ def command() -> None:
     """
 
 
-for subcommand in (outcome, void, key, nonce, beacon):
+for subcommand in (outcome, void, key, nonce, beacon, verify):
     command.add_command(subcommand)
 
 
@@ -184,54 +183,6 @@ def _consistency(reader: StoreReader, old: SignedHead, new: SignedHead) -> dict[
     return {"old": old.as_document(), "proof": hexes, "head": new.as_document()}
 
 
-@command.command("verify")
-@click.argument("segment", type=NEW_FILE, required=False)
-@head_option
-@option("--archive archived", FOLDER, "Verify the archived segments in this directory, too.")
-@ledger_option
-@output_option
-@click.pass_context
-def verify(
-    ctx: click.Context,
-    *,
-    segment: Path | None,
-    held: Path | None,
-    archived: Path | None,
-    ledger: str,
-    output: str,
-) -> None:
-    """Verify every entry, tree node and signature.
-
-    With --head, any change before that checkpoint is found. Without it, a change by the holder of
-    the signing key is not found. SEGMENT: verify an export or an archive instead. Exit code 1: not
-    verified.
-
-    \b
-      fairlead audit verify --head head.json
-      fairlead audit verify export.jsonl
-    """
-    heads = (held_head(held),) if held else ()
-    with Counter("verifying") as progress:
-        if segment is not None:
-            with reading(segment), open_segment(segment) as opened:
-                verification = opened.verify(heads, progress=progress)
-        else:
-            with open_for_reading(ledger) as reader:
-                verification = reader.verify(heads, progress=progress)
-                if verification.ok and archived is not None:
-                    in_archive = reader.verify_archive(archived, progress=progress)
-                    verification = verification if in_archive.ok else in_archive
-    if output in ("json", "yaml"):
-        names = ("ok", "size", "root", "problem", "seq")
-        show_canonical({name: getattr(verification, name) for name in names}, output)
-    elif verification.ok:
-        click.echo(f"verified: {verification.size} entries, root {verification.root}")
-    else:
-        good = verification.size
-        click.echo(f"NOT VERIFIED after {good} good entries: {verification.problem}")
-    ctx.exit(0 if verification.ok else EXIT_REFUSED)
-
-
 @command.command("export")
 @option("--out", click.Path(path_type=Path), "Write a file [default: stdout].")
 @option("--first", click.IntRange(1), "Start with this entry.", default=1)
@@ -282,10 +233,22 @@ def backup(*, target: Path, dry_run: bool, ledger: str) -> None:
 @click.argument("source", type=FILE)
 @option("--reason", str, "Reason to record.", required=True)
 @option("--lost", FILE, "Newest known checkpoint of the lost ledger (a file).")
+@click.option("--drop-snapshots", is_flag=True, help="Leave kept states out; rebuild them.")
 @dry_run_option
 @ledger_option
-def restore(*, source: Path, reason: str, lost: Path | None, dry_run: bool, ledger: str) -> None:
+def restore(
+    *,
+    source: Path,
+    reason: str,
+    lost: Path | None,
+    drop_snapshots: bool,
+    dry_run: bool,
+    ledger: str,
+) -> None:
     """Restore the ledger from the backup SOURCE.
+
+    A backup in which anything was changed is refused. If only the kept states were, its entries
+    can be restored without them (--drop-snapshots): the next start makes them again.
 
     The place must have no ledger, and its keys must be there. A signed entry starts a new epoch.
     Clients that saw the lost ledger report the change until they run `fairlead heads forget`.
@@ -300,14 +263,21 @@ def restore(*, source: Path, reason: str, lost: Path | None, dry_run: bool, ledg
         if path.exists():
             raise PermanentFault(f"{path} exists already; move it away first")
         with open_for_reading(source) as reader, Counter("verifying") as progress:
-            verification = reader.verify(progress=progress)
+            verification = reader.verify(progress=progress, snapshots=not drop_snapshots)
             if not verification.ok:
                 raise Damaged(f"the backup {source} does not verify: {verification.problem}")
             keys.load(reader.head().head.key_id)
         click.echo(f"{verification.size} entries would be restored to {path} (dry run)")
         return
     entry = sqlite.restore(
-        source, path, keys, time_ms=now_ms(), author=_author(), reason=reason, lost=held
+        source,
+        path,
+        keys,
+        time_ms=now_ms(),
+        author=_author(),
+        reason=reason,
+        lost=held,
+        drop_snapshots=drop_snapshots,
     )
     click.echo(f"epoch {entry.body['epoch']} starts with entry {entry.seq}")
 
@@ -342,6 +312,27 @@ def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:
             raise click.UsageError(f"the ledger has entries 1 to {size}")
         path = opened.archive(directory, last=last, time_ms=now_ms(), author=_author())
     click.echo(str(path))
+
+
+@command.command("rebuild")
+@option("--archive archived", FOLDER, "Directory of the archived segments.")
+@dry_run_option
+@ledger_option
+def rebuild(*, archived: Path | None, dry_run: bool, ledger: str) -> None:
+    """Make the control plane's states again from the entries.
+
+    For a ledger whose entries are archived and whose kept states no entry confirms. Archived
+    segments are verified first. Stop the control plane first.
+
+    \b
+      fairlead audit rebuild --archive /archive
+    """
+    with open_file(file_of(ledger)) as opened, Counter("rebuilding") as progress:
+        last = make_again(opened, archived, progress, dry_run=dry_run)
+    if dry_run:
+        click.echo(f"the states after entry {last} would be kept and recorded (dry run)")
+        return
+    click.echo(f"the states after entry {last} are kept and recorded")
 
 
 @command.command("rotate-key")

@@ -8,6 +8,7 @@ import click
 
 from fairlead.cli.client import Client, reads_api
 from fairlead.cli.completion import FLAVOR, OWNER, owner_option
+from fairlead.cli.gpu.render import slots_text
 from fairlead.cli.options import option, output_format, server_option
 from fairlead.cli.table import Column, Output, columns, note, print_table, show, used_of
 
@@ -22,7 +23,8 @@ _BUDGETS = columns(
     wide=["FREE-GPUS=free_gpus"],
 )
 _LEASES = columns(
-    "lease run owner role slots",
+    "lease run owner role",
+    ("SLOTS", lambda r: slots_text(r["slots"], virtual=r.get("virtual", False))),
     ("PAYER", lambda r: f"{r['budget']}/{r['envelope']}"),
     "borrowed",
     ("FUNDED", lambda r: "yes" if r["funded"] else "unfunded"),
@@ -116,6 +118,11 @@ BY = ("owner", "envelope", "budget", "run")
 PERIODS = ("day", "week", "month", "quarter")
 _GROUPED = ("owner", "run", "payer", "budget", "envelope", "borrowed")
 _USAGE = columns("GPU-HOURS=gpu_hours", ("OVERDRAFT", lambda r: r["overdraft_gpu_hours"] or None))
+_READ = columns(
+    ("GPU%", lambda r: r["utilisation_percent"]),
+    ("LEASED-IDLE", lambda r: r["leased_idle_gpu_hours"]),
+)
+_VIRTUAL = columns(("VIRTUAL", lambda r: "virtual" if r["virtual"] else None))
 _IDLE = columns(
     "period node IDLE-GPU-HOURS=idle_gpu_hours IDLE-AT-END=idle_gpus", "LONGEST-SINCE@idle_since"
 )
@@ -146,8 +153,10 @@ def report(*, output: str | None, server: str | None = None, **query: str | None
 
     `owner` used the GPU-hours and `payer` paid for them; `borrowed` ones were lent. Overdraft was
     used after hours ran out and is included in the GPU-hours. Each charge is in exactly one row;
-    open leases count up to now. Rows of kind `idle` have the GPU-hours that no run leased, the
-    devices idle at the end of the period, and since when the longest of them.
+    open leases count up to now. GPU% is how busy leased devices were, and LEASED-IDLE for how many
+    GPU-hours they did nothing, as far as that was read (NVML, every 10 s). Rows of kind `idle` have
+    the GPU-hours that no run leased, the devices idle at the end of the period, and since when the
+    longest of them.
 
     \b
       fairlead report --since 2026-01-01 --until 2026-04-01 --period quarter > q1.csv
@@ -169,6 +178,8 @@ def _print_report(rows: list[dict[str, Any]]) -> None:
     used = [row for row in rows if row["kind"] == "usage"]
     grouped = [name for name in _GROUPED if any(row[name] is not None for row in used)]
     shown: list[Column] = [*columns("period", *grouped), *_USAGE]
+    shown += _READ if any(row.get("read_gpu_hours") for row in used) else []
+    shown += _VIRTUAL if any(row.get("virtual") for row in used) else []
     if used:
         print_table(used, shown)
     else:
@@ -176,4 +187,5 @@ def _print_report(rows: list[dict[str, Any]]) -> None:
     idle = [row for row in rows if row["kind"] == "idle"]
     if idle:
         click.echo()
-        print_table(idle, _IDLE)
+        virtual = any(row.get("virtual") for row in idle)
+        print_table(idle, [*_IDLE, *(_VIRTUAL if virtual else ())])

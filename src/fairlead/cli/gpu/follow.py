@@ -12,11 +12,11 @@ import click
 
 from fairlead.cli.client import Client, ServerError, Unreachable, reads_api, segment
 from fairlead.cli.completion import OBJECT, RUN, owner_option
-from fairlead.cli.gpu.render import singular
 from fairlead.cli.main import EXIT_INTERRUPTED, EXIT_REFUSED
 from fairlead.cli.options import flag, option, server_option
 from fairlead.cli.table import Output, cell, moment, note, show
 from fairlead.schema.border import BadInput
+from fairlead.schema.funding import singular
 from fairlead.schema.times import parse_duration
 
 OVER = ("Completed", "Failed")

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Client
+from fairlead.core.units import counted
 from fairlead.schema.objects import API_VERSION
 
 PASSED = (
@@ -232,7 +233,8 @@ def chosen(client: Client, job: JobRequest) -> JobRequest:
     fits = _fits(job, owners, free, {(row["owner"], row["flavor"]) for row in budgets})
     if not fits:
         there = ", ".join(f"{name} ({count})" for name, count in sorted(free.items())) or "none"
-        raise click.UsageError(f"no flavor here has {job.gpus} GPUs for you; there are: {there}")
+        wanted = counted(job.gpus, "GPU")
+        raise click.UsageError(f"no flavor here has {wanted} for you; there are: {there}")
     for field, place in (("owner", 0), ("flavor", 1)):
         names = sorted({pair[place] for pair in fits})
         if getattr(job, field) is None and len(names) > 1:

@@ -1,6 +1,7 @@
 """`apply`, `submit`, `get`, `describe`, `delete`, and verbs such as `cancel` and `drain`."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from fairlead.cli.completion import (
     OBJECT,
     POLICY,
     RUN,
+    find_object,
     kind_of,
     name_of,
     owner_option,
@@ -24,12 +26,13 @@ from fairlead.cli.gpu.render import (
     print_plan,
     print_preview,
     queue_text,
-    singular,
+    slots_text,
 )
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
-from fairlead.cli.table import Column, Output, cell, columns, print_table, show, to_yaml
+from fairlead.cli.table import Column, Output, cell, columns, moment, print_table, show, to_yaml
 from fairlead.core.units import counted
+from fairlead.schema.funding import singular
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
@@ -39,11 +42,21 @@ def _why(run: dict[str, Any]) -> str:
     """The reason of a run's phase; of one in the queue also its position, and when it starts."""
     status = run["status"]
     queue, why = status.get("queue"), "Paused" if status["paused"] else str(status["reason"])
+    restart = status.get("restartTime")
+    if restart and datetime.now(UTC) < datetime.fromisoformat(restart):
+        why = f"{why}, starts again at {moment(restart)}"
     if not queue:
         return why
     if "earliestStart" in queue:
         why = queue_text(queue, run["spec"]["flavor"])
     return f"{why} ({queue['position']}/{queue['waiting']})"
+
+
+def _gpus(run: dict[str, Any]) -> str:
+    """`2/4`: those that it has, and that it asked for."""
+    status = run["status"]
+    virtual = " (virtual)" if status.get("virtual") else ""
+    return f"{status['width']}/{run['spec']['totalGPUs']}{virtual}"
 
 
 COLUMNS: dict[str, list[Column]] = {
@@ -58,7 +71,7 @@ COLUMNS: dict[str, list[Column]] = {
     ),
     "Run": columns(
         "NAME=metadata.name OWNER=spec.owner FLAVOR=spec.flavor",
-        ("GPUS", lambda o: f"{o['status']['width']}/{o['spec']['totalGPUs']}"),
+        ("GPUS", _gpus),
         "PHASE=status.phase",
         ("REASON", _why),
         "SINCE@status.since",
@@ -84,7 +97,11 @@ COLUMNS: dict[str, list[Column]] = {
         wide=["MESSAGE=status.message"],
     ),
     "Lease": columns(
-        "NAME=metadata.name RUN=spec.run OWNER=spec.owner ROLE=spec.role SLOTS=spec.slots",
+        "NAME=metadata.name RUN=spec.run OWNER=spec.owner ROLE=spec.role",
+        (
+            "SLOTS",
+            lambda o: slots_text(o["spec"]["slots"], virtual=o["status"].get("virtual", False)),
+        ),
         ("PAYER", lambda o: f"{o['spec']['payer']['budget']}/{o['spec']['payer']['envelope']}"),
         "FUNDED=status.funded GPU-HOURS=status.gpuHours",
         wide=["BORROWED=spec.borrowed START@spec.start"],
@@ -198,7 +215,7 @@ def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
         rules = client.get("/v1/policy")
         out.text(rules, lambda: click.echo(to_yaml(rules), nl=False))
         return
-    kind, name = which
+    kind, name = find_object(client, which)
     document = client.get_object(kind, name)
     size = client.get("/v1/head")["size"]
     after = max(0, size - EVENTS_SEARCHED)

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Client, ServerError, reads_api
-from fairlead.cli.completion import OBJECT
+from fairlead.cli.completion import EXPLAINED, find_object
 from fairlead.cli.gpu.render import (
     print_cut,
     print_plan,
@@ -55,7 +55,7 @@ def plan(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
 
 
 @click.command("explain")
-@click.argument("which", type=OBJECT)
+@click.argument("which", type=EXPLAINED)
 @reads_api
 def explain(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     """Explain the state of an object from recorded decisions.
@@ -67,10 +67,11 @@ def explain(client: Client, out: Output, *, which: tuple[str, str]) -> None:
 
     \b
       fairlead explain run/train-7
+      fairlead explain train-7                    # where only one object has this name
       fairlead explain budget/team-a
       fairlead explain run/train-7 -o json | jq .cover.output
     """
-    kind, name = which
+    kind, name = find_object(client, which)
     with client.about(kind, name) as path:
         reply = client.get(f"/v1/explain/{path}")
     if not out.is_table:
@@ -180,7 +181,10 @@ def _explain_lease(name: str, reply: dict[str, Any]) -> None:
     spec, status = reply["object"]["spec"], reply["object"]["status"]
     end = "open" if status["open"] else f"ended {moment(status['end'])} ({status['reason']})"
     click.echo(f"{name}: {spec['role']} lease of run {spec['run']}, {end}")
-    click.echo(f"  {', '.join(spec['slots'])} since {moment(spec['start'])} ({spec['reason']})")
+    virtual = " (virtual)" if status.get("virtual") else ""
+    click.echo(
+        f"  {', '.join(spec['slots'])}{virtual} since {moment(spec['start'])} ({spec['reason']})"
+    )
     payer = _payer(spec["payer"], funded=status["funded"]) + spec["borrowed"] * ", borrowed"
     click.echo(f"  {payer}: {status['gpuHours']:.2f} GPU-hours")
 
@@ -193,8 +197,9 @@ def _payer(payer: dict[str, Any], *, funded: bool) -> str:
 def _print_leases(leases: list[dict[str, Any]]) -> None:
     for lease in leases:
         marks = lease["borrowed"] * ", borrowed"
+        virtual = " (virtual)" if lease.get("virtual") else ""
         click.echo(
-            f"  lease {lease['lease']}: {', '.join(lease['slots'])} for {lease['run']}, "
+            f"  lease {lease['lease']}: {', '.join(lease['slots'])}{virtual} for {lease['run']}, "
             f"{_payer(lease, funded=lease['funded'])}{marks}"
         )
 

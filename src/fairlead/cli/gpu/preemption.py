@@ -1,7 +1,9 @@
 """`resolve` and `reserve`: preempt runs by hand, or reserve a start that may preempt."""
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import click
@@ -184,10 +186,11 @@ def _for_run(client: Client, out: Output, run: str) -> None:
 
 
 MINUTE_MS = 60_000
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def start_time(text: str) -> str:
-    """A time with its zone, or `+2h` from now, as the server takes it.
+    """A time with its zone, a day (midnight here), or `+2h` from now, as the server takes it.
 
     From a minute on it is the next whole minute: `+1h` would miss an hour's notice by the
     milliseconds that the request takes.
@@ -197,9 +200,16 @@ def start_time(text: str) -> str:
             ahead_ms = 0 if text in ("+0", "+0s") else parse_duration(text[1:], "TIME")
             step_ms = 1 if ahead_ms < MINUTE_MS else MINUTE_MS
             return format_time(-(-(now_ms() + ahead_ms) // step_ms) * step_ms)
+        day = _DAY.fullmatch(text) and datetime.fromisoformat(text).astimezone()
+        if day:
+            written = day.isoformat(timespec="seconds")
+            note(f"{text} is taken as midnight in your time zone, {written}")
+            return format_time(parse_time(written, "TIME"))
         return format_time(parse_time(text, "TIME"))
     except BadInput as error:
-        raise click.BadParameter(f"{error.message}; or +30m from now") from error
+        raise click.BadParameter(f"{error.message}; or a day, or +30m from now") from error
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no day of the calendar") from error
 
 
 @click.command("reserve")
@@ -209,7 +219,7 @@ def start_time(text: str) -> str:
     click.Path(allow_dash=True),
     "Submit this run together with its reservation.",
 )
-@option("--at=TIME", start_time, "Earliest start: a time with zone, or +2h.", required=True)
+@option("--at=TIME", start_time, "Earliest start: a time with zone, a day, or +2h.", required=True)
 @option("--name", str, "Name of the reservation [default: the run's].")
 @changes_api
 def reserve(

@@ -10,6 +10,7 @@ import click
 from fairlead.cli.client import Client, ServerError, segment
 from fairlead.cli.table import as_called, cell, columns, moment, print_table
 from fairlead.core.units import are, counted
+from fairlead.schema.funding import singular
 from fairlead.schema.gpu import no_room
 
 VERIFY = "python3 verify/fairlead_verify.py"
@@ -29,7 +30,6 @@ _REMEDIES = {
     "lending-acl": "lending.to of envelope",
     "borrow-limit": "the run's",
 }
-_ONE = re.compile(r"\b1 GPUs\b")
 _VERBS = {"are": "is", "have": "has"}
 _SINGULAR = re.compile(r"^(are|have)\b")
 _FIELDS = {"max_borrow_gpus": "funding.maxBorrowGPUs", "allow_borrow": "funding.allowBorrow"}
@@ -64,11 +64,6 @@ def _print_unpaid(plan: dict[str, Any], indent: str) -> None:
         click.echo(
             f"{indent}starts unfunded, on idle devices: overdraft of {where}, first to be preempted"
         )
-
-
-def singular(message: str | None) -> str | None:
-    """A message for people: as it is recorded, it counts in plurals."""
-    return message and _ONE.sub("1 GPU", message)
 
 
 def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
@@ -205,15 +200,23 @@ def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool 
     print_forecast(forecast, indent)
 
 
+def slots_text(slots: Sequence[str], *, virtual: bool) -> str:
+    """Devices as `box#0,box#1`; those of a virtual node are not there."""
+    return ",".join(slots) + (" (virtual)" if virtual else "")
+
+
 def queue_text(queue: dict[str, Any], flavor: str) -> str:
     """What the head of a queue waits for, and until when."""
     where = f"on {cell(queue['on'])}" if queue["on"] else f"of {cell(flavor)}"
+    what = f"{counted(queue['gpus'], 'GPU')} {where}"
+    if queue.get("lacks") == "envelopes":
+        what = f"envelopes that pay for {counted(queue['gpus'], 'GPU')} of {cell(flavor)}"
     ends = f" when {cell(queue['after'])} ends" if queue["after"] else ""
     if queue["assumed"]:
         first = f"first{ends}, which has no known duration"
     else:
         first = f"first at about {moment(queue['earliestStart'])}{ends}"
-    return f"waits for {counted(queue['gpus'], 'GPU')} {where}; {first}"
+    return f"waits for {what}; {first}"
 
 
 def print_cut(

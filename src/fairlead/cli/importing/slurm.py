@@ -55,7 +55,7 @@ def import_slurm(texts: list[str], defaults: Defaults) -> Imported:
         if "account" in header:
             accounts += _associations(lines)
         elif "name" in header and {"priority", "grptres", "grptresmins"} & set(header):
-            qos |= {row["name"]: row for row in _rows(lines)}
+            qos |= {row["name"]: row for row in _rows(lines) if "name" in row}
         else:
             raise NotSlurm("must be the output of `sacctmgr dump` or `sacctmgr show assoc|qos -P`")
     _budgets(made, accounts, qos, defaults)

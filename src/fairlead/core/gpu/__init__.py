@@ -10,6 +10,7 @@ from fairlead.core.gpu.backfill import Backfiller as Backfiller
 from fairlead.core.gpu.backfill import BackfillPolicy as BackfillPolicy
 from fairlead.core.gpu.backfill import BackfillRequest as BackfillRequest
 from fairlead.core.gpu.backfill import Outlook as Outlook
+from fairlead.core.gpu.backfill import Overrun as Overrun
 from fairlead.core.gpu.backfill import Pool as Pool
 from fairlead.core.gpu.backfill import Promise as Promise
 from fairlead.core.gpu.backfill import QueueHead as QueueHead
@@ -40,6 +41,7 @@ from fairlead.core.gpu.cover import Book as Book
 from fairlead.core.gpu.cover import Line as Line
 from fairlead.core.gpu.cover import Plan as Plan
 from fairlead.core.gpu.cover import Refusal as Refusal
+from fairlead.core.gpu.cover import could_cover as could_cover
 from fairlead.core.gpu.cover import cover as cover
 from fairlead.core.gpu.deficit import Deficit as Deficit
 from fairlead.core.gpu.deficit import caps_of as caps_of
@@ -101,6 +103,8 @@ from fairlead.core.gpu.policy import PreemptionPolicy as PreemptionPolicy
 from fairlead.core.gpu.policy import ReserveAnswer as ReserveAnswer
 from fairlead.core.gpu.policy import ReserveRequest as ReserveRequest
 from fairlead.core.gpu.policy import RunProtection as RunProtection
+from fairlead.core.gpu.policy import Standing as Standing
+from fairlead.core.gpu.policy import protected_since_ms as protected_since_ms
 from fairlead.core.gpu.policy import reserve as reserve
 from fairlead.core.gpu.quarantine import DeviceMemory as DeviceMemory
 from fairlead.core.gpu.quarantine import Quarantine as Quarantine
@@ -122,6 +126,8 @@ from fairlead.core.gpu.recall import LentLease as LentLease
 from fairlead.core.gpu.recall import Recall as Recall
 from fairlead.core.gpu.recall import recall as recall
 from fairlead.core.gpu.recall import relation_of as relation_of
+from fairlead.core.gpu.refund import OwnerClaim as OwnerClaim
+from fairlead.core.gpu.refund import OwnerPlace as OwnerPlace
 from fairlead.core.gpu.refund import Refund as Refund
 from fairlead.core.gpu.refund import RefundRequest as RefundRequest
 from fairlead.core.gpu.refund import refund as refund
@@ -141,6 +147,7 @@ from fairlead.core.gpu.resolve import notice_of as notice_of
 from fairlead.core.gpu.resolve import resolve as resolve
 from fairlead.core.gpu.restart import FailurePolicy as FailurePolicy
 from fairlead.core.gpu.restart import Restart as Restart
+from fairlead.core.gpu.restart import RestartBackoff as RestartBackoff
 from fairlead.core.gpu.restart import RestartPolicy as RestartPolicy
 from fairlead.core.gpu.restart import RunFailure as RunFailure
 from fairlead.core.gpu.restart import restart as restart

@@ -11,6 +11,11 @@ after its end is taken to end a step later; the step doubles, so that a promise 
 second nor is believed for ever. A run without a duration could stay for ever: it is let in only
 where it leaves room.
 
+An estimate is no way to the front. It does not count while the owner of the run has one that is
+past its own; nor, before a head, while any run is that started after the head began to wait: owners
+that take turns with short estimates would pass it for ever. Then only `latest_ms` counts, when a
+run is ended by its `maxRuntime`.
+
 Whether a gang fits follows from the free devices of each domain alone (`place`): groups of equal
 size fill domains, and what has no groups may be scattered.
 """
@@ -88,6 +93,7 @@ class QueueHead:
     gang: Gang
     funding: HeadFunding | None = None
     """None: it is funded whatever else starts."""
+    since_ms: Annotated[int, Time(), Written("waiting_since")] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,18 @@ class Backfiller:
     gpus: Mapping[str, int]
     end_ms: Annotated[int, Time(), Written("expected_end")] | None = None
     payments: tuple[Payment, ...] = ()
+    owner: Name | None = None
+    latest_ms: Annotated[int, Time(), Written("latest_end")] | None = None
+    """When it is ended by its `maxRuntime`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overrun:
+    """A run that holds devices of the flavor, and is past its own estimate."""
+
+    run: Name
+    owner: Name
+    start_ms: Annotated[int, Time(), Written("start")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +133,8 @@ class BackfillRequest:
     pools: tuple[Pool, ...]
     policy: BackfillPolicy = field(default_factory=BackfillPolicy)
     charges: tuple[LeaseCharge, ...] = ()
+    overruns: tuple[Overrun, ...] = ()
+    """One of the run's owner, and the one that started last: these decide."""
 
     def faults(self) -> Iterator[OutOfRange]:
         yield from repeats("heads", "run", [head.run for head in self.heads])
@@ -143,6 +163,8 @@ class Backfill:
     reason: BackfillReason
     delays: str | None
     promises: tuple[Promise, ...]
+    overrun: str | None = None
+    """Because of this run the estimate did not count."""
 
     @property
     def starts(self) -> bool:
@@ -152,22 +174,37 @@ class Backfill:
 def backfill(asked: BackfillRequest) -> Backfill:
     outlook = Outlook(asked.pools, asked.now_ms, asked.policy, asked.charges)
     promises = tuple(Promise(head.run, outlook.promise_ms(head)) for head in asked.heads)
-    return check(asked.run, asked.heads, promises, outlook)
+    return check(asked, promises, outlook)
 
 
-def check(
-    run: Backfiller, heads: Iterable[QueueHead], promises: tuple[Promise, ...], outlook: "Outlook"
-) -> Backfill:
+def check(asked: BackfillRequest, promises: tuple[Promise, ...], outlook: "Outlook") -> Backfill:
     """The same where the promises are known."""
-    reason = BackfillReason.ENDS_BEFORE
-    for head, promise in zip(heads, promises, strict=True):
+    run, reason = asked.run, BackfillReason.ENDS_BEFORE
+    for head, promise in zip(asked.heads, promises, strict=True):
         start_ms = promise.start_ms
-        if start_ms is None or (run.end_ms is not None and run.end_ms <= start_ms):
+        if start_ms is None:
+            continue
+        overrun = _overrun(run, head, asked.overruns)
+        end_ms = run.end_ms if overrun is None else run.latest_ms
+        if end_ms is not None and end_ms <= start_ms:
             continue
         if not outlook.leaves(head, start_ms, run):
-            return Backfill(BackfillReason.DELAYS, head.run, promises)
+            return Backfill(BackfillReason.DELAYS, head.run, promises, overrun)
         reason = BackfillReason.LEAVES_ROOM
     return Backfill(reason, None, promises)
+
+
+def _overrun(run: Backfiller, head: QueueHead, overruns: Iterable[Overrun]) -> str | None:
+    """The first run because of which an estimate does not count before a head."""
+    return min(
+        (
+            row.run
+            for row in overruns
+            if row.owner == run.owner
+            or (head.since_ms is not None and row.start_ms > head.since_ms)
+        ),
+        default=None,
+    )
 
 
 class Outlook:

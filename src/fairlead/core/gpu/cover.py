@@ -8,6 +8,7 @@ envelopes of 8 under a cap of 10 give 8 + 2 and never 16.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
@@ -306,6 +307,16 @@ RELAXATIONS: tuple[tuple[CoverRefusal, _Concerns], ...] = (
 
 def cover(book: Book, request: Request, now_ms: int) -> Plan:
     return plan_on(*find_route(book, request, now_ms), request)
+
+
+def could_cover(book: Book, request: Request, now_ms: int) -> bool:
+    """Whether a request would be covered if no lease took GPUs of envelopes; hours that are used
+    or promised stay so."""
+    idle = copy(book)
+    idle.usage = {
+        key: usage._replace(gpus=0, lent_gpus=0) for key, usage in sorted(book.usage.items())
+    }
+    return cover(idle, request, now_ms).funded
 
 
 def plan_on(route: Route, walk: Walk, request: Request) -> Plan:

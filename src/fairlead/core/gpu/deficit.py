@@ -37,6 +37,7 @@ from fairlead.core.gpu.holdings import (
 )
 from fairlead.core.gpu.model import Budget
 from fairlead.core.gpu.place import DOMAIN_KEYS, Gang, Node, place
+from fairlead.core.gpu.policy import Standing
 from fairlead.core.gpu.resolve import Notice, notice_of
 from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting, Pseudonyms
@@ -214,15 +215,17 @@ def _protected(holdings: Holdings, demand: GangDemand | None) -> dict[str, Exclu
     rule = holdings.protection
     if demand is None or (rule is None and not demand.unfunded_only):
         return {}
-    unfunded = {lease.run for lease in holdings.leases if not lease.funded}
-    if demand.unfunded_only or rule is None:
-        return {run.id: Exclusion.FUNDED for run in holdings.runs if run.id not in unfunded}
-    return {
-        run.id: why
-        for run in holdings.runs
-        if run.id not in unfunded
-        and (why := rule.exclusion(run.started_ms, run.preempted_ms)) is not None
-    }
+    found: dict[str, Exclusion] = {}
+    standings = holdings.standings()
+    for run in holdings.runs:
+        standing = standings[run.id]
+        if demand.unfunded_only and standing is Standing.FUNDED:
+            found[run.id] = Exclusion.FUNDED
+            continue
+        why = None if rule is None else rule.exclusion(run.started_ms, run.preempted_ms, standing)
+        if why is not None:
+            found[run.id] = why
+    return found
 
 
 def conflict_of(demand: Demand, deficit: Deficit, holdings: Holdings) -> Conflict:

@@ -195,10 +195,10 @@ def _hold_ms(held: Held, now_ms: int) -> int:
 
 
 def restorations(
-    budget: Budget, accounts: Accounts, now_ms: int, recalled: Set[str] = frozenset()
+    budget: Budget, accounts: Accounts, now_ms: int, left: Set[str] = frozenset()
 ) -> list[str]:
-    """Unfunded leases that every cap has room for again, oldest first; `recalled` ones are left
-    to the run that they were recalled for.
+    """Unfunded leases that every cap has room for again, oldest first; those in `left` stay as
+    they are, and their room is for others.
 
     Room in hours is what cover sees: overdraft counts as use until its period ends, so running on
     unfunded is no way to more hours.
@@ -207,7 +207,7 @@ def restorations(
     waiting = _unfunded(caps)
     found: list[Held] = []
     for held in waiting:
-        if held.lease.id not in recalled and all(
+        if held.lease.id not in left and all(
             _room(cap, held, found, now_ms) for cap in caps if _counts(cap, held)
         ):
             found.append(held)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from fairlead.core.gpu.conflict import Malleable, Role, Scope, ScopeCap
 from fairlead.core.gpu.place import Gang, Node
-from fairlead.core.gpu.policy import RunProtection
+from fairlead.core.gpu.policy import RunProtection, Standing
 from fairlead.core.units import Count, GpuLimit, Name, OutOfRange, PositiveCount, repeats
 
 
@@ -29,7 +29,8 @@ class HoldingRun:
     nominated: bool = False
     ending: bool = False
     started_ms: Count | None = None
-    """When its first lease began; None: not known."""
+    """From when its minimum runtime counts: its first start, or the first since others took its
+    devices; None: not known."""
     preempted_ms: Count | None = None
     """When it was last preempted."""
 
@@ -47,6 +48,8 @@ class HeldLease:
     budget: str
     envelope: str
     ending: bool = False
+    recalled: bool = False
+    """It began with funding, which the owner of its envelope recalled."""
 
     def faults(self) -> Iterator[OutOfRange]:
         if not self.slots:
@@ -64,6 +67,15 @@ class Holdings:
     leases: tuple[HeldLease, ...] = ()
     protection: RunProtection | None = None
     """Which funded runs are no candidates for a gang; None: all are."""
+
+    def standings(self) -> dict[str, Standing]:
+        """How each run is paid for: by the lease that protects it least."""
+        found = dict.fromkeys((run.id for run in self.runs), Standing.FUNDED)
+        for lease in self.leases:
+            if not lease.funded:
+                standing = Standing.RECALLED if lease.recalled else Standing.UNFUNDED
+                found[lease.run] = max(found[lease.run], standing)
+        return found
 
     def faults(self) -> Iterator[OutOfRange]:
         yield from repeats("nodes", "name", [node.name for node in self.nodes])

@@ -2,7 +2,9 @@
 
 A reservation preempts others at its time, so its owner has to announce it: no start in the past, a
 minimum notice, and so many open reservations per owner. A run that has just started, or was just
-preempted, is no candidate for a while; `deficit` asks `RunProtection` about that.
+preempted, is no candidate for a while; `deficit` asks `RunProtection` about that. A run that others
+took the devices from starts anew; one that its own limits ended is as old as it was, or a run that
+ends every nine minutes would be protected for ever.
 
     notice        the operator and owners that may preempt at once need none
     quota         of reservations that still wait, per owner; moving one does not count
@@ -11,9 +13,10 @@ preempted, is no candidate for a while; `deficit` asks `RunProtection` about tha
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Annotated
 
-from fairlead.core.reasons import Exclusion, ReserveReason
+from fairlead.core.reasons import EndCause, Exclusion, ReserveReason
 from fairlead.core.units import HOUR_MS, Count, Name, Time, Written
 
 PAST_MS = 60_000
@@ -77,6 +80,27 @@ def reserve(asked: ReserveRequest) -> ReserveAnswer:
     return ReserveAnswer(ReserveReason.ALLOWED)
 
 
+_BY_OTHERS = frozenset({EndCause.PREEMPTED, EndCause.INTERRUPTED})
+
+
+def protected_since_ms(cause: EndCause, since_ms: int | None) -> int | None:
+    """From when the minimum runtime of a run counts that waits again; None: from its next start.
+    `since_ms`: from when it did."""
+    return None if cause in _BY_OTHERS else since_ms
+
+
+class Standing(IntEnum):
+    """How the leases of a run are paid for."""
+
+    FUNDED = 0
+    RECALLED = 1
+    """They began with funding, and the owner of the envelope recalled it: it has its minimum
+    runtime, or it would be preempted in its first second, and no more, or the owner would be
+    locked out of its own envelope."""
+    UNFUNDED = 2
+    """Who pays does not wait for who does not."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunProtection:
     """For how long runs are no candidates, and what time it is."""
@@ -85,16 +109,26 @@ class RunProtection:
     min_runtime_ms: Count
     cooldown_ms: Count
 
-    def exclusion(self, started_ms: int | None, preempted_ms: int | None) -> Exclusion | None:
+    def exclusion(
+        self, started_ms: int | None, preempted_ms: int | None, standing: Standing = Standing.FUNDED
+    ) -> Exclusion | None:
         """Why a run with these times is no candidate; None: it is one."""
+        if standing is Standing.UNFUNDED:
+            return None
         if started_ms is not None and self.now_ms < started_ms + self.min_runtime_ms:
             return Exclusion.MIN_RUNTIME
+        if standing is Standing.RECALLED:
+            return None
         if preempted_ms is not None and self.now_ms < preempted_ms + self.cooldown_ms:
             return Exclusion.COOLDOWN
         return None
 
-    def until_ms(self, started_ms: int | None, preempted_ms: int | None) -> int:
+    def until_ms(
+        self, started_ms: int | None, preempted_ms: int | None, standing: Standing = Standing.FUNDED
+    ) -> int:
         """When a run with these times is a candidate at the latest."""
         young = 0 if started_ms is None else started_ms + self.min_runtime_ms
+        if standing is Standing.RECALLED:
+            return young
         recent = 0 if preempted_ms is None else preempted_ms + self.cooldown_ms
         return max(young, recent)

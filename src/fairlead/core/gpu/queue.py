@@ -13,9 +13,13 @@ owner without an envelope of its own uses those of others, and is in tier 1.
 
 An owner's priority moves its runs among the places that they have together: which owner has which
 place does not follow from it.
+
+A run that came to be first, and was promised its earliest start, stays first: else runs that come
+later, of owners within their grants, would take its place again and again, and a wide run would
+lose the devices that are kept for it each time. Its owner can put another of its runs before it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated
@@ -61,6 +65,8 @@ class WaitingRun:
     reservation: ReservedStart | None = None
     submitted_ms: Annotated[int, Time(), Written("submitted_at")] | None = None
     """Of version 2."""
+    promised_ms: Annotated[int, Time(), Written("promised_at")] | None = None
+    """Of version 2: since when it is promised its earliest start; None: it is not."""
 
     @property
     def age_key(self) -> tuple[int, int, str]:
@@ -186,11 +192,29 @@ def _by_rank(runs: list[WaitingRun], waiting: Waiting, policy: QueuePolicy) -> I
     for key, mine in by_owner.items():
         places += _places(mine, use.get(key) or OwnerUse(*key, 0, 0), policy)
     places.sort()
+    first = list(_promised(by_owner.values()))
+    if first:
+        rank = {name: place for place, name in enumerate(first)}
+        places.sort(key=lambda place: rank.get(place[4], len(rank)))
     for position, (_, _, oldest, tier, name) in enumerate(places, start=1):
         reason = QueueReason.SUBMITTED if not tier else QueueReason.TIER
         if name != oldest:
             reason = QueueReason.PRIORITY
+        if position <= len(first):
+            reason = QueueReason.PROMISED
         yield QueuedRun(name, position, reason, tier)
+
+
+def _promised(owners: Iterable[list[WaitingRun]]) -> Iterator[str]:
+    """Runs that stay first, by the time of their promise; their owners prefer none to them."""
+    kept = [
+        (run.promised_ms, *run.age_key)
+        for mine in owners
+        for run in mine
+        if run.promised_ms is not None
+        and run.owner_priority == max(other.owner_priority for other in mine)
+    ]
+    return (name for *_, name in sorted(kept))
 
 
 def _places(mine: list[WaitingRun], use: OwnerUse, policy: QueuePolicy) -> Iterator[_Place]:

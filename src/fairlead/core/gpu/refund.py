@@ -2,9 +2,12 @@
 
 `funding.py` decides on accounts, which a control plane keeps as running totals. Here the accounts
 are made from what is recorded of them: their open leases and what is posted in their period.
+
+A lease that began as overdraft is not funded while a run of its owner waits that comes before its
+own, by priority and then by age: room that comes free pays first for what has waited for it.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,7 +15,30 @@ from fairlead.core.gpu.accounts import Account, Accounts, Held
 from fairlead.core.gpu.funding import Demotion, demotions, restorations
 from fairlead.core.gpu.model import Budget, Lease
 from fairlead.core.gpu.usage import calendar
-from fairlead.core.units import Count, Gpus, Name, OutOfRange, Time, Written, repeats
+from fairlead.core.units import Count, Gpus, Integer, Name, OutOfRange, Time, Written, repeats
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerPlace:
+    """Where a run stands among those of its owner."""
+
+    submitted: Count
+    """The number of its submission: smaller is earlier."""
+    priority: Integer = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return -self.priority, self.submitted
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerClaim:
+    """A run of the budget's owner that waits, and that envelopes could pay for if no run used
+    them. The first of each flavor says it all."""
+
+    run: Name
+    flavor: Name
+    place: OwnerPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +58,8 @@ class OpenLease:
     """Since when it has been funded without a break; its start, where it always was."""
     recalled: bool = False
     """The owner of the envelope recalled it for a run that still waits: it is not restored."""
+    overdraft: OwnerPlace | None = None
+    """It began without funding, and its run stands here; None: a cap stopped paying for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +84,7 @@ class RefundRequest:
     at_ms: Annotated[int, Time(), Written("at")]
     budget: Budget
     accounts: tuple[OpenAccount, ...]
+    claims: tuple[OwnerClaim, ...] = ()
 
     def faults(self) -> Iterator[OutOfRange]:
         yield from repeats("accounts", "envelope", [account.envelope for account in self.accounts])
@@ -96,34 +125,55 @@ def refund(asked: RefundRequest) -> Refund:
         for meter, posted_ms in zip(account.meters, posted, strict=True):
             meter.posted_ms = posted_ms
         accounts.put((asked.budget.name, state.envelope), account)
-    leases = (lease for state in asked.accounts for lease in state.leases)
-    recalled = {lease.id for lease in leases if lease.recalled}
-    return refund_of(asked.budget, accounts, asked.at_ms, recalled)
+    left = {
+        lease.id
+        for state in asked.accounts
+        for lease in state.leases
+        if lease.recalled or _is_behind(lease, envelopes[state.envelope].flavor, asked.claims)
+    }
+    return refund_of(asked.budget, accounts, asked.at_ms, left)
+
+
+def _is_behind(lease: OpenLease, flavor: str, claims: tuple[OwnerClaim, ...]) -> bool:
+    place = lease.overdraft
+    if place is None:
+        return False
+    return any(claim.flavor == flavor and claim.place.key < place.key for claim in claims)
 
 
 def refund_of(
-    budget: Budget, accounts: Accounts, at_ms: int, recalled: Set[str] = frozenset()
+    budget: Budget, accounts: Accounts, at_ms: int, left: Set[str] = frozenset()
 ) -> Refund:
-    """The same on the running totals: whether there is anything to record."""
+    """The same on the running totals: whether there is anything to record. `left`: leases that
+    are not restored."""
     lost = demotions(budget, accounts, at_ms)
     if lost:
         return Refund(unfunded=tuple(lost))
-    return Refund(funded=tuple(restorations(budget, accounts, at_ms, recalled)))
+    return Refund(funded=tuple(restorations(budget, accounts, at_ms, left)))
 
 
 def refund_request(
-    budget: Budget, accounts: Accounts, at_ms: int, recalled: Set[str] = frozenset()
+    budget: Budget,
+    accounts: Accounts,
+    at_ms: int,
+    recalled: Set[str] = frozenset(),
+    *,
+    overdrafts: Mapping[str, OwnerPlace] | None = None,
+    claims: tuple[OwnerClaim, ...] = (),
 ) -> RefundRequest:
-    """What is recorded of the accounts of a budget."""
+    """What is recorded of the accounts of a budget. `overdrafts`: leases that began as such, and
+    where their runs stand."""
     found = []
     for envelope in sorted(budget.envelopes, key=lambda envelope: envelope.name):
         account = accounts.get(budget.name, envelope.name)
         if account is not None:
-            found.append(_open_account(account, at_ms, recalled))
-    return RefundRequest(at_ms, budget, tuple(found))
+            found.append(_open_account(account, at_ms, recalled, overdrafts or {}))
+    return RefundRequest(at_ms, budget, tuple(found), claims)
 
 
-def _open_account(account: Account, at_ms: int, recalled: Set[str]) -> OpenAccount:
+def _open_account(
+    account: Account, at_ms: int, recalled: Set[str], overdrafts: Mapping[str, OwnerPlace]
+) -> OpenAccount:
     account.advance(at_ms)
     held = sorted(account.leases.values(), key=lambda held: held.lease.id)
     recurrence, period_ms = account.envelope.recurrence, at_ms
@@ -142,6 +192,7 @@ def _open_account(account: Account, at_ms: int, recalled: Set[str]) -> OpenAccou
             own.unfunded_ms,
             own.restored_ms,
             own.lease.id in recalled,
+            overdrafts.get(own.lease.id),
         )
         for own in held
     )

@@ -10,10 +10,14 @@ of a gang cannot go on without one of them. A run that lost its devices waits fo
     a limit of its own, or 0   ends    ends           ends        waits again*, or restarts*
 
     * counted: at most `max_restarts` in all
+
+What restarts on its devices waits before, each time twice as long: a command that fails at once
+would use all its restarts within seconds. The delay begins anew when a command has run for long
+enough.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -68,6 +72,20 @@ class FailurePolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartBackoff:
+    """How long a run waits before it restarts, in milliseconds."""
+
+    first_ms: Count = 10_000
+    most_ms: Count = 300_000
+    reset_ms: Count = 600_000
+    """A command that ran for so long is no crash loop: the next delay is the first again."""
+
+    def delay_ms(self, delays: int) -> int:
+        """After so many delays in a row."""
+        return min(self.most_ms, self.first_ms << min(delays, 62))
+
+
+@dataclass(frozen=True, slots=True)
 class RunFailure:
     """A run that has ended. `exit_code` None: its command is gone and left none; 128 and the
     signal's number where a signal ended it. `restarts`: how often it was started again before."""
@@ -77,6 +95,12 @@ class RunFailure:
     exit_code: ExitCode | None = None
     cause: EndCause = EndCause.FAILED
     restart_policy: RestartPolicy = RestartPolicy.ON_FAILURE
+    backoff: RestartBackoff | None = None
+    """None: it restarts at once."""
+    ran_ms: Count = 0
+    """How long the command ran."""
+    delays: Count = 0
+    """How many restarts in a row have waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +109,10 @@ class Restart:
 
     reason: RestartReason
     restarts: Count
+    delay_ms: Count = 0
+    """It starts so long after its end."""
+    delays: Count = 0
+    """Counts this delay, too."""
 
     @property
     def goes_on(self) -> bool:
@@ -101,5 +129,14 @@ def restart(asked: RunFailure) -> Restart:
         return Restart(RestartReason.EXIT_CODE, restarts)
     if restarts >= policy.max_restarts:
         return Restart(RestartReason.NONE_LEFT, restarts)
-    again = RestartReason.RESTARTS if cause in _IN_PLACE else RestartReason.REQUEUES
-    return Restart(again, restarts + 1)
+    if cause not in _IN_PLACE:
+        return Restart(RestartReason.REQUEUES, restarts + 1)
+    return _delayed(Restart(RestartReason.RESTARTS, restarts + 1), asked)
+
+
+def _delayed(found: Restart, asked: RunFailure) -> Restart:
+    backoff = asked.backoff
+    if backoff is None:
+        return found
+    delays = 0 if asked.ran_ms >= backoff.reset_ms else asked.delays
+    return replace(found, delay_ms=backoff.delay_ms(delays), delays=delays + 1)

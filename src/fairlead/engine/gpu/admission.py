@@ -73,9 +73,11 @@ class RunAdmission:
         """What is recorded of runs that are alike and are refused, likewise."""
         self._resaid = 0
         config = committer.config
-        self._policy, self._heads = config.queue, QueueHeads(self._projection, config.backfill)
+        self._policy, self.heads = config.queue, QueueHeads(self._projection, config.backfill)
         self._order: list[str] = []
         """Of the last turn."""
+        self._promised: dict[str, int] = {}
+        """The heads of the last turn, and since when they are; found anew after a restart."""
         self._positions: tuple[int, dict[str, int]] = (0, {})
 
     def admit_all(self, now_ms: int) -> None:
@@ -85,10 +87,14 @@ class RunAdmission:
         The order is recorded with the first start that it decides: one run starts, others wait
         behind it, and the order that was last recorded does not say so already.
         """
-        projection, heads = self._projection, self._heads
+        projection, heads = self._projection, self.heads
+        promised = self._promised
         heads.begin()
         self._resaid = 0
-        runs = self._waiting_runs()
+        runs = tuple(
+            replace(run, promised_ms=promised[run.id]) if run.id in promised else run
+            for run in self._waiting_runs()
+        )
         use = tuple(owner_use(projection, runs, now_ms))
         waiting = gpu.Waiting(now_ms, runs, self._holds(), self._policy, use)
         queue = gpu.queue(waiting)
@@ -117,13 +123,18 @@ class RunAdmission:
             return made
 
         self._decide_all(order, decide)
+        self._promised = {run: promised.get(run, now_ms) for run in heads.runs()}
 
     def _queue_decision(self, queue: gpu.Queue, waiting: gpu.Waiting) -> NewEntry:
         """As `order_decision` of these; most of the rows were written in an earlier turn."""
-        few = replace(waiting, runs=())
-        made = order_decision(entries.QueueDecision, queue, few, waiting.now_ms)
-        written = [self._rows[run.id].written for run in waiting.runs]
-        return replace(made, input={**STYLE.from_core(few), "runs": written})
+        asked: Document = STYLE.from_core(replace(waiting, runs=()))
+        asked["runs"] = [
+            self._rows[run.id].written if run.promised_ms is None else STYLE.from_core(run)
+            for run in waiting.runs
+        ]
+        output: Document = STYLE.from_core(replace(queue, order=()))
+        output["order"] = [Rendered(text(STYLE.from_core(row))) for row in queue.order]
+        return NewEntry(entries.QueueDecision(output), waiting.now_ms, input=asked)
 
     def _keep_refusal(self, alike: str, made: list[NewEntry]) -> None:
         """For the next run that is alike: it is written once."""
@@ -138,7 +149,7 @@ class RunAdmission:
         for row in sorted(due, key=lambda row: (row.until_ms or 0, row.run)):
             found = ask(self._projection, self._projection.run_spec(row.run), now_ms).found
             if found.plan.funded and not found.starts:
-                self._heads.add(row.run, found, now_ms)
+                self.heads.add(row.run, found, now_ms)
 
     def place(self, run: str) -> Document | None:
         """Where a run stands in the queue, as of the last turn, and what it was promised."""
@@ -152,7 +163,7 @@ class RunAdmission:
             return None
         flavor = projection.run_spec(run).flavor
         found: Document = {"position": positions[run], "waiting": len(positions)}
-        promised = self._heads.promised(run, flavor)
+        promised = self.heads.promised(run, flavor)
         if promised is not None:
             gang, after = promised.gang, promised.after
             if after is not None and projection.get("Run", after) is None:
@@ -160,6 +171,7 @@ class RunAdmission:
             shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
             nodes = [node.name for node in projection.devices.nodes if node.flavor == flavor]
             found["gpus"] = shape.with_spares(gang.gpus)
+            found["lacks"] = promised.lacks
             found["on"] = nodes[0] if len(nodes) == 1 else None
             found["earliestStart"] = format_time(promised.start_ms)
             found["after"] = after
@@ -191,7 +203,7 @@ class RunAdmission:
             state = live.get(run)
             if state is None or not is_settled(state) or self._is_held(run, now_ms):
                 return []
-            made = growth(projection, run, now_ms, self._heads)
+            made = growth(projection, run, now_ms, self.heads)
             if made and not recorded.says(run, projection):
                 made.insert(0, order_decision(entries.GrowDecision, found, asked, now_ms))
             return made
@@ -252,7 +264,7 @@ class RunAdmission:
             return False
         request = self._rows[run].request
         free = self._projection.devices.gpus(request.flavor)
-        return request.enough_gpus > free and self._heads.leads(request.flavor, request.location)
+        return request.enough_gpus > free and self.heads.leads(request.flavor, request.location)
 
     def _is_held(self, run: str, now_ms: int) -> bool:
         return self._projection.is_held(run, now_ms, hold_ms=self._hold_ms)

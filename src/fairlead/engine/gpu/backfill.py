@@ -6,7 +6,7 @@ of leases and nodes; it is recorded where it lets a run start before a head, or 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,15 +14,15 @@ from typing import NamedTuple
 from fairlead.core import gpu
 from fairlead.core.canonical import Rendered, text
 from fairlead.core.gpu.backfill import check
-from fairlead.core.gpu.cover import Candidate, find_route
-from fairlead.core.gpu.place import Gang, Node
+from fairlead.core.gpu.cover import Candidate, Line, find_route
+from fairlead.core.gpu.place import Gang, Node, Placement
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, Document, NewEntry
-from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.projection import Projection, starts_ms
 from fairlead.engine.gpu.state import LeaseFact, parse_slot
 from fairlead.schema import objects
-from fairlead.schema.gpu import STYLE
+from fairlead.schema.gpu import STYLE, from_backfill
 from fairlead.schema.objects import max_runtime_ms
 
 HEADS_MAX = 8
@@ -45,9 +45,14 @@ class _View(NamedTuple):
     charges: tuple[gpu.LeaseCharge, ...]
     outlook: gpu.Outlook
     promises: dict[str, gpu.Promise]
-    overdue: frozenset[str]
-    """Owners with a run that is past its own estimate: those of their other runs count for nothing
-    until it ends, or runs with too short ones would keep a head waiting for ever."""
+    overruns: tuple[gpu.Overrun, ...]
+    """Runs that are past their own estimate."""
+
+    def overruns_for(self, owner: str) -> tuple[gpu.Overrun, ...]:
+        """Those that decide about a run of an owner: one of the same, and the last to start."""
+        chosen = [next((row for row in self.overruns if row.owner == owner), None)]
+        chosen.append(max(self.overruns, key=lambda row: row.start_ms, default=None))
+        return tuple(dict.fromkeys(row for row in chosen if row is not None))
 
 
 class BackfillAnswer(NamedTuple):
@@ -71,7 +76,7 @@ class BackfillAnswer(NamedTuple):
         caps = (cap for head in asked.heads if head.funding for cap in head.funding.caps)
         paying = {envelope for cap in caps for envelope in cap.envelopes}
         counted = (charge for charge in asked.charges if charge.envelope in paying)
-        body = BackfillDecision(asked.run.run, STYLE.from_core(self.found))
+        body = BackfillDecision(asked.run.run, from_backfill(asked, self.found))
         document: Document = STYLE.from_core(replace(asked, pools=(), charges=()))
         document["pools"] = [as_written(pool) for pool in asked.pools]
         document["charges"] = written(counted)
@@ -91,6 +96,8 @@ class Promised(NamedTuple):
     gang: Gang
     start_ms: int
     after: str | None
+    lacks: str
+    """`devices`, or `envelopes` that others use."""
 
 
 class QueueHeads:
@@ -116,6 +123,10 @@ class QueueHeads:
         self._unfunded.clear()
         self._looked_at.clear()
 
+    def runs(self) -> Iterator[str]:
+        """All heads of the turn."""
+        return (run for heads in self._by_flavor.values() for run in heads)
+
     def add(self, run: str, found: gpu.Start, now_ms: int) -> None:
         """A run that is funded and lacks devices: a head, if it is the first of its scope."""
         gang = known(found.gang, "what is funded is a gang")
@@ -126,7 +137,7 @@ class QueueHeads:
         shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
         least = replace(gang, gpus=shape.without_spares(found.request.enough_gpus))
         funding = self._funding(found.request, now_ms)[0]
-        self._promise(gpu.QueueHead(run, least, funding), now_ms)
+        self._promise(gpu.QueueHead(run, least, funding, self._since_ms(run)), now_ms)
 
     def add_refused(
         self, run: str, request: gpu.Request, now_ms: int, alike: str | None = None
@@ -148,7 +159,7 @@ class QueueHeads:
         gang = shape.gang(request, gpu.Plan(request.enough_gpus, ()))
         if all(row.tier.value.endswith("elsewhere") for row in route):
             gang = replace(gang, elsewhere=True)
-        if self._promise(gpu.QueueHead(run, gang, funding), now_ms):
+        if self._promise(gpu.QueueHead(run, gang, funding, self._since_ms(run)), now_ms):
             unfunded[run] = payers
 
     def _funding(
@@ -156,6 +167,14 @@ class QueueHeads:
     ) -> tuple[gpu.HeadFunding, tuple[Candidate, ...]]:
         route, _ = find_route(self._projection.book(now_ms), request, now_ms, whole=True)
         return gpu.head_funding(route, request), route.candidates
+
+    def _since_ms(self, run: str) -> int:
+        """Since when a run waits to be started as soon as it fits."""
+        projection, since_ms = self._projection, self._projection.runs[run].since_ms
+        if projection.waits_for_time(run):
+            reservation = projection.objects["Reservation", projection.reserved[run]]
+            return max(since_ms, starts_ms(reservation))
+        return since_ms
 
     def _promise(self, head: gpu.QueueHead, now_ms: int) -> bool:
         """Keep a head that has an earliest start."""
@@ -175,9 +194,17 @@ class QueueHeads:
             for head in self._by_flavor.get(flavor, {}).values()
         )
 
-    def ask(self, run: str, found: gpu.Start, now_ms: int) -> BackfillAnswer | None:
-        """Whether a run may take the devices that were found for it; None: no head waits."""
-        flavor = found.request.flavor
+    def ask(
+        self,
+        run: str,
+        request: gpu.Request,
+        placement: Placement,
+        now_ms: int,
+        lines: Iterable[Line] = (),
+    ) -> BackfillAnswer | None:
+        """Whether a run may take the devices that were found for it; None: no head waits.
+        `lines`: who pays."""
+        flavor = request.flavor
         heads = self._by_flavor.get(flavor)
         if not heads:
             return None
@@ -186,22 +213,30 @@ class QueueHeads:
         if not waiting:
             return None
         gpus: Counter[str] = Counter()
-        for group in known(found.placement, "what starts was placed").groups:
+        for group in placement.groups:
             for slot in (*group.active, *group.spares):
                 gpus[view.pool_of[parse_slot(slot)[0]]] += 1
-        duration_ms = found.request.duration_ms
-        if duration_ms is None or found.request.owner in view.overdue:
-            duration_ms = max_runtime_ms(self._projection.run_spec(run))
-        end_ms = None if duration_ms is None else now_ms + duration_ms
+        most_ms = max_runtime_ms(self._projection.run_spec(run))
+        latest_ms = None if most_ms is None else now_ms + most_ms
+        estimate_ms = request.duration_ms
+        end_ms = latest_ms if estimate_ms is None else now_ms + estimate_ms
         payments = tuple(
             gpu.Payment(gpu.envelope_key(line.budget, line.envelope), line.gpus, line.borrowed)
-            for line in found.plan.lines
+            for line in lines
         )
-        taker = gpu.Backfiller(run, dict(sorted(gpus.items())), end_ms, payments)
-        pools = tuple(view.pools.values())
-        asked = gpu.BackfillRequest(now_ms, taker, waiting, pools, self._policy, view.charges)
+        asked = gpu.BackfillRequest(
+            now_ms,
+            gpu.Backfiller(
+                run, dict(sorted(gpus.items())), end_ms, payments, request.owner, latest_ms
+            ),
+            waiting,
+            tuple(view.pools.values()),
+            self._policy,
+            view.charges,
+            view.overruns_for(request.owner),
+        )
         promises = tuple(view.promises[head.run] for head in waiting)
-        return BackfillAnswer(asked, check(taker, waiting, promises, view.outlook))
+        return BackfillAnswer(asked, check(asked, promises, view.outlook))
 
     def promised(self, run: str, flavor: str) -> Promised | None:
         """What a head was promised in the last turn; None: it is no head."""
@@ -214,7 +249,8 @@ class QueueHeads:
         if start_ms is None:
             return None
         ending = (of for of, part in view.ends if self._policy.end_ms(part, now_ms) == start_ms)
-        return Promised(head.gang, start_ms, min(ending, default=None))
+        lacks = "envelopes" if run in self._unfunded.get(flavor, ()) else "devices"
+        return Promised(head.gang, start_ms, min(ending, default=None), lacks)
 
     def _view(self, flavor: str, now_ms: int) -> _View:
         seen = (self._projection.seq, now_ms)
@@ -245,7 +281,7 @@ class QueueHeads:
         releases: dict[str, list[gpu.Release]] = {name: [] for name in pools}
         ends: list[tuple[str, _End]] = []
         charges: list[gpu.LeaseCharge] = []
-        runs, overdue = self._projection.runs, set[str]()
+        runs, overruns = self._projection.runs, dict[str, gpu.Overrun]()
         for lease in self._projection.leases.values():
             parts, charge = self._parts(lease)
             if runs[lease.run].reclaim is not None:
@@ -254,7 +290,8 @@ class QueueHeads:
             for on, release in parts:
                 if on in pool_of:
                     if (lease.expected_end_ms or now_ms) < now_ms:
-                        overdue.add(lease.owner)
+                        late = gpu.Overrun(lease.run, lease.owner, lease.start_ms)
+                        overruns.setdefault(lease.run, late)
                     releases[pool_of[on]].append(release)
                     ends.append((lease.run, release))
             if charge is not None and self._projection.is_funded(lease.id):
@@ -265,7 +302,8 @@ class QueueHeads:
             for name, pool in pools.items()
         }
         outlook = gpu.Outlook(pools.values(), now_ms, self._policy, charges)
-        return _View(pools, pool_of, ends, tuple(charges), outlook, {}, frozenset(overdue))
+        late_runs = tuple(row for _, row in sorted(overruns.items()))
+        return _View(pools, pool_of, ends, tuple(charges), outlook, {}, late_runs)
 
     def _labels_of(self, node: Node) -> _Labels:
         labels, ordered = self._labels.get(node.name, (None, ()))

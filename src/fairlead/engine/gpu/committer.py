@@ -56,6 +56,8 @@ class Committer:
         self._inside = 0
         """How many `current` blocks the thread that has the lock is in."""
         self._listeners: list[Callable[[Entry], None]] = []
+        self.after_checkpoint: Callable[[], object] = lambda: None
+        """Called when one was taken: others that keep a state do so now, too."""
         self.projection: Projection = checkpoint.load(ledger)
         self._checkpoint_seq = self.projection.seq
         try:
@@ -63,8 +65,9 @@ class Committer:
                 pass
         except Archived as error:
             raise PermanentFault(
-                f"entries after {self.projection.seq} were moved to an archive before the "
-                "control plane kept what they say"
+                f"entries after {self.projection.seq} were moved to an archive, and no entry "
+                "confirms a state of the control plane after them: run `fairlead audit rebuild "
+                "--archive DIRECTORY`"
             ) from error
 
     def now(self) -> int:
@@ -147,6 +150,9 @@ class Committer:
             seq, data = self.projection.seq, checkpoint.packed(self.projection)
             self.ledger.snapshot_put(checkpoint.NAME, seq, data)
             self._checkpoint_seq = self.projection.seq
+            self.after_checkpoint()
+            if not self._inside:
+                self._catch_up()  # the ledger recorded what it keeps
 
     def _catch_up(self) -> None:
         while True:

@@ -35,6 +35,8 @@ class Effects:
         self._projection = committer.projection
         self._started: set[str] = set()
         """Jobs that this process asked for."""
+        self._later: set[str] = set()
+        """Jobs that this process will ask for, when their delay is over."""
         self._paused: set[str] = set()
         """Jobs that this process paused."""
         self._notified: dict[str, int] = {}
@@ -70,6 +72,8 @@ class Effects:
         or, where that cannot be told, when it was notified and its grace is over."""
         if not self.was_notified(run, reclaim) or self._executor is None:
             return False
+        if self._projection.runs[run].job not in self._started:
+            return True  # it restarts later, and has no process
         held: list[bool | None] = []
         executor = self._executor
         if not self._try(run, lambda: held.append(executor.held(run, slots))):
@@ -88,8 +92,8 @@ class Effects:
 
     def _look_for(self, executor: Executor, name: str, state: RunState, exits: list[Exit]) -> None:
         """Add the end of a job that this process did not start, and that is not there any more."""
-        job, started_ms = state.job, state.started_ms or 0
-        if job is None or not self.has_process(name):
+        job, started_ms = state.job, state.command_ms
+        if job is None or job in self._later or not self.has_process(name):
             return
         if self._committer.now() - started_ms < START_MS:
             return  # a crash may have come before it was asked for: it is asked for again
@@ -126,6 +130,7 @@ class Effects:
     def _forget_all_but(self, jobs: set[str]) -> None:
         """What was asked for jobs that are over: of years of them nothing is kept."""
         self._started &= jobs
+        self._later &= jobs
         self._paused &= jobs
         for told in (self._devices, self._warned):
             for job in told.keys() - jobs:
@@ -166,9 +171,13 @@ class Effects:
         if fresh:
             if name in leaving:
                 return  # its devices changed; the old job has to be gone first
+            if self._committer.now() < state.command_ms:
+                self._wait(name, state)
+                return
             if not self._start(executor, name, state):
                 return
             self._started.add(job)
+            self._later.discard(job)
         self._resize(executor, name, state)
         self._warn(executor, name, state)
         decision = job if state.pause_seq is None else str(state.pause_seq)
@@ -184,6 +193,12 @@ class Effects:
             and self._try(name, lambda: executor.resume(name, decision=decision))
         ):
             self._paused.discard(job)
+
+    def _wait(self, name: str, state: RunState) -> None:
+        """A run that restarts later has no process to tell: what it gives up, it does not use."""
+        self._later.add(state.job or "")
+        if state.reclaim is not None:
+            self._notified[name] = state.reclaim.since_ms
 
     def _resize(self, executor: Executor, name: str, state: RunState) -> None:
         """A run that is to shrink is told which devices it keeps, before they are taken; one that
@@ -263,6 +278,7 @@ class Effects:
             working_directory=spec.working_directory,
             cpu_millicores=cpu_millicores(spec),
             memory_bytes=memory_bytes(spec),
+            pids=None if isinstance(spec.pids, UnsetType) else spec.pids,
             umask=None if isinstance(spec.umask, UnsetType) else int(spec.umask, 8),
             terminal=spec.terminal is True,
             warns=spec.warn_before is not UNSET,

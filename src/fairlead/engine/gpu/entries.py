@@ -137,6 +137,12 @@ class RunPhase(Body, frozen=True):
     """The resolve that preempted it."""
     restarts: int | UnsetType = UNSET
     """It starts again on the devices that it has, or waits again, and how often it has done so."""
+    starts_ms: int | UnsetType = UNSET
+    """Its command starts again then, and not before."""
+    delays: int | UnsetType = UNSET
+    """How many restarts in a row have waited, this one too."""
+    protected_since_ms: int | UnsetType = UNSET
+    """It waits again by its own limits, and its minimum runtime counts from here, not anew."""
 
 
 class RunGrown(Body, frozen=True):
@@ -169,6 +175,29 @@ class JobUnknown(Body, frozen=True):
     job: str
     grace_ms: int
     message: str
+
+
+class UseRow(msgspec.Struct, frozen=True):
+    """How busy leased devices were on one UTC day, in GPU-milliseconds, of what was read.
+    `idle_ms`: they did nothing at all."""
+
+    day: int
+    owner: str
+    run: str
+    payer: str
+    budget: str
+    envelope: str
+    borrowed: bool
+    read_ms: int
+    busy_ms: int
+    idle_ms: int
+
+
+class RunsUsed(Body, frozen=True):
+    """Sums of readings since the entry before: a fact that reports add up, and no decision."""
+
+    ENTRY = "gpu.used"
+    rows: tuple[UseRow, ...]
 
 
 class RunWarned(Body, frozen=True):
@@ -254,6 +283,10 @@ class LeaseClose(Body, frozen=True):
     reason: str
     outcome: int | UnsetType = UNSET
     """The resolve that decided it."""
+
+
+OVERDRAFT = "overdraft"
+"""The kind of a lease that began without funding: no cap stopped paying for it."""
 
 
 class LeaseUnfunded(Body, frozen=True):
@@ -464,6 +497,9 @@ class OrderDecision(Body, frozen=True):
     """In which order runs or reservations are considered."""
 
     output: Document
+
+    def document(self) -> Document:
+        return {"output": self.output}  # plain data or canonical text, thousands of rows
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ _ABOUT = (("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), 
 # Inputs are large, and specs carry commands and environment: users who may see those ask for them.
 # A nonce stands in an export beside a pseudonym: with its owner's name it would open that.
 _LEFT_OUT = frozenset(
-    {"input", "blobs", "spec", "parts", "nonce", "nonce_owners", "signature", "approval"}
+    {"input", "blobs", "spec", "parts", "nonce", "nonce_owners", "signature", "approval", "rows"}
 )
 # Who waits and who is a candidate: rows of all tenants, as many as there are runs or leases.
 _WITHOUT_OUTPUT = tuple(

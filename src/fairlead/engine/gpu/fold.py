@@ -84,6 +84,9 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     run, phase = known.runs[body.run], state.Phase(body.phase)
     if phase is not run.phase:
         run.since_ms = at.time_ms
+        if run.phase is state.Phase.RUNNING:
+            kept_ms = body.protected_since_ms
+            run.protected_ms = None if kept_ms is UNSET else kept_ms
     run.phase, run.reason, run.message = phase, intern(body.reason), intern(body.message)
     if body.paused is not UNSET and body.paused != run.paused:
         run.pause_seq = at.seq
@@ -99,6 +102,8 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
         run.attempt += 1
         run.refusal, run.pause_seq, run.width_seq = None, None, None
         run.numbered, run.grown = len(run.leases), False
+        run.starts_ms = None if body.starts_ms is UNSET else body.starts_ms
+        run.delays = body.delays or 0
         if body.restarts is UNSET:
             run.shrunk, run.grows_to = False, 0
         else:
@@ -247,6 +252,8 @@ def _unfunded(known: "Projection", at: Stamp, body: entries.LeaseUnfunded) -> No
     if body.recalled_for is not UNSET:
         run.recalled = {**run.recalled, body.lease: body.recalled_for}
         known.index_run(body.run, run)
+    if body.kind == entries.OVERDRAFT:
+        run.overdrawn = {**run.overdrawn, body.lease: True}
     known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
     known.resolver.changed_seq = at.seq
 

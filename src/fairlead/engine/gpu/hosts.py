@@ -3,6 +3,7 @@ lease each of them twice, and no process can be started on another machine."""
 
 from collections.abc import Iterable
 
+from fairlead.core.units import counted
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.values import HostNodes, Refused
 from fairlead.schema.objects import NodeManifest, NodeSpec
@@ -20,7 +21,8 @@ def foreign(host: HostNodes | None, name: str, spec: NodeSpec) -> str | None:
         here = ", ".join(sorted(host.devices)) or f"no NVIDIA device ({host.note or 'none found'})"
         return f"node {name!r} is not of this host, which has {here}; {SEVERAL}; {VIRTUAL}"
     if spec.devices > devices:
-        return f"node {name!r} has {devices} devices, not {spec.devices}; {SEVERAL}; {VIRTUAL}"
+        has = counted(devices, "device")
+        return f"node {name!r} has {has}, not {spec.devices}; {SEVERAL}; {VIRTUAL}"
     return None
 
 

@@ -102,6 +102,9 @@ def end_preempted(at: Context, run: str, *, end_ms: int, **exit: Any) -> list[Ne
     body = entries.RunPhase(run, phase.value, reason, message, outcome=outcome, **exit)
     if found.restarts != state.restarts:
         body = structs.replace(body, restarts=found.restarts)
+    since_ms = gpu.protected_since_ms(cause, state.protected_from_ms)
+    if found.goes_on and since_ms is not None:
+        body = structs.replace(body, protected_since_ms=since_ms)
     return [*made, *end_run(at, body, CutKind.RANDOM_PREEMPT.value, end_ms=end_ms)]
 
 

@@ -1,7 +1,8 @@
 """Delivers events to receivers: in order, each at least once, with the signed head.
 
-The position of a receiver is kept beside the ledger, and the ledger is the queue: a receiver that
-was unavailable for a week gets a week's events, in order, and nothing is stored twice for it.
+The position of a receiver is kept beside the ledger, signed, and the ledger is the queue: a
+receiver that was unavailable for a week gets a week's events, in order, and nothing is stored twice
+for it.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,6 +29,8 @@ PUBLIC = (
     "events.archived",
 )
 """For every receiver: commitments and reveals, under pseudonyms; and that events were archived."""
+SILENT = "ledger.snapshot"
+"""For no receiver: the ledger records it for a position, too, which would be a notice again."""
 Events = Callable[[int, int], list[Document]]
 """Events after a number, at most so many; as `EventFeed.read`."""
 
@@ -45,6 +48,8 @@ class Subscription:
     kinds: tuple[str, ...] = ()
 
     def wants(self, event: Document) -> bool:
+        if event["kind"] == SILENT:
+            return False
         mine = not self.owners or event["owner"] in self.owners
         if not mine and event["kind"] not in PUBLIC:
             return False
@@ -89,8 +94,8 @@ class Notifications:
 
     def _find(self, name: str, newest: int) -> _Position:
         """A new receiver begins with what happens from now on."""
-        kept = self._ledger.snapshot_get(_snapshot(name))
-        return _Position(newest if kept is None else kept.seq)
+        kept = self._ledger.position_get(_named(name))
+        return _Position(newest if kept is None else kept)
 
     def _notify(self, subscription: Subscription, now_ms: int) -> int:
         position, delivered = self._positions[subscription.name], 0
@@ -104,7 +109,7 @@ class Notifications:
                 break
             delivered += bool(chosen)
             position.seq, position.tried = events[-1]["seq"], 0
-            self._ledger.snapshot_put(_snapshot(subscription.name), position.seq, b"{}")
+            self._ledger.position_put(_named(subscription.name), position.seq)
         return delivered
 
     def _deliver(self, name: str, position: _Position, events: list[Document], now_ms: int) -> bool:
@@ -125,5 +130,5 @@ class Notifications:
         return True
 
 
-def _snapshot(name: str) -> str:
+def _named(name: str) -> str:
     return f"notify.{name}"

@@ -1,7 +1,8 @@
 """Idle devices for runs that no budget pays for, where their owners asked for it.
 
-After admission and growth, on what is free then. `core.gpu.overdraw` decides; its leases open and
-are unfunded in one batch, so they never count as paid.
+After admission and growth, on what is free then. `core.gpu.overdraw` decides, and
+`core.gpu.backfill` whether it would delay a run that was promised a start; its leases open and are
+unfunded in one batch, so they never count as paid.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,10 +13,11 @@ from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known
 from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.backfill import BackfillAnswer, QueueHeads
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import NewEntry
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.starting import ask
+from fairlead.engine.gpu.starting import HELD, ask
 from fairlead.engine.gpu.state import Phase
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE
@@ -24,8 +26,9 @@ from fairlead.schema.gpu import STYLE
 class Overdrafts:
     """Once a turn, for every run that may start without funding and was refused it."""
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: Committer, heads: QueueHeads) -> None:
         self._committer, self._projection = committer, committer.projection
+        self._heads = heads
 
     def proceed(self, now_ms: int) -> None:
         projection = self._projection
@@ -54,7 +57,14 @@ class Overdrafts:
             return []
         asked = _asked(projection, run, projection.run_spec(run), now_ms)
         found = gpu.overdraw(asked)
-        return _entries(Context(projection, now_ms), asked, found) if found.starts else []
+        if not found.starts:
+            return []
+        request = objects.to_request(projection.run_spec(run))
+        placement = known(found.placement, "what starts was placed")
+        beside = self._heads.ask(run, request, placement, now_ms)
+        if beside is not None and not beside.found.starts:
+            return []
+        return _entries(Context(projection, now_ms), asked, found, beside)
 
 
 def overdraft_of(
@@ -95,9 +105,9 @@ def _asked(
 
 
 def _waiting(projection: Projection, flavor: str, now_ms: int) -> Iterator[gpu.WaitingGang]:
-    """Funded runs that wait for devices of a flavor."""
+    """Funded runs that wait for devices of a flavor, also those that would delay another one."""
     for run, state in sorted(projection.live.items()):
-        if not state.shortfall_gpus or not projection.is_pending(run):
+        if not (state.shortfall_gpus or state.reason == HELD) or not projection.is_pending(run):
             continue
         spec = projection.run_spec(run)
         gang = ask(projection, spec, now_ms).found.gang if spec.flavor == flavor else None
@@ -105,7 +115,9 @@ def _waiting(projection: Projection, flavor: str, now_ms: int) -> Iterator[gpu.W
             yield gpu.WaitingGang(run, gang)
 
 
-def _entries(at: Context, asked: gpu.OverdrawRequest, found: gpu.Overdraw) -> list[NewEntry]:
+def _entries(
+    at: Context, asked: gpu.OverdrawRequest, found: gpu.Overdraw, beside: BackfillAnswer | None
+) -> list[NewEntry]:
     run, projection = asked.run, at.projection
     job, decision = projection.next_job(run), projection.seq + 1
     payer = known(found.payer, "what starts has an envelope")
@@ -113,6 +125,8 @@ def _entries(at: Context, asked: gpu.OverdrawRequest, found: gpu.Overdraw) -> li
     made = [
         at.entry(body, job, "overdraw", input=STYLE.from_core(asked), reasons=(found.reason.value,))
     ]
+    if beside is not None:
+        made.append(beside.entry(at, job))
     width, where = 0, f"{payer.budget}/{payer.envelope}"
     for number, lease in enumerate(_leases(at, run, found)):
         name = f"{job}.{number}"
@@ -123,7 +137,7 @@ def _entries(at: Context, asked: gpu.OverdrawRequest, found: gpu.Overdraw) -> li
             lease=name,
             run=run,
             at_ms=at.now_ms,
-            kind="overdraft",
+            kind=entries.OVERDRAFT,
             budget=payer.budget,
             name=payer.envelope,
             hours=False,

@@ -79,7 +79,7 @@ class ControlPlane:
         self.reservations = Reservations(committer, self.outcomes, previews)
         self.recalls = Recalls(committer)
         self.reclaims = Reclaims(committer, self.outcomes)
-        self.overdrafts = Overdrafts(committer)
+        self.overdrafts = Overdrafts(committer, self.admission.heads)
         self.risk_notices = RiskNotices(committer, previews)
         self.verbs = Verbs(committer, self.effects, self.objects, self.resolver)
         self.outcome_reports = OutcomeReports(committer, chance)

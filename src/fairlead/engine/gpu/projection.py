@@ -209,6 +209,20 @@ class Projection:
         uid, attempt = self.objects["Run", name].uid, self.runs[name].attempt
         return f"{state.job_prefix(name, uid)}{attempt + 1}"
 
+    def virtual_nodes(self) -> frozenset[str]:
+        """Nodes whose devices are not there."""
+        return self.kept(
+            "virtual",
+            lambda: frozenset(
+                node.name for node in self.of_kind("Node") if node_spec(node).virtual is True
+            ),
+        )
+
+    def is_virtual(self, leases: Iterable[state.LeaseFact]) -> bool:
+        """Whether one of these leases is on a virtual node."""
+        virtual = self.virtual_nodes()
+        return bool(virtual) and any(not virtual.isdisjoint(lease.nodes) for lease in leases)
+
     def recalled(self) -> Set[str]:
         """Leases that stay unfunded: the run that they were recalled for still waits."""
         return self.kept(

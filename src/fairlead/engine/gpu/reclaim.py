@@ -1,7 +1,8 @@
 """Unfunded yields to funded: a run that is paid for and lacks devices preempts unfunded runs.
 
 Through the resolver, as for a reservation, but only runs with an unfunded lease are candidates: an
-ordinary submit never ends a run that keeps to its budget. Where these hold too little, it waits.
+ordinary submit never ends a run that keeps to its budget. Where these hold too little, it waits; so
+it does for a run that began with funding, lost it by a recall, and has its minimum runtime.
 So does a run that would be paid for by an envelope which its owner recalled for another one.
 """
 
@@ -23,24 +24,26 @@ class Reclaims:
     def __init__(self, committer: Committer, outcomes: Outcomes) -> None:
         self._committer, self._outcomes = committer, outcomes
         self._projection = committer.projection
-        self._asked: dict[str, int] = {}
-        """Runs that nothing could be reclaimed for, and in which state: idle turns skip them."""
+        self._asked: dict[str, tuple[int, int | None]] = {}
+        """Runs that nothing could be reclaimed for, in which state, and when time alone may change
+        that: idle turns skip them."""
 
     def proceed(self, now_ms: int) -> None:
         if not self._outcomes.enforced:
             return
         projection = self._projection
-        self._asked = {run: seq for run, seq in self._asked.items() if run in projection.live}
+        self._asked = {run: row for run, row in self._asked.items() if run in projection.live}
         waiting = [
             (state.submitted_seq, run)
             for run, state in projection.live.items()
             if state.phase is Phase.PENDING and state.shortfall_gpus and projection.is_pending(run)
         ]
         for _, run in sorted(waiting):
-            if self._asked.get(run) == projection.seq or not self._is_overdrawn(run):
+            seq, retry_ms = self._asked.get(run, (None, None))
+            same = seq == projection.seq and (retry_ms is None or now_ms < retry_ms)
+            if same or not self._is_overdrawn(run):
                 continue
-            if not self._reclaim(run, now_ms):
-                self._asked[run] = projection.seq
+            self._reclaim(run, now_ms)
 
     def _is_overdrawn(self, run: str) -> bool:
         """Whether there are unfunded leases of its flavor, and no outcome that is not over."""
@@ -71,16 +74,18 @@ class Reclaims:
             for line in plan.lines
         )
 
-    def _reclaim(self, run: str, now_ms: int) -> bool:
-        found = need_of(self._projection, run, now_ms).found
+    def _reclaim(self, run: str, now_ms: int) -> None:
+        """Begin an outcome for a run, or remember when to ask again."""
+        found, seq = need_of(self._projection, run, now_ms).found, self._projection.seq
+        self._asked[run] = (seq, None)
         if found.gang is None or found.starts or self._is_promised(run, found.plan):
-            return False
+            return
         demand = GangDemand(run, found.gang, unfunded_only=True)
         shortage = shortage_of(self._projection, demand, self._committer.protection())
         if shortage.deficit.reason is not DeficitReason.RESOLVABLE:
-            return False
+            self._asked[run] = (seq, shortage.next_candidate_ms)
+            return
         try:
             self._outcomes.begin(Case(CAUSE, demand, run=run))
         except Refused:  # another replica was quicker, or the state changed: the next turn asks
-            return False
-        return True
+            return

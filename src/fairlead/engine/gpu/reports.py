@@ -6,6 +6,8 @@ A border: rows are documents, as the API shows them.
 from collections.abc import Iterator
 from typing import Any, cast
 
+from msgspec import structs
+
 from fairlead.core.gpu import Envelope, Usage
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
@@ -77,6 +79,7 @@ class Reports:
                         **spec["payer"],
                         "borrowed": lease.borrowed,
                         "funded": status["funded"],
+                        "virtual": status["virtual"],
                         "start": spec["start"],
                         "expected_end": spec["expectedEnd"],
                         "gpu_hours": status["gpuHours"],
@@ -143,6 +146,15 @@ class Reports:
                 {"lease": lease.id, "run": lease.run, **dict(zip(_CHARGE, row, strict=True))}
                 for lease, row in self._accrued()
             ]
+
+    def virtual_nodes(self) -> frozenset[str]:
+        with self._committer.current() as projection:
+            return projection.virtual_nodes()
+
+    def uses(self) -> Rows:
+        """How busy leased devices were since the last `gpu.used`, as that would say it."""
+        with self._committer.current():
+            return [structs.asdict(row) for row in self._utilisation.rows()]
 
     def explain(self, kind: str, name: str) -> Document:
         """Why an object is as it is: its status, and the recorded decisions behind it."""

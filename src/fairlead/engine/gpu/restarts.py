@@ -1,12 +1,14 @@
 """What becomes of a run that has ended, by its restart policy: decided in core, and recorded."""
 
+from typing import Any
+
 from msgspec import UNSET
 
 from fairlead.core import gpu
 from fairlead.core.reasons import EndCause, RestartReason
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import NewEntry, RestartDecision
-from fairlead.schema.gpu import STYLE
+from fairlead.schema.gpu import STYLE, from_restart
 from fairlead.schema.objects import RunSpec, to_restarts
 
 _USUAL = {EndCause.PREEMPTED: RestartReason.REQUEUES, EndCause.SUCCEEDED: RestartReason.POLICY}
@@ -14,17 +16,18 @@ _USUAL = {EndCause.PREEMPTED: RestartReason.REQUEUES, EndCause.SUCCEEDED: Restar
 
 
 def decide_restart(
-    at: Context, run: str, cause: EndCause, exit_code: int | None = None
+    at: Context, run: str, cause: EndCause, exit_code: int | None = None, **backoff: Any
 ) -> tuple[gpu.Restart, list[NewEntry]]:
-    """Whether a run starts again, and the entry that says so where a policy decided it."""
+    """Whether a run starts again, and the entry that says so where a policy decided it. `backoff`:
+    fields of a `RunFailure`, where it may restart on its devices."""
     spec, state = at.projection.run_spec(run), at.projection.runs[run]
     policy, restart_policy = to_restarts(spec)
-    asked = gpu.RunFailure(policy, state.restarts, exit_code, cause, restart_policy)
+    asked = gpu.RunFailure(policy, state.restarts, exit_code, cause, restart_policy, **backoff)
     found = gpu.restart(asked)
     if found.reason is _USUAL.get(cause) or (cause is EndCause.FAILED and not has_policy(spec)):
         return found, []
     made = at.entry(
-        RestartDecision(run, STYLE.from_core(found)),
+        RestartDecision(run, from_restart(asked, found)),
         input=STYLE.from_core(asked),
         reasons=(found.reason.value,),
     )

@@ -1,6 +1,6 @@
 """Settlement: runs end, hours run out, leases lose and regain their funding."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -22,7 +22,8 @@ from fairlead.engine.gpu.restarts import decide_restart
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit
 from fairlead.schema.gpu import STYLE, refund_document
-from fairlead.schema.objects import to_restarts
+from fairlead.schema.objects import to_request, to_restarts
+from fairlead.schema.times import format_time
 
 EXIT = {"code": "code", "signal": "signal", "exit_reason": "reason"}
 """What `RunPhase` records of an exit, also where there was none."""
@@ -121,7 +122,8 @@ class Settlement:
                 return end_preempted(at, name, end_ms=end_ms, **facts)
             made: list[NewEntry] = []
             if exit is not None and not state.stopping:
-                decided, made = restarted(at, name, exit, end_ms)
+                backoff = self._committer.config.restart_backoff
+                decided, made = restarted(at, name, exit, end_ms, backoff)
                 if decided:
                     return made
             phase, reason, message = _ending(state, exit)
@@ -132,26 +134,40 @@ class Settlement:
         self._committer.commit(decide)
 
 
-def restarted(at: Context, run: str, exit: Exit, end_ms: int) -> tuple[bool, list[NewEntry]]:
-    """Whether that is all there is to say of an exit, and the entries: it starts again at once
-    under its leases, which stay as they are, or it was interrupted."""
+def restarted(
+    at: Context, run: str, exit: Exit, end_ms: int, backoff: gpu.RestartBackoff
+) -> tuple[bool, list[NewEntry]]:
+    """Whether that is all there is to say of an exit, and the entries: it starts again, after a
+    delay, under its leases, which stay as they are, or it was interrupted."""
     if exit.interrupted:
         return True, interrupted(at, run, exit, end_ms)
     state, code = at.projection.runs[run], exit.code if exit.signal is None else 128 + exit.signal
     cause = EndCause.SUCCEEDED if exit.succeeded else EndCause.FAILED
-    found, made = decide_restart(at, run, cause, min(255, code) if code else None)
+    found, made = decide_restart(
+        at,
+        run,
+        cause,
+        min(255, code) if code else None,
+        backoff=backoff,
+        ran_ms=max(0, end_ms - state.command_ms),
+        delays=state.delays,
+    )
     if not found.goes_on:
         return False, made
     policy, _ = to_restarts(at.projection.run_spec(run))
     job, (_, _, message) = at.projection.next_job(run), _ending(state, exit)
+    starts_ms = end_ms + found.delay_ms
+    when = f"after {found.delay_ms // 1000} s, at {format_time(starts_ms)}"
     body = RunPhase(
         run=run,
         phase=Phase.RUNNING.value,
         reason="Restarted",
-        message=f"{message}; restart {found.restarts} of {policy.max_restarts}",
+        message=f"{message}; restart {found.restarts} of {policy.max_restarts} {when}",
         job=job,
         paused=state.paused,
         restarts=found.restarts,
+        starts_ms=starts_ms,
+        delays=found.delays,
     )
     return True, [*made, at.entry(body, job, "phase")]
 
@@ -178,10 +194,17 @@ def refunding(
         recalled = projection.recalled()
         if not accounts.has_leases(budget):
             continue
-        if not gpu.refund_of(budget, accounts, at_ms, recalled):
+        first = gpu.refund_of(budget, accounts, at_ms, recalled)
+        if not first:
             continue
-        asked = gpu.refund_request(budget, accounts, at_ms, recalled)
+        overdrafts = _overdrafts(projection, name) if first.funded else {}
+        claims = tuple(owner_claims(projection, budget, at_ms)) if overdrafts else ()
+        asked = gpu.refund_request(
+            budget, accounts, at_ms, recalled, overdrafts=overdrafts, claims=claims
+        )
         found = gpu.refund(asked)
+        if not found:
+            continue
         document = refund_document(asked, projection.budget_document(name))
         body = RefundDecision(name, STYLE.from_core(found))
         made.append(NewEntry(body, now_ms, input=document))
@@ -195,6 +218,40 @@ def refunding(
             funded = LeaseFunded(lease, projection.leases[lease].run, at_ms)
             made.append(NewEntry(funded, now_ms))
     return made
+
+
+def _overdrafts(projection: Projection, budget: str) -> dict[str, gpu.OwnerPlace]:
+    """Leases of a budget that began without funding, and where their runs stand."""
+    return {
+        lease: _place(projection, run)
+        for run, state in sorted(projection.live.items())
+        for lease in state.overdrawn
+        if state.leases[lease].budget == budget
+    }
+
+
+def _place(projection: Projection, run: str) -> gpu.OwnerPlace:
+    priority = projection.run_spec(run).priority or 0
+    return gpu.OwnerPlace(projection.runs[run].submitted_seq, priority)
+
+
+def owner_claims(
+    projection: Projection, budget: gpu.Budget, now_ms: int
+) -> Iterator[gpu.OwnerClaim]:
+    """The first run of each flavor that waits for the envelopes of its owner."""
+    flavors = {envelope.flavor for envelope in budget.envelopes}
+    waiting = [
+        (_place(projection, run), run)
+        for run in projection.live
+        if projection.is_pending(run) and projection.run_spec(run).owner == budget.owner
+    ]
+    for place, run in sorted(waiting, key=lambda row: row[0].key):
+        request = to_request(projection.run_spec(run))
+        if request.flavor not in flavors or projection.waits_for_runs(run):
+            continue
+        if gpu.could_cover(projection.book(now_ms), request, now_ms):
+            flavors.discard(request.flavor)
+            yield gpu.OwnerClaim(run, request.flavor, place)
 
 
 def _was_preempted(state: RunState, end_ms: int) -> bool:

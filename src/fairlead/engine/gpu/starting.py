@@ -20,7 +20,7 @@ from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
 from fairlead.schema.convert import convert
-from fairlead.schema.funding import from_plan, fund_document
+from fairlead.schema.funding import from_plan, fund_document, singular
 from fairlead.schema.gpu import STYLE, PlaceInput, from_start, no_room, start_document
 from fairlead.schema.objects import RunSpec
 
@@ -86,7 +86,7 @@ def attempt(
         if heads is not None:
             heads.add(run, found, now_ms)
         return _waiting(at, run, answer)
-    beside = None if heads is None else heads.ask(run, found, now_ms)
+    beside = _beside(heads, run, found, now_ms)
     if beside is not None and not beside.found.starts:
         return _held(at, run, answer, beside)
     made = _decisions(at, run, answer, "admission", job)
@@ -101,6 +101,16 @@ def attempt(
     body = entries.RunPhase(run, Phase.RUNNING.value, "Admitted", message, job=job)
     made.append(at.entry(body, job, "phase"))
     return made
+
+
+def _beside(
+    heads: QueueHeads | None, run: str, found: gpu.Start, now_ms: int
+) -> BackfillAnswer | None:
+    """Whether a start keeps to what others were promised; None: there are no others."""
+    if heads is None:
+        return None
+    placement = known(found.placement, "what starts was placed")
+    return heads.ask(run, found.request, placement, now_ms, found.plan.lines)
 
 
 def same_refusal(refusal: gpu.Refusal, recorded: FundRefusal) -> bool:
@@ -118,7 +128,7 @@ def same_refusal(refusal: gpu.Refusal, recorded: FundRefusal) -> bool:
 def _refused(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
     why = known(answer.refusal, "what is not funded was refused")
-    body = entries.RunPhase(run, Phase.PENDING.value, why.code, why.message)
+    body = entries.RunPhase(run, Phase.PENDING.value, why.code, singular(why.message))
     return [_fund_decision(at, run, answer.found), at.entry(body)]
 
 
@@ -142,6 +152,11 @@ def _held(at: Context, run: str, answer: StartAnswer, beside: BackfillAnswer) ->
     if state.reason == HELD:
         return []
     message = "funded, but it would delay a run that is before it in the queue"
+    if beside.found.overrun is not None:
+        message += (
+            "; its duration does not count while a run that passed that one, or one of its own "
+            "owner, is past its own: give a maxRuntime"
+        )
     body = entries.RunPhase(run, Phase.PENDING.value, HELD, message)
     first = state.reason != "NoDevices"
     made = _decisions(at, run, answer, "admission") if first else []
@@ -289,7 +304,7 @@ def growth(
         growth=gpu.RunGrowth(state.width, most, tuple(sorted(there))),
     )
     found = answer.found
-    beside = heads.ask(run, found, now_ms) if found.starts and heads is not None else None
+    beside = _beside(heads, run, found, now_ms) if found.starts else None
     if not found.starts or (beside is not None and not beside.found.starts):
         return []
     return _grown(Context(projection, now_ms), run, answer, beside)

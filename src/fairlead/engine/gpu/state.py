@@ -189,6 +189,9 @@ class RunState(Struct):
     width_seq: int | None = None
     """The entry that last made it give leases back, or grow; None: none did since its start."""
     started_ms: int | None = None
+    protected_ms: int | None = None
+    """From when its minimum runtime counts, where it waited again by its own limits; None: from its
+    first lease."""
     ended_ms: int | None = None
     exit_code: int | None = None
     exit_signal: int | None = None
@@ -211,8 +214,14 @@ class RunState(Struct):
     """What it was told of starts that may preempt it, by their slot."""
     recalled: dict[str, str] = field(default_factory=_nothing)
     """Leases whose funding their envelope's owner recalled, and for which run."""
+    overdrawn: dict[str, bool] = field(default_factory=_nothing)
+    """Leases that began without funding, and never had it."""
     restarts: int = 0
     """How often it was started again after its command had failed or was interrupted."""
+    starts_ms: int | None = None
+    """Its command does not start before; None: it starts as soon as it can."""
+    delays: int = 0
+    """How many restarts in a row have waited."""
     hours_over: dict[str, int] = field(default_factory=_nothing)
     """Leases whose hours are used up, and since when."""
     idle_warned: str | None = None
@@ -235,6 +244,7 @@ class RunState(Struct):
         """A lease is paid for again, or gone."""
         self.recalled = _without(self.recalled, name)
         self.hours_over = _without(self.hours_over, name)
+        self.overdrawn = _without(self.overdrawn, name)
 
     @property
     def width(self) -> int:
@@ -243,6 +253,18 @@ class RunState(Struct):
     @property
     def spares(self) -> int:
         return sum(lease.gpus for lease in self.leases.values() if not lease.is_active)
+
+    @property
+    def command_ms(self) -> int:
+        """When the command of its current start began, or will."""
+        return max(self.started_ms or 0, self.starts_ms or 0)
+
+    @property
+    def protected_from_ms(self) -> int | None:
+        """From when its minimum runtime counts."""
+        if self.protected_ms is not None:
+            return self.protected_ms
+        return min((lease.start_ms for lease in self.leases.values()), default=None)
 
     @property
     def is_ending(self) -> bool:

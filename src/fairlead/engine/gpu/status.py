@@ -130,6 +130,7 @@ def run_status(projection: Projection, name: str) -> Document:
         "paused": state.paused,
         "stopping": state.stopping,
         "leases": sorted(state.leases),
+        "virtual": projection.is_virtual(state.leases.values()),
         "startTime": _time(state.started_ms),
         "completionTime": _time(state.ended_ms),
         "exitCode": state.exit_code,
@@ -140,6 +141,7 @@ def run_status(projection: Projection, name: str) -> Document:
         "job": state.job,
         "attempts": state.attempt,
         "restarts": state.restarts,
+        "restartTime": _time(state.starts_ms),
         "reservation": projection.reserved.get(name),
         "nominated": state.nominated,
         "lastOutcome": state.last_outcome,
@@ -243,6 +245,7 @@ def lease_document(projection: Projection, lease: LeaseFact, now_ms: int) -> Doc
         "reason": lease.end_reason,
         "funded": projection.is_funded(lease.id) if is_open else not lease.overdraft_ms,
         "gpuHours": hours(lease.gpus * max(0, until_ms - lease.start_ms)),
+        "virtual": projection.is_virtual([lease]),
     }
     return as_document("Lease", metadata, spec, status)
 
@@ -267,7 +270,7 @@ class Gauge:
     hours: bool
 
     def text(self) -> str:
-        amounts = f"{self.taken} of {self.limit} GPUs"
+        amounts = f"{self.taken} of {counted(self.limit, 'GPU')}"
         if self.hours:
             amounts = f"{self.taken / 3_600_000:.2f} of {self.limit / 3_600_000:.2f} GPU-hours"
         return f"{self.kind} {self.name}: {amounts}"

@@ -1,23 +1,31 @@
 """How busy the devices of runs are, read every ten seconds; and devices that are not clean.
 
 gpu.quarantine    devices that hold memory without a lease, and those that no longer do
+gpu.used          sums of the readings, every quarter of an hour, for reports
 
-Readings are not recorded: they are inputs of `gpu.limit` and `gpu.quarantine`, which are. After a
-restart of the control plane idle time counts anew.
+Single readings are not recorded: they are inputs of `gpu.limit` and `gpu.quarantine`, which are.
+After a restart of the control plane idle time counts anew, and sums that were not recorded are
+lost: what was not read is not known, and a report says how much was.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.core import gpu
+from fairlead.core.gpu.usage import DAY_MS
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import Document, NewEntry, QuarantineDecision
+from fairlead.engine.gpu.entries import Document, NewEntry, QuarantineDecision, RunsUsed, UseRow
 from fairlead.engine.gpu.state import RunState
 from fairlead.ports.meter import DeviceMeter, DeviceReading
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.times import format_time
 
 EVERY_MS = 10_000
+SUMS_EVERY_MS = 900_000
+READING_MS_MAX = 3 * EVERY_MS
+"""A reading stands for the time since the one before, and for no more than this."""
+UseKey = tuple[int, str, str, str, str, str, bool]
+"""(UTC day, owner, run, payer, budget, envelope, borrowed)."""
 
 
 @dataclass(slots=True)
@@ -57,6 +65,9 @@ class Utilisation:
         self._last: str | None = None
         """The lease that ended last."""
         self.uses: dict[str, RunUse] = {}
+        self._sums: dict[UseKey, list[int]] = {}
+        """GPU-milliseconds that were read, times the percent of use; and idle; not recorded."""
+        self._recorded_ms: int | None = None
 
     def sample(self, now_ms: int) -> None:
         """Every ten seconds; at once when a lease has ended, before its devices are leased again;
@@ -69,8 +80,10 @@ class Utilisation:
         self._last = last
         if not ended and 0 <= now_ms - self._read_ms < EVERY_MS:
             return
-        self._read_ms, readings = now_ms, self._meter.read()
+        before_ms, self._read_ms, readings = self._read_ms, now_ms, self._meter.read()
         self._note(now_ms, readings)
+        self._add_up(max(before_ms, now_ms - READING_MS_MAX), now_ms, readings)
+        self._record_sums(now_ms)
         devices = [(slot, reading.memory_bytes) for slot, reading in sorted(readings.items())]
         self._committer.commit(lambda: self._decide(now_ms, devices))
 
@@ -92,6 +105,37 @@ class Utilisation:
                 use.idle_since_ms = None
             elif use.idle_since_ms is None:
                 use.idle_since_ms = now_ms
+
+    def _add_up(self, since_ms: int, now_ms: int, readings: Mapping[str, DeviceReading]) -> None:
+        for lease in self._projection.leases.values():
+            span_ms = now_ms - max(since_ms, lease.start_ms)
+            found = [readings[slot] for slot in lease.slots if slot in readings]
+            if span_ms <= 0 or not found:
+                continue
+            paid = (lease.payer, lease.budget, lease.envelope, lease.borrowed)
+            key = (now_ms // DAY_MS, lease.owner, lease.run, *paid)
+            sums = self._sums.setdefault(key, [0, 0, 0])
+            for reading in found:
+                sums[0] += span_ms
+                sums[1] += span_ms * reading.utilisation_percent
+                sums[2] += 0 if reading.utilisation_percent else span_ms
+
+    def _record_sums(self, now_ms: int) -> None:
+        """Every quarter of an hour, one entry for all runs; none where nothing was read."""
+        if self._recorded_ms is None:
+            self._recorded_ms = now_ms
+        if now_ms - self._recorded_ms < SUMS_EVERY_MS or not self._sums:
+            return
+        rows = tuple(self.rows())
+        self._committer.commit(lambda: [NewEntry(RunsUsed(rows), now_ms)])
+        self._recorded_ms, self._sums = now_ms, {}
+
+    def rows(self) -> list[UseRow]:
+        """What is not recorded yet."""
+        return [
+            UseRow(*key, read_ms, busy // 100, idle_ms)
+            for key, (read_ms, busy, idle_ms) in sorted(self._sums.items())
+        ]
 
     def _decide(self, now_ms: int, devices: Iterable[tuple[str, int]]) -> Sequence[NewEntry]:
         projection = self._projection

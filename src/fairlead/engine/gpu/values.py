@@ -10,6 +10,7 @@ from fairlead.core.gpu import (
     PreemptionPolicy,
     QueuePolicy,
     QuotaPolicy,
+    RestartBackoff,
 )
 from fairlead.core.lottery import BeaconNetwork, OwnerWeighting
 from fairlead.engine.gpu.entries import Document
@@ -52,6 +53,8 @@ class Config:
     """Notice and quota of reservations; which runs are no candidates yet."""
     host: HostNodes | None = None
     """What nodes there can be, besides virtual ones; None: they come from a cluster."""
+    restart_backoff: RestartBackoff = field(default_factory=RestartBackoff)
+    """How long a run waits before it restarts on its devices."""
     queue: QueuePolicy = field(default_factory=QueuePolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
     quota: QuotaPolicy | None = None

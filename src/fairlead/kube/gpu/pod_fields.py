@@ -2,7 +2,7 @@
 
 cpus, memory, workingDirectory, terminal   become the first container's (see `build`)
 secretEnv                                  refused: a pod cannot read files of a machine
-umask, idleAfter                           taken, and without effect: the condition says so
+pids, umask, idleAfter                     taken, and without effect: the condition says so
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from fairlead.kube.kinds import NAME_MAX
 from fairlead.schema.border import BadInput
 
 _WITHOUT_EFFECT = {
+    "pids": "the kubelet holds pods by its podPidsLimit",
     "umask": "a pod has none; set it in the command",
     "idleAfter": "the work of pods on their GPUs is not measured",
 }

@@ -32,6 +32,7 @@ from fairlead.node.doctor.machine import (
 )
 
 PYTHON_MIN = (3, 11)
+_MACHINE_SOCKET = "/var/lib/fairlead/fairlead.sock"
 # An hour of flight recorder at the fastest tick is about 50 MB; a gigabyte is room for a day.
 FREE_WARN_BYTES = 2**30
 FREE_MIN_BYTES = 64 * 2**20
@@ -86,9 +87,15 @@ def state_directory(machine: Machine) -> Finding:
     free = shutil.disk_usage(place).free
     found = f"{wanted}: {free / 2**30:.1f} GiB free"
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        found = f"{wanted}: {place} is not a directory this user may write to"
+        if os.geteuid() == 0:
+            return missing(found, f"make {place} a writable directory")
         own = "export XDG_STATE_HOME=DIRECTORY with a directory of your own"
-        cure = f"make {place} a writable directory" if os.geteuid() == 0 else own
-        return missing(f"{wanted}: {place} is not a directory this user may write to", cure)
+        served = machine.path(_MACHINE_SOCKET)
+        if os.path.exists(served):  # as above
+            text = f"{found}; you need none to use the control plane of this machine, at {served}"
+            return warn(text, f"only to run a control plane or an agent of your own: {own}")
+        return missing(f"{found}, and no control plane serves this machine", own)
     if free < FREE_WARN_BYTES:
         status = CheckStatus.MISSING if free < FREE_MIN_BYTES else CheckStatus.WARN
         return Finding(status, found, f"free some space on the file system of {place}")

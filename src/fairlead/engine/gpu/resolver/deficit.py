@@ -31,10 +31,10 @@ class Shortage:
     def next_candidate_ms(self) -> int | None:
         """When the next run that its protection leaves out is a candidate; None: it leaves out
         none."""
-        rule = self.holdings.protection
+        rule, standings = self.holdings.protection, self.holdings.standings()
         left_out = {row.run for row in self.deficit.excluded if row.reason in PROTECTED}
         times = [
-            rule.until_ms(run.started_ms, run.preempted_ms)
+            rule.until_ms(run.started_ms, run.preempted_ms, standings[run.id])
             for run in self.holdings.runs
             if rule is not None and run.id in left_out
         ]
@@ -65,12 +65,15 @@ def shortage_of(
     return projection.kept(repr((demand, protected)), find)
 
 
-def protected_runs(holdings: gpu.Holdings, rule: gpu.RunProtection) -> tuple[str, ...]:
-    """Runs that have been started or preempted too recently, funded or not."""
+def protected_runs(
+    holdings: gpu.Holdings, rule: gpu.RunProtection
+) -> tuple[tuple[str, Exclusion], ...]:
+    """Runs that have been started or preempted too recently, and which of both."""
+    standings = holdings.standings()
     return tuple(
-        run.id
+        (run.id, why)
         for run in holdings.runs
-        if rule.exclusion(run.started_ms, run.preempted_ms) is not None
+        if (why := rule.exclusion(run.started_ms, run.preempted_ms, standings[run.id])) is not None
     )
 
 
@@ -99,7 +102,7 @@ def holdings_of(projection: Projection, flavor: str) -> gpu.Holdings:
                 None if steps is None else gpu.Malleable(steps.min_gpus, steps.step_gpus),
                 state.nominated,
                 state.stopping or state.reclaim is not None or state.phase is not Phase.RUNNING,
-                min(lease.start_ms for lease in state.leases.values()),
+                state.protected_from_ms,
                 state.preempted_ms,
             )
         )
@@ -114,6 +117,7 @@ def holdings_of(projection: Projection, flavor: str) -> gpu.Holdings:
                 lease.budget,
                 lease.envelope,
                 _is_ending(state, lease),
+                lease.id in state.recalled,
             )
             for lease in state.leases.values()
         ]

@@ -1,0 +1,1 @@
+"""The supply chain: locks, the bill of materials, known vulnerabilities."""
