@@ -1,9 +1,10 @@
-"""`python -m bench.lottery_shares [--quick]`: does it pay to split runs, merge them or add decoys?
+"""`python -m bench.lottery_shares [--quick]`: does it pay to split or merge runs, or to add decoys?
 
 Two owners hold GPUs of one tier. One of them divides its GPUs in several ways, the other has one
 run of 16. What each expects to lose is computed under the three weightings: exactly under `stake`,
 and over many seeds of `resolve` under `owners` and `tokens`, with the error that 19 of 20 figures
-keep. Prints a table, writes bench/results/lottery_shares.json (with --quick: into out/bench).
+keep.
+Prints a table, writes bench/results/lottery_shares.json (with --quick: into out/bench).
 """
 
 import argparse
@@ -89,10 +90,7 @@ def verdicts(report: Line) -> dict[str, bool]:
     rows = report["rows"]
     return {
         "under stake the loss is the share of the GPUs": all(
-            abs(
-                row["stake"]["a"]["lost"] * row["held"]["b"]
-                - row["stake"]["b"]["lost"] * row["held"]["a"]
-            )
+            abs(row["stake"]["a"]["lost"] / row["held"]["a"] - row["stake"]["b"]["lost"] / 16)
             < 1e-9
             for row in rows
         ),
@@ -114,10 +112,8 @@ def main() -> None:
     quick = parser.parse_args().quick
     games = GAMES // 10 if quick else GAMES
     rows = measure(games)
-    print(
-        f"{'first owner':46}{'':8}"
-        + "".join(f"{name:>22}" for name in ("owners", "tokens", "stake"))
-    )
+    names = "".join(f"{name:>22}" for name in ("owners", "tokens", "stake"))
+    print(f"{'first owner':54}{names}")
     for row in rows:
         for owner in "ab":
             cells = "".join(

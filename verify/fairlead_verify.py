@@ -20,7 +20,7 @@ One file, standard library, Python 3.9 or later; read it from top to bottom in a
     6 form       which fields an export has
     7 checks     in the order in which they are reported
 docs/reference/outcome-export.md has the exact form, docs/concepts/lottery.md the reasons, and
-docs/design/lottery-adversaries.md what a label protects from whom.
+docs/concepts/lottery-adversaries.md what a label protects from whom.
 """
 
 import argparse

@@ -9,6 +9,8 @@ import pytest
 from bench.cpu.promises import judge as judge_cpu
 from bench.gpu_resolve import verdicts as resolve_verdicts
 from bench.kube.promises import judge as judge_kube
+from bench.lottery_shares import WAYS, exact_stake
+from bench.lottery_shares import verdicts as shares_verdicts
 from bench.traffic.promises import judge as judge_traffic
 
 Judge = Callable[[list[dict[str, Any]], tuple[str, ...]], list[dict[str, Any]]]
@@ -61,6 +63,15 @@ def test_the_resolve_verdicts_are_kept() -> None:
     for line in report["lines"]:
         calls[line["shape"]].append(line["calls_per_lease"])
     assert all(max(each) < 1.1 * min(each) for each in calls.values())
+
+
+def test_under_stake_neither_splitting_nor_merging_pays() -> None:
+    """As stored, and as computed again: losses are shares, and the lottery plays them."""
+    report = stored("lottery_shares.json")
+    assert set(shares_verdicts(report).values()) == {True}
+    for row in report["rows"]:
+        sizes, missing = WAYS[row["way"]]
+        assert exact_stake(sizes, missing) == row["stake"]
 
 
 def test_a_resolve_that_grows_too_fast_would_not_be_kept() -> None:

@@ -41,6 +41,7 @@ def read_back(promised: Commitment, shown: Reveal) -> None:
 def test_a_label_says_what_was_protected(fields: dict[str, Any], label: Label) -> None:
     """After a void the entropy was disclosed before the conflict: nothing is."""
     promised = turned(**fields)
+    assert (promised.entropy_index, commitment().entropy_index) == (2, 4)
     shown = answer(promised, beacon_value=VALUE if promised.beacon else None)
     assert (promised.label, shown.label) == (label, label)
     assert check_reveal(promised, shown, PUBLISHED) == ()

@@ -11,7 +11,7 @@ not end a turn. It shows what it would have been, and the outcome after it conti
 entropy, nonces and beacon round, so that voiding is no second draw.
 
 The label says what protects the seed from the operator, who knows the entropy in advance.
-docs/design/lottery-adversaries.md is the model. Commitments without a turn are of the first
+docs/concepts/lottery-adversaries.md is the model. Commitments without a turn are of the first
 protocol: a sequence per scope, a seed that hashes the conflict, a new seed after a void.
 
 The documents here are the bodies of `gpu.resolve.commit` and of `gpu.resolve.draw` or
