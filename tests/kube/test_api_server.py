@@ -83,6 +83,8 @@ def test_the_server_asks_kubernetes_who_it_is(world: World) -> None:
             "owners": [],
             "admin": True,
             "anonymous": False,
+            "in_run": False,
+            "run": None,
         }
         cancel = "/v1/objects/Run/team-a.train/actions/cancel"
         assert get(port, cancel, tokens["reader"], "POST")[0] == 403

@@ -10,6 +10,7 @@ from fairlead.kube.client import Document, decode
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
 from fairlead.kube.gpu.front import ADMIN, FrontEnd
+from fairlead.kube.gpu.items import outcome_item
 from fairlead.kube.gpu.mirror import Mirror
 from fairlead.kube.gpu.ranks import whole
 from fairlead.kube.gpu.verdicts import TEXT_MAX
@@ -217,7 +218,7 @@ def test_an_outcome_that_cannot_be_read_is_left_out(
         raise error
 
     monkeypatch.setattr(small.plane.outcome_reports, "get", get)
-    small.mirror._note_outcome(7)
+    small.mirror._news.add(outcome_item(7))
     small.turn()
     assert not small.mirror._due
 
