@@ -193,6 +193,7 @@ def _go(
         running.agent.kill()
         running.agent.wait()
         if scenario.restart_agent_s is not None:
+            # Until the scenario says that it is restarted.
             time.sleep(max(0.0, start + scenario.restart_agent_s - time.monotonic()))
             running.restart()
     if generator.wait(scenario.until_s + PATIENCE_S + 30.0) != 0:

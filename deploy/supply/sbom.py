@@ -55,7 +55,7 @@ def licences(found: Message) -> list[dict[str, Any]]:
 def component(pin: Pin) -> dict[str, Any]:
     try:
         found = metadata(pin.name)
-        said, version = licences(found), found["Version"]  # type: ignore[arg-type]
+        said, version = licences(found), found["Version"]  # type: ignore[arg-type]  # a Message
     except PackageNotFoundError:  # for another platform or Python
         said, version = [], pin.version
     if version != pin.version:

@@ -47,9 +47,9 @@ while True:
             gone = peers.pop(place, None)
             if gone is not None:
                 gone.close()
-            time.sleep(0.001)
+            time.sleep(0.001)  # the server has dropped it: the next one at once
     print(tried, flush=True)
-    time.sleep(0.1)
+    time.sleep(0.1)  # between two rounds of the attack
 """
 CONNECTIONS, NOFILE = 2000, 1024
 
@@ -127,7 +127,7 @@ def trickle(peer: socket.socket, data: bytes) -> None:
     with contextlib.suppress(OSError):
         while time.monotonic() < deadline:
             peer.sendall(data)
-            time.sleep(0.05)
+            time.sleep(0.05)  # the pace of the trickle
     assert time.monotonic() < deadline, "it stayed open"
 
 

@@ -33,7 +33,7 @@ def test_rubbish_is_refused_at_every_border(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(TARGETS) - {"http"}))
 def test_a_seed_gets_past_the_first_checks(name: str) -> None:
-    """Else the search would begin at the door."""
+    """Otherwise the search would begin with input that the first check refuses."""
     target = TARGETS[name]
     for data in target.seeds():
         target.run(data)

@@ -1,4 +1,4 @@
-"""Somebody with all rights on the PostgreSQL database, and without the key, decides nothing."""
+"""A user with all rights on the PostgreSQL database, and without the key, decides nothing."""
 
 import json
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Whoever can write to the database, or to a backup, decides nothing: what the control plane reads
+"""A user who can write to the database or a backup decides nothing: what the control plane reads
 follows from entries, and what does not is found by `verify`.
 
 Each test is an attack: a row beside the log, an old entry, the schema. The attacker knows SQL and

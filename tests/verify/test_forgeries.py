@@ -67,7 +67,7 @@ def test_a_nonce_signed_with_a_key_that_is_not_yours_is_refused() -> None:
     ],
 )
 def test_the_label_is_what_was_checked(base: str, label: str) -> None:
-    """The last sentence says it; a nonce of somebody else protects nobody but them."""
+    """The last sentence says it; a nonce protects only the owner who gave it."""
     export = PUBLISHED["bases"][base]
     assert verifier().verify(encode(export)).account[-1].endswith(f"this outcome is {label}.")
     public = encode({**export, "openings": [], "closures": []})

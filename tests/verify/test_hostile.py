@@ -156,7 +156,7 @@ def test_a_beacon_of_the_first_protocol_is_said_with_its_value() -> None:
 
 
 def test_a_network_that_is_unknown_is_worth_nothing_unless_you_trust_it() -> None:
-    """Whoever has its secret knows the round; the operator may."""
+    """The holder of its secret knows the round; the operator may be one."""
     ours = network.network(TIME_MS)
     beacon = {"beacon": ours.at(9).document(), "beacon_value": network.sign(9)}
     data = encode(tell(replace(stories.BASE, **beacon)))

@@ -7,6 +7,7 @@ a name must each be in the tree. (That a lookup by name leaves none out is what 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from fairlead.core.audit import Frontier, Head, check_consistency, consistency_proof, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
@@ -60,7 +61,7 @@ class Witness:
         last = after + len(leaves)
         if last > head.size:
             raise Damaged(f"entry {head.size + 1} is not covered by the head", head.size + 1)
-        stored = lambda nodes: read_nodes(self._query, nodes)  # noqa: E731
+        stored = partial(read_nodes, self._query)
         grown = Frontier.of(after, stored).extend(leaves).frontier
         if not check_consistency(
             old_size=last,

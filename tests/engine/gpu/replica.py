@@ -23,7 +23,8 @@ def main(address: str, schema: str, keys: str, number: int) -> None:
         plane = ControlPlane(ledger, None, lambda: time.time_ns() // 1_000_000)
         for i in range(RUNS):
             flavor, owner = (("H100", "a"), ("A100", "b"))[i % 2]
-            spec = {"owner": owner, "flavor": flavor, "totalGPUs": 1 + i % 3, "duration": "300ms"}
+            # Long enough that runs of both replicas overlap, on a loaded machine too.
+            spec = {"owner": owner, "flavor": flavor, "totalGPUs": 1 + i % 3, "duration": "1s"}
             patiently(
                 lambda i=i, spec=spec: plane.objects.apply(  # type: ignore[misc]
                     manifest("Run", f"r{number}-{i}", spec), author=ADMIN
