@@ -101,8 +101,7 @@ class Replicas:
         return until(find, f"a replica leads\n{self.logs()}", 60)  # type: ignore[no-any-return]
 
     def halt_leader(self) -> None:
-        """SIGSTOP until another one leads; then it wakes up, and has to end without a write, but
-        for one that was about to be sent when it was halted (docs/decisions/0049)."""
+        """SIGSTOP until another one leads; then it wakes up, and has to end without a write."""
         old, others = self.leader, [each for each in self.all if each.alive]
         if len(others) < 2:
             self.start()
@@ -115,7 +114,7 @@ class Replicas:
             )
         finally:
             late = self.wake(old)
-        assert len(late) <= 1, f"a deposed leader wrote: {late}"
+        assert not late, f"a deposed leader wrote: {late}"
         self.start()
 
     def wake(self, old: Replica) -> list[Write]:
