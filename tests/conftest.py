@@ -10,11 +10,13 @@ import shutil
 import signal
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
 
 import pytest
 from hypothesis import settings
 
 STRICT = os.environ.get("FAIRLEAD_STRICT") == "1"
+NAME_MAX = 200
 
 # Under `nohup` or as a background job these are ignored, and every process we start inherits that.
 for _number in (signal.SIGINT, signal.SIGHUP):
@@ -45,6 +47,8 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "real-node": lambda: _real_node(),  # noqa: PLW0108 - defined below
     "helm": lambda: _helm(),  # noqa: PLW0108 - defined below
     "image": lambda: _image(),  # noqa: PLW0108 - defined below
+    "mkdocs": lambda: _module("mkdocs", "make docs"),
+    "prometheus": lambda: _prometheus(),  # noqa: PLW0108 - defined below
 }
 
 
@@ -85,7 +89,7 @@ def _node() -> str | None:
 
 
 def _chromium() -> str | None:
-    from tests.api.browser import missing_chromium  # noqa: PLC0415 - only where asked
+    from tests.web.browser import missing_chromium  # noqa: PLC0415 - only where asked
 
     return missing_chromium()
 
@@ -114,6 +118,12 @@ def _image() -> str | None:
     return missing_image()
 
 
+def _prometheus() -> str | None:
+    from tests.monitoring.prometheus import missing_prometheus  # noqa: PLC0415 - only where asked
+
+    return missing_prometheus()
+
+
 def _program(name: str, cure: str) -> str | None:
     return None if shutil.which(name) else f"{name} is not on PATH ({cure})"
 
@@ -121,6 +131,14 @@ def _program(name: str, cure: str) -> str | None:
 @cache
 def _missing(component: str) -> str | None:
     return COMPONENTS[component]()
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A long case is named by its digest: every report of a test carries its whole name."""
+    if isinstance(val, str | bytes) and len(val) > NAME_MAX:
+        data = val if isinstance(val, bytes) else val.encode("utf-8", "surrogatepass")
+        return f"{len(val)}-{sha256(data).hexdigest()[:8]}"
+    return None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from fairlead.kube.dev.assets import ensure
 from fairlead.kube.dev.pins import AssetSet
 from fairlead.ports.faults import Fault
-from tests.api.browser import missing_chromium
 from tests.dataplane.ebpf.places import missing_ebpf_packages
 from tests.kube.container_image import PACKAGES as IMAGE_PACKAGES
 from tests.kube.container_image import build as build_image
 from tests.kube.container_image import missing_image
 from tests.kube.real_nodes import missing_busybox
 from tests.ledger.postgres_server import missing_postgres
+from tests.monitoring.prometheus import missing_prometheus
 from tests.verify.node import missing_node
+from tests.web.browser import missing_chromium
 
 # Component, what is missing of it (None: nothing), the packages that bring it.
 COMPONENTS: dict[str, tuple[Callable[[], str | None], tuple[str, ...]]] = {
@@ -35,6 +36,7 @@ COMPONENTS: dict[str, tuple[Callable[[], str | None], tuple[str, ...]]] = {
     "haproxy": (lambda: _missing_program("haproxy"), ("haproxy",)),
     "ebpf": (missing_ebpf_packages, ("clang", "libbpf-dev", "libbpf1", "bpftool")),
     "image": (missing_image, IMAGE_PACKAGES),
+    "prometheus": (missing_prometheus, ("prometheus",)),
     "real-node": (missing_busybox, ("busybox-static", "iproute2")),
 }
 APT = ["apt-get", "-y", "-qq", "-o", "DPkg::Lock::Timeout=300"]

@@ -1,23 +1,21 @@
 #!/usr/bin/env node
 // Check the outcome of a Fairlead lottery: a second implementation, which shares nothing with
-// fairlead_verify.py but docs/reference/outcome-export.md. Node 18 or later, built-in modules only.
+// fairlead_verify.py but docs/reference/outcome-export.md. It needs nothing but this file and Node 18 or later; the page of
+// a control plane runs the same file in the browser ("Verify" beside an outcome).
 //
 //     node verify.mjs outcome.json [--head SIZE:ROOT]... [--key HEX]... [--network HEX]... [--owner-key HEX]...
 //
 // Exit status: 0 everything holds; 1 something does not; 2 this is no export, or was edited.
-// Ed25519 is checked by the cryptography of Node, BLS12-381 (drand) with towers of fields, the proofs with the
+// SHA-256, HMAC and Ed25519 are those of the Web Cryptography API, which Node and browsers have; BLS12-381 (drand) with towers of fields, the proofs with the
 // loops of RFC 9162, the decision by doing one step after the other; where the two implementations agree, it is not
 // because they make the same mistake.
-
-import { createHash, createHmac, createPublicKey, verify as verifySignature } from "node:crypto";
-import { readFileSync, realpathSync } from "node:fs";
-import { fileURLToPath } from "node:url";
 
 class Malformed extends Error {}
 class DoesNotHold extends Error {}
 
+/** Nothing but `true` will do: a promise that nobody awaited is no proof. */
 function need(good, sentence) {
-  if (!good) throw new DoesNotHold(sentence);
+  if (good !== true) throw new DoesNotHold(sentence);
 }
 
 // --- bytes ---------------------------------------------------------------------------------------
@@ -37,33 +35,65 @@ export function canonical(value) {
 }
 
 const same = (a, b) => canonical(a) === canonical(b);
-const utf8 = (text) => Buffer.from(text, "utf8");
-const hex = (text) => Buffer.from(text, "hex");
-const sha256 = (...parts) => parts.reduce((hash, part) => hash.update(part), createHash("sha256")).digest();
-export const digest = (document) => sha256(canonical(document)).toString("hex");
-const hmac = (key, ...parts) => parts.reduce((mac, part) => mac.update(part), createHmac("sha256", key)).digest();
+const encoder = new TextEncoder();
+const utf8 = (text) => encoder.encode(text);
+export const hex = (text) => Uint8Array.from(text.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16));
+export const toHex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+function joined(parts) {
+  const all = parts.map((part) => (typeof part === "string" ? utf8(part) : part));
+  const whole = new Uint8Array(all.reduce((total, part) => total + part.length, 0));
+  let place = 0;
+  for (const part of all) {
+    whole.set(part, place);
+    place += part.length;
+  }
+  return whole;
+}
+
+/** The order of bytes: below, at or above 0. */
+function order(a, b) {
+  for (let i = 0; i < Math.min(a.length, b.length); i++) if (a[i] !== b[i]) return a[i] - b[i];
+  return a.length - b.length;
+}
+
+const equal = (a, b) => order(a, b) === 0;
+
+// Node 18 has it as a module only. A browser has it where the page came over HTTPS, or from the same machine.
+const { subtle } = globalThis.crypto ?? (await import("node:crypto")).webcrypto;
+const SHA256 = "SHA-256";
+const HMAC = { name: "HMAC", hash: SHA256 };
+const sha256 = async (...parts) => new Uint8Array(await subtle.digest(SHA256, joined(parts)));
+/** The id of a public key. */
+export const idOfKey = async (key) => toHex(await sha256(key)).slice(0, 16);
+export const digest = async (document) => toHex(await sha256(canonical(document)));
+
+async function hmac(key, ...parts) {
+  const imported = await subtle.importKey("raw", key, HMAC, false, ["sign"]);
+  return new Uint8Array(await subtle.sign(HMAC, imported, joined(parts)));
+}
 
 function eight(number) {
-  const bytes = Buffer.alloc(8);
-  bytes.writeBigUInt64BE(BigInt(number));
+  const bytes = new Uint8Array(8);
+  new DataView(bytes.buffer).setBigUint64(0, BigInt(number));
   return bytes;
 }
 
 function lp(part) {
   const bytes = typeof part === "string" ? utf8(part) : part;
-  return Buffer.concat([eight(bytes.length), bytes]);
+  return joined([eight(bytes.length), bytes]);
 }
 
 /** By code point, which is the order of UTF-8 and not that of JavaScript. Lists compare item by item. */
 export function compare(a, b) {
   if (Array.isArray(a)) {
     for (let i = 0; i < Math.min(a.length, b.length); i++) {
-      const order = compare(a[i], b[i]);
-      if (order) return order;
+      const found = compare(a[i], b[i]);
+      if (found) return found;
     }
     return a.length - b.length;
   }
-  return typeof a === "number" ? a - b : Buffer.compare(utf8(a), utf8(b));
+  return typeof a === "number" ? a - b : order(utf8(a), utf8(b));
 }
 
 const sortedBy = (list, key) => [...list].sort((a, b) => compare(key(a), key(b)));
@@ -84,18 +114,18 @@ export function turnSeedOf(chain, turn, entropy, beaconValue, nonces) {
   return sha256(...parts);
 }
 
-export function fairNumber(n, seed, stage, k) {
+export async function fairNumber(n, seed, stage, k) {
   const limit = 2n ** 64n - (2n ** 64n % BigInt(n));
   for (let counter = 0; ; counter++) {
-    const mac = hmac(seed, "fairlead/lottery/v1\0", stage, "\0", eight(k), eight(counter));
-    const x = mac.readBigUInt64BE(0);
+    const mac = await hmac(seed, "fairlead/lottery/v1\0", stage, "\0", eight(k), eight(counter));
+    const x = new DataView(mac.buffer).getBigUint64(0);
     if (x < limit) return Number(x % BigInt(n));
   }
 }
 
-export function pseudonym(secret, chain, k, kind, parts) {
-  const key = hmac(secret, lp("fairlead/pseudonym/v1"), lp(hex(chain)), lp(eight(k)));
-  return `${kind[0]}-${hmac(key, lp(kind), ...parts.map(lp)).toString("hex").slice(0, 32)}`;
+export async function pseudonym(secret, chain, k, kind, parts) {
+  const key = await hmac(secret, lp("fairlead/pseudonym/v1"), lp(hex(chain)), lp(eight(k)));
+  return `${kind[0]}-${toHex(await hmac(key, lp(kind), ...parts.map(lp))).slice(0, 32)}`;
 }
 
 // --- the decision: gpu.resolve -------------------------------------------------------------------
@@ -153,9 +183,18 @@ export function heapsOf(runs, missing) {
   return { needed, heaps: spared, stays: true };
 }
 
+export const TIERS = ["unfunded", "nominated", "funded"]; // in this order they give way
+
+/** The tier of a run with these leases in scope; null: it is no candidate. */
+export function tierOf(run, leases) {
+  if (leases.length === 0) return null;
+  if (leases.some((lease) => !lease.funded)) return "unfunded";
+  return run.nominated ? "nominated" : "funded";
+}
+
 /** The output of gpu.resolve, and the tokens of the first draw as {one_in, owner, token}.
  *  Where tokens are equal, and not owners, an owner is found at the place of any of its tokens. */
-export function resolve(conflict, seed, weighting = "owners") {
+export async function resolve(conflict, seed, weighting = "owners") {
   const deficit = conflict.deficit_gpus;
   const inside = new Map(conflict.leases.map((lease) => [lease.id, difference(lease, conflict.scope) === null]));
   const runs = sortedBy(conflict.runs, (run) => run.id).map((run) => ({ ...run, leases: [] }));
@@ -177,13 +216,6 @@ export function resolve(conflict, seed, weighting = "owners") {
     freed += gpus(leases);
   }
 
-  function tierOf(run) {
-    const mine = run.leases.filter((lease) => inside.get(lease.id));
-    if (mine.length === 0) return null;
-    if (mine.some((lease) => !lease.funded)) return "unfunded";
-    return run.nominated ? "nominated" : "funded";
-  }
-
   /** What one more step would take from a run now: {above, groups}; null if it cannot shrink. */
   function stepOf(run) {
     if (!run.malleable) return null;
@@ -202,7 +234,7 @@ export function resolve(conflict, seed, weighting = "owners") {
   }
 
   const byTokens = weighting === "tokens";
-  function lottery(members, tier) {
+  async function lottery(members, tier) {
     let tokens = members.filter((run) => gpus(run.leases) > 0);
     if (weighting === "stake") return stakes(tokens, tier);
     while (freed < deficit && tokens.length > 0) {
@@ -214,13 +246,13 @@ export function resolve(conflict, seed, weighting = "owners") {
         const oneIn = (owner) => (byTokens ? tokens.length : owners.length * held.get(owner).length);
         first = tokens.map(({ id, owner }) => ({ one_in: oneIn(owner), owner, token: id }));
       }
-      let place = fairNumber(byTokens ? tokens.length : owners.length, seed, "owner", index);
+      let place = await fairNumber(byTokens ? tokens.length : owners.length, seed, "owner", index);
       const owner = owners.find((each) => {
         place -= byTokens ? held.get(each).length : 1;
         return place < 0;
       });
       const mine = held.get(owner);
-      const token = mine[fairNumber(mine.length, seed, "token", index)];
+      const token = mine[await fairNumber(mine.length, seed, "token", index)];
       draws.push({ index, tier, owners, owner, tokens: mine, token });
       cut(byId.get(token), "RandomPreempt", tier, index, () => true);
       tokens = tokens.filter((run) => run.id !== token);
@@ -228,7 +260,7 @@ export function resolve(conflict, seed, weighting = "owners") {
     return undefined;
   }
 
-  function stakes(tokens, tier) {
+  async function stakes(tokens, tier) {
     if (freed >= deficit || tokens.length === 0) return;
     const held = tokens.map((run) => ({ id: run.id, gpus: gpus(run.leases) }));
     const { needed, heaps, stays } = heapsOf(held, Math.min(deficit - freed, sum(held.map((each) => each.gpus))));
@@ -239,7 +271,7 @@ export function resolve(conflict, seed, weighting = "owners") {
           : { one_in: heaps.length, times: stays ? heaps.length - 1 : 1 });
       first = tokens.map(({ id, owner }) => ({ ...odds(id), owner, token: id }));
     }
-    const number = heaps.length > 0 ? fairNumber(heaps.length, seed, "heap", draws.length) : -1;
+    const number = heaps.length > 0 ? await fairNumber(heaps.length, seed, "heap", draws.length) : -1;
     const lost = [...needed, ...heaps.filter((_, place) => (place === number) !== stays).flat()];
     let left = tokens;
     for (const { id } of sortedBy(lost, (each) => each.id)) {
@@ -255,8 +287,8 @@ export function resolve(conflict, seed, weighting = "owners") {
   }
 
   if (candidates >= deficit) {
-    const tiers = new Map(runs.map((run) => [run.id, tierOf(run)]));
-    for (const tier of ["unfunded", "nominated", "funded"]) {
+    const tiers = new Map(runs.map((run) => [run.id, tierOf(run, run.leases.filter((lease) => inside.get(lease.id)))]));
+    for (const tier of TIERS) {
       const members = runs.filter((run) => tiers.get(run.id) === tier);
       for (const run of members) {
         for (const spare of run.leases.filter((lease) => lease.role === "spare" && inside.get(lease.id))) {
@@ -275,7 +307,7 @@ export function resolve(conflict, seed, weighting = "owners") {
         if (following) steps.set(best, following);
         else steps.delete(best);
       }
-      lottery(members, tier);
+      await lottery(members, tier);
     }
   }
 
@@ -301,45 +333,45 @@ export function resolve(conflict, seed, weighting = "owners") {
     })));
   const result = {
     resolved: candidates >= deficit, deficit_gpus: deficit, freed_gpus: freed, actions: lines(false), withdrawn: lines(true),
-    draws, conflict_digest: digest(conflict), shortfall_gpus: Math.max(0, deficit - candidates),
+    draws, conflict_digest: await digest(conflict), shortfall_gpus: Math.max(0, deficit - candidates),
   };
   return { result, first };
 }
 
-function noticeOf(conflict, leftOut, weighting) {
+async function noticeOf(conflict, leftOut, weighting) {
   const why = conflict.leases.map((lease) => ({ lease: lease.id, reason: difference(lease, conflict.scope) }));
   return {
     candidates: sortedBy(why.filter((row) => row.reason === null).map((row) => row.lease), (lease) => lease),
     exclusions: sortedBy([...why.filter((row) => row.reason !== null), ...leftOut], (row) => row.lease),
-    tokens: sortedBy(resolve(conflict, Buffer.alloc(32), weighting).first, (row) => row.token),
+    tokens: sortedBy((await resolve(conflict, new Uint8Array(32), weighting)).first, (row) => row.token),
   };
 }
 
 // --- the log -------------------------------------------------------------------------------------
 
-const leafHash = (data) => sha256(Buffer.from([0]), data);
-const nodeHash = (left, right) => sha256(Buffer.from([1]), left, right);
+export const leafHash = (data) => sha256([0], data);
+const nodeHash = (left, right) => sha256([1], left, right);
 
 /** RFC 9162, 2.1.3.2. Sizes up to 2^53 need division where the RFC shifts. */
-export function includes(leaf, index, size, proof, root) {
+export async function includes(leaf, index, size, proof, root) {
   if (index >= size) return false;
   let [fn, sn, r] = [index, size - 1, leaf];
   for (const p of proof) {
     if (sn === 0) return false;
     if (fn % 2 === 1 || fn === sn) {
-      r = nodeHash(p, r);
+      r = await nodeHash(p, r);
       while (fn % 2 === 0 && fn !== 0) [fn, sn] = [Math.floor(fn / 2), Math.floor(sn / 2)];
     } else {
-      r = nodeHash(r, p);
+      r = await nodeHash(r, p);
     }
     [fn, sn] = [Math.floor(fn / 2), Math.floor(sn / 2)];
   }
-  return sn === 0 && r.equals(root);
+  return sn === 0 && equal(r, root);
 }
 
 /** RFC 9162, 2.1.4.2. */
-export function continues(oldSize, oldRoot, newSize, newRoot, proof) {
-  if (oldSize === newSize) return proof.length === 0 && oldRoot.equals(newRoot);
+export async function continues(oldSize, oldRoot, newSize, newRoot, proof) {
+  if (oldSize === newSize) return proof.length === 0 && equal(oldRoot, newRoot);
   if (oldSize < 1 || oldSize > newSize) return false;
   if (proof.length === 0) return false;
   const isPowerOfTwo = (BigInt(oldSize) & BigInt(oldSize - 1)) === 0n;
@@ -350,21 +382,22 @@ export function continues(oldSize, oldRoot, newSize, newRoot, proof) {
   for (const c of path.slice(1)) {
     if (sn === 0) return false;
     if (fn % 2 === 1 || fn === sn) {
-      [fr, sr] = [nodeHash(c, fr), nodeHash(c, sr)];
+      [fr, sr] = [await nodeHash(c, fr), await nodeHash(c, sr)];
       while (fn % 2 === 0 && fn !== 0) [fn, sn] = [Math.floor(fn / 2), Math.floor(sn / 2)];
     } else {
-      sr = nodeHash(sr, c);
+      sr = await nodeHash(sr, c);
     }
     [fn, sn] = [Math.floor(fn / 2), Math.floor(sn / 2)];
   }
-  return sn === 0 && fr.equals(oldRoot) && sr.equals(newRoot);
+  return sn === 0 && equal(fr, oldRoot) && equal(sr, newRoot);
 }
 
-export function signatureHolds(publicKey, message, signature) {
+export async function signatureHolds(publicKey, message, signature) {
   try {
-    const key = createPublicKey({ key: { kty: "OKP", crv: "Ed25519", x: publicKey.toString("base64url") }, format: "jwk" });
-    return verifySignature(null, message, key, signature);
-  } catch {
+    const key = await subtle.importKey("raw", publicKey, "Ed25519", false, ["verify"]);
+    return await subtle.verify("Ed25519", key, signature, message);
+  } catch (error) {
+    if (error.name === "NotSupportedError") throw error; // an old browser: neither true nor false
     return false; // not a point of the curve
   }
 }
@@ -529,12 +562,12 @@ function affine([x, y, z]) {
   return [mul2(x, ii), mul2(y, mul2(ii, i))];
 }
 
-const bigint = (bytes_) => BigInt(`0x${bytes_.toString("hex")}`);
+const bigint = (bytes_) => BigInt(`0x${toHex(bytes_)}`);
 
 /** A compressed point of the group of order R, as [x, y]; null for anything else. G2 has two numbers, G1 one. */
 function groupPoint(data, b) {
   if (data[0] >> 6 !== 2) return null;
-  const high = bigint(Buffer.concat([Buffer.from([data[0] & 31]), data.subarray(1, 48)]));
+  const high = bigint(joined([[data[0] & 31], data.subarray(1, 48)]));
   const x = data.length === 96 ? [bigint(data.subarray(48)), high] : [high, 0n];
   if (x[0] >= Q || x[1] >= Q) return null;
   let y = root2(add2(mul2(mul2(x, x), x), b));
@@ -557,16 +590,16 @@ function mapToCurve(u) {
 }
 
 /** RFC 9380, 5.3.1 and 8.8.1. */
-function hashToPoint(message) {
+async function hashToPoint(message) {
   const name = "BLS_SIG_BLS12381G1_XMD:SHA-256_SSWU_RO_NUL_";
-  const tag = Buffer.concat([utf8(name), Buffer.from([name.length])]);
-  const whole = sha256(Buffer.alloc(64), message, Buffer.from([0, 128, 0]), tag);
-  const blocks = [Buffer.alloc(32)];
+  const tag = joined([name, [name.length]]);
+  const whole = await sha256(new Uint8Array(64), message, [0, 128, 0], tag);
+  const blocks = [new Uint8Array(32)];
   for (let i = 1; i <= 4; i++) {
-    const mixed = Buffer.from(whole.map((byte, place) => byte ^ blocks.at(-1)[place]));
-    blocks.push(sha256(mixed, Buffer.from([i]), tag));
+    const mixed = whole.map((byte, place) => byte ^ blocks.at(-1)[place]);
+    blocks.push(await sha256(mixed, [i], tag));
   }
-  const [first, second] = [[1, 2], [3, 4]].map(([i, j]) => mapToCurve(mod(bigint(Buffer.concat([blocks[i], blocks[j]])))));
+  const [first, second] = [[1, 2], [3, 4]].map(([i, j]) => mapToCurve(mod(bigint(joined([blocks[i], blocks[j]])))));
   return affine(multiple(LOOP + 1n, plus(first, second)));
 }
 
@@ -608,12 +641,12 @@ function pairing([[px], [py]], twisted) {
 }
 
 /** e(signature, g2) = e(hash of the round, key): their quotient is 1 after the final power. */
-export function beaconHolds(publicKey, round, signature) {
+export async function beaconHolds(publicKey, round, signature) {
   if (publicKey.length !== 96 || signature.length !== 48) return false;
   const [key, point] = [groupPoint(publicKey, [4n, 4n]), groupPoint(signature, [4n, 0n])];
   if (key === null || point === null) return false;
   const [x, y] = groupPoint(hex(G2), [4n, 4n]);
-  const quotient = mul12(pairing(point, [x, sub2(ZERO, y)]), pairing(hashToPoint(sha256(eight(round))), key));
+  const quotient = mul12(pairing(point, [x, sub2(ZERO, y)]), pairing(await hashToPoint(await sha256(eight(round))), key));
   // (Q¹² - 1) / R = (Q⁶ - 1) · (Q⁶ + 1) / R, and to the power of Q⁶ each w becomes -w: no odd power may be left.
   let [small, square] = [UNIT, quotient];
   for (let e = (Q ** 6n + 1n) / R; e > 0n; e >>= 1n) {
@@ -769,7 +802,7 @@ function readExport(data) {
   let document;
   try {
     document = JSON.parse(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data));
-    if (utf8(`${canonical(document)}\n`).equals(data)) return document;
+    if (equal(utf8(`${canonical(document)}\n`), data)) return document;
   } catch (error) {
     throw new Malformed(`the file is not JSON in UTF-8: ${error.message}`);
   }
@@ -822,9 +855,9 @@ function shownIn(x) {
 }
 
 /** The round is signed by its network, and was to come when the conflict was frozen. */
-function checkRound(state, beacon, value) {
+async function checkRound(state, beacon, value) {
   const { say, commit, answered, networks } = state;
-  need(beaconHolds(hex(beacon.public_key), beacon.round, hex(value)),
+  need(await beaconHolds(hex(beacon.public_key), beacon.round, hex(value)),
     `round ${beacon.round} is not signed by the network that it is said to be of`);
   const due = beacon.genesis_ms + (beacon.round - 1) * beacon.period_ms;
   need(commit.body.continued || commit.time_ms < due, "the round had happened before the conflict was frozen");
@@ -841,7 +874,7 @@ function checkRound(state, beacon, value) {
 }
 
 /** Your nonce is the one that you signed, with the key that you registered. */
-function checkNonce(state, { owner, nonce: shown }, used) {
+async function checkNonce(state, { owner, nonce: shown }, used) {
   const { x, say, commit, answered, ownerKeys } = state;
   need((shown === null) === (used === undefined), `there is a nonce of ${owner} that ${owner} did not sign`);
   if (shown === null) return;
@@ -851,28 +884,28 @@ function checkNonce(state, { owner, nonce: shown }, used) {
     && size < each.seq && each.seq < commit.seq && key.seq < each.seq
     && each.plan_id === `owner.${owner}` && each.effect === `nonce ${size}`
     && key.plan_id === `owner.${owner}` && /^key [0-9]+$/.test(key.effect ?? ""), `the nonce of ${owner} is from another entry`);
-  const message = Buffer.concat(["fairlead/nonce/v1", x.head.ledger, owner, hex(nonce), eight(size)].map(lp));
+  const message = joined(["fairlead/nonce/v1", x.head.ledger, owner, hex(nonce), eight(size)].map(lp));
   const publicKey = key.body.public_key;
-  need(signatureHolds(hex(publicKey), message, hex(signed)), `${owner} did not sign the nonce that is in the seed`);
+  need(await signatureHolds(hex(publicKey), message, hex(signed)), `${owner} did not sign the nonce that is in the seed`);
   need(ownerKeys.length === 0 || ownerKeys.includes(publicKey), `${publicKey} is not your key`);
   say(`${owner} signed that nonce with key ${publicKey} when the log had ${size} entries; compare both with what you did.`);
   if (answered && answered.body.label === "owner-nonced") state.label = "owner-nonced";
 }
 
 /** The head has the key and epoch of the commitment's, but for changes that are shown. */
-function checkChanges({ x, answered }) {
+async function checkChanges({ x, answered }) {
   const then = answered ? answered.body.commit_head : x.head;
   let [id, key, epoch] = [then.key_id, x.keys[then.key_id], then.epoch];
   for (const { entry: each } of x.changes ?? []) {
     const { signature: signed, ...unsigned } = each.body;
     const statement = canonical({ ledger: x.head.ledger, statement: { kind: each.kind, ...unsigned } });
     need(each.body.key_id === id && each.seq > then.size && each.plan_id === null && each.effect === null
-      && signatureHolds(hex(key), utf8(`fairlead/statement/v1\n${statement}`), hex(signed)),
+      && await signatureHolds(hex(key), utf8(`fairlead/statement/v1\n${statement}`), hex(signed)),
     `entry ${each.seq} is not signed with the key in force`);
     let good;
     if (each.kind === "key.rotated") {
       [id, key] = [each.body.new_key_id, each.body.public_key];
-      good = sha256(hex(key)).toString("hex").slice(0, 16) === id;
+      good = await idOfKey(hex(key)) === id;
     } else {
       epoch += 1;
       good = each.body.epoch === epoch && each.body.size === each.seq - 1;
@@ -884,11 +917,11 @@ function checkChanges({ x, answered }) {
 }
 
 const CHECKS = {
-  proofs({ x, say }) {
+  async proofs({ x, say }) {
     const shown = [...shownIn(x), ...(x.changes ?? [])];
     for (const each of shown) {
-      const leaf = leafHash(canonical(each.entry));
-      const good = includes(leaf, each.entry.seq - 1, x.head.size, each.proof.map(hex), hex(x.head.root));
+      const leaf = await leafHash(canonical(each.entry));
+      const good = await includes(leaf, each.entry.seq - 1, x.head.size, each.proof.map(hex), hex(x.head.root));
       need(good, `entry ${each.entry.seq} is not in the log of the head`);
     }
     say(`All ${shown.length} entries shown are in the log of ${x.head.size} entries.`);
@@ -916,13 +949,13 @@ const CHECKS = {
     });
   },
 
-  consistency({ x, say, answered, trees }) {
+  async consistency({ x, say, answered, trees }) {
     const here = `${x.head.size}:${x.head.root}`;
     trees.add(here);
     for (const link of x.consistency) {
       const ends = [`${link.old_size}:${link.old_root}`, `${link.new_size}:${link.new_root}`];
       need(ends.includes(here), "a consistency proof is of other heads");
-      const good = continues(link.old_size, hex(link.old_root), link.new_size, hex(link.new_root), link.proof.map(hex));
+      const good = await continues(link.old_size, hex(link.old_root), link.new_size, hex(link.new_root), link.proof.map(hex));
       need(good, `the log of ${link.new_size} entries does not continue that of ${link.old_size}`);
       ends.forEach((end) => trees.add(end));
     }
@@ -936,19 +969,20 @@ const CHECKS = {
     say(`The commitment was under a head of ${then.size} entries before entry ${answered.seq} revealed the outcome.`);
   },
 
-  digests({ x, say, commit, answered }) {
+  async digests({ x, say, commit, answered }) {
     const { body } = commit;
-    need(digest(x.conflict) === body.conflict_digest && body.conflict_digest === commit.input_digest,
+    need(await digest(x.conflict) === body.conflict_digest && body.conflict_digest === commit.input_digest,
       "the conflict is not the one that was frozen");
     need(same(body.scope, x.conflict.scope) && same(x.scope, x.conflict.scope)
       && body.deficit_gpus === x.conflict.deficit_gpus, "scope or deficit are not those of the conflict");
-    need(digest(x.notice) === body.notice_digest, "the notice is not the one that was given");
+    need(await digest(x.notice) === body.notice_digest, "the notice is not the one that was given");
     const recorded = answered ? answered.body.result_digest : null;
-    need(recorded === (x.result && digest(x.result)), "the result is not the one that was recorded");
+    need(recorded === (x.result && await digest(x.result)), "the result is not the one that was recorded");
     if (turnOf(commit) !== null) {
-      const sized = (documents) => Object.fromEntries(documents.map((each) => [digest(each), utf8(canonical(each)).length]));
-      need(same(body.blobs, sized([x.conflict, x.notice]))
-        && (!answered || same(answered.body.blobs ?? {}, sized(x.result ? [x.result] : []))),
+      const sized = async (documents) => Object.fromEntries(await Promise.all(
+        documents.map(async (each) => [await digest(each), utf8(canonical(each)).length])));
+      need(same(body.blobs, await sized([x.conflict, x.notice]))
+        && (!answered || same(answered.body.blobs ?? {}, await sized(x.result ? [x.result] : []))),
       "an entry names documents that are not these");
     }
     say(`Entry ${commit.seq} froze the conflict at ${at(commit)}: ${body.deficit_gpus} GPUs missing, `
@@ -987,16 +1021,16 @@ const CHECKS = {
       "the outcome answers another commitment");
   },
 
-  commitment({ x, say, previous, commit, answered }) {
+  async commitment({ x, say, previous, commit, answered }) {
     if (!answered) return say("Its entropy is not revealed: nobody may have been cut for it yet.");
-    need(sha256(hex(answered.body.entropy)).toString("hex") === previous.body.next_commitment,
+    need(toHex(await sha256(hex(answered.body.entropy))) === previous.body.next_commitment,
       "the entropy is not the one promised before the conflict");
     need(turnOf(commit) === null || (answered.body.next_commitment === previous.body.next_commitment) === (x.void !== null),
       "a void must hand on its entropy, a draw a new one");
     return say(`The hash of its entropy was out since ${at(previous)} (entry ${previous.seq}).`);
   },
 
-  seed(state) {
+  async seed(state) {
     const { x, say, commit, answered } = state;
     if (!answered) return undefined;
     const { body } = answered;
@@ -1016,26 +1050,27 @@ const CHECKS = {
       need(hands(beacon) || (body.beacon_value === null && hands(null)), "the void does not hand on its beacon and its nonces");
     }
     if (beacon && body.beacon_value === null) {
-      need(x.void && body.seed === null && body.result_digest === null,
+      need(x.void !== null && body.seed === null && body.result_digest === null,
         "there is an outcome without the beacon that it was to depend on");
       return say("It was voided before the value of its round was recorded.");
     }
-    need(beacon || body.beacon_value === null, "there is a beacon that was not announced");
+    need(beacon !== null || body.beacon_value === null, "there is a beacon that was not announced");
     const luck = [hex(body.entropy), hex(body.beacon_value ?? ""), nonces.map((each) => [each.owner, hex(each.nonce)])];
-    const seed = turn === null ? seedOf(hex(commit.body.conflict_digest), x.k, ...luck) : turnSeedOf(hex(x.chain), turn, ...luck);
-    need(body.seed === seed.toString("hex") && x.result !== null, "the seed is another one");
+    const seed = await (turn === null
+      ? seedOf(hex(commit.body.conflict_digest), x.k, ...luck) : turnSeedOf(hex(x.chain), turn, ...luck));
+    need(body.seed === toHex(seed) && x.result !== null, "the seed is another one");
     const from = beacon ? `round ${beacon.round} of ${beacon.source}` : "no beacon";
     say(`The seed follows from entropy, ${nonces.length} nonces and ${from}.`);
     if (beacon && turn === null) say(`That round is said to be ${body.beacon_value}; nobody signed it, compare it.`);
-    if (beacon && turn !== null) checkRound(state, beacon, body.beacon_value);
+    if (beacon && turn !== null) await checkRound(state, beacon, body.beacon_value);
     return undefined;
   },
 
-  decision({ x, say, commit, answered }) {
+  async decision({ x, say, commit, answered }) {
     const weighting = weightingOf(commit);
     const known = new Set(x.conflict.leases.map((lease) => lease.id));
     const leftOut = x.notice.exclusions.filter((row) => !known.has(row.lease));
-    need(same(x.notice, noticeOf(x.conflict, leftOut, weighting)), "candidates, exclusions or odds were not announced as they were");
+    need(same(x.notice, await noticeOf(x.conflict, leftOut, weighting)), "candidates, exclusions or odds were not announced as they were");
     const atStake = new Set(x.conflict.leases.filter((lease) => !difference(lease, x.scope)).map((lease) => lease.run));
     need(x.conflict.runs.every((run) => atStake.has(run.id)), "there is a run without a candidate in the conflict: a free salt");
     for (const row of leftOut) {
@@ -1047,14 +1082,14 @@ const CHECKS = {
     if (x.result === null) return;
     if (weighting === "tokens") say("Every run was as likely as the next, however many its owner had.");
     if (weighting === "stake") say("Every GPU was as likely as the next, however its owner divided them.");
-    const { result } = resolve(x.conflict, hex(answered.body.seed), weighting);
+    const { result } = await resolve(x.conflict, hex(answered.body.seed), weighting);
     need(same(result, x.result), "decided again, the result is another");
     say(`Decided again, the result is the same: ${result.freed_gpus} GPUs freed, ${result.actions.length} leases cut, `
       + `${result.draws.length} draws.`);
     if (x.void) say(`It was voided, nobody was cut. The reason given: ${answered.body.reason}.`);
   },
 
-  openings(state) {
+  async openings(state) {
     const { x, say, commit, opened } = state;
     const index = turnOf(commit) ?? x.k;
     const ownerOf = new Map(x.conflict.runs.map((run) => [run.id, run.owner]));
@@ -1069,16 +1104,16 @@ const CHECKS = {
     for (const each of x.openings) {
       const { entry: { entry: fixing }, owner, secret: text_, names } = each;
       const secret = hex(text_);
-      const fixed = sha256(lp("fairlead/owner/v1"), lp(secret)).toString("hex");
+      const fixed = toHex(await sha256(lp("fairlead/owner/v1"), lp(secret)));
       need(fixing.body.owner === owner && fixing.body.commitment === fixed,
         `the secret of ${owner} is not the one that was fixed`);
       need(fixing.plan_id === `owner.${owner}` && fixing.effect === "pseudonym",
         `the secret of ${owner} is fixed by an entry of another plan`);
       need(fixing.seq < commit.seq, `the secret of ${owner} was fixed too late`);
-      const me = pseudonym(secret, x.chain, index, "owner", [owner]);
+      const me = await pseudonym(secret, x.chain, index, "owner", [owner]);
       need(names.length > 0 || owners.has(me), `nothing of ${owner} is in this outcome`);
       for (const { kind, parts } of names) {
-        const hidden = pseudonym(secret, x.chain, index, kind, parts);
+        const hidden = await pseudonym(secret, x.chain, index, kind, parts);
         need(there.has(hidden) && (ownerOf.get(hidden) ?? me) === me, `${kind} ${parts.join("/")} of ${owner} is not here`);
         opened.set(hidden, { kind, parts, secret });
       }
@@ -1088,16 +1123,16 @@ const CHECKS = {
         + "which should be before its first run.");
       const used = commit.body.nonces.find((row) => row.owner === me)?.nonce;
       say(`The nonce of ${owner} in the seed: ${used ?? "none"}.`);
-      if (turnOf(commit) !== null) checkNonce(state, each, used);
+      if (turnOf(commit) !== null) await checkNonce(state, each, used);
     }
   },
 
-  scope({ x, say, commit, opened }) {
+  async scope({ x, say, commit, opened }) {
     if (turnOf(commit) !== null) {
-      const chain = sha256(lp("fairlead/chain/v2"), lp(x.scope.flavor)).toString("hex");
+      const chain = toHex(await sha256(lp("fairlead/chain/v2"), lp(x.scope.flavor)));
       return need(chain === x.chain, "the sequence is not the one of this scope");
     }
-    let [clear, salt] = [x.scope, Buffer.alloc(0)];
+    let [clear, salt] = [x.scope, new Uint8Array(0)];
     const { cap } = x.scope;
     if (cap) {
       if (![cap.budget, cap.name, ...cap.envelopes].every((each) => opened.has(each))) {
@@ -1106,9 +1141,9 @@ const CHECKS = {
       const nameOf = (hidden) => opened.get(hidden).parts.at(-1);
       const envelopes = sortedBy(cap.envelopes.map(nameOf), (name) => name);
       clear = { ...x.scope, cap: { budget: nameOf(cap.budget), name: nameOf(cap.name), envelopes } };
-      salt = hmac(opened.get(cap.budget).secret, lp("fairlead/chain-salt/v1"));
+      salt = await hmac(opened.get(cap.budget).secret, lp("fairlead/chain-salt/v1"));
     }
-    const chain = sha256(lp("fairlead/chain/v1"), lp(salt), lp(canonical(clear))).toString("hex");
+    const chain = toHex(await sha256(lp("fairlead/chain/v1"), lp(salt), lp(canonical(clear))));
     return need(chain === x.chain, "the sequence is not the one of this scope");
   },
 
@@ -1131,17 +1166,17 @@ const CHECKS = {
     }
   },
 
-  signatures({ x, say, answered }) {
+  async signatures({ x, say, answered }) {
     const heads = answered ? [x.head, answered.body.commit_head] : [x.head];
     const ids = [...new Set(heads.map((each) => each.key_id))].sort();
     need(same(ids, Object.keys(x.keys).sort()), "a key is missing or useless");
     for (const { signature, ...unsigned } of heads) {
       const key = hex(x.keys[unsigned.key_id]);
-      need(sha256(key).toString("hex").startsWith(unsigned.key_id), "a key does not have the id it is given");
+      need(await idOfKey(key) === unsigned.key_id, "a key does not have the id it is given");
       const message = utf8(`fairlead/head/v1\n${canonical(unsigned)}`);
-      need(signatureHolds(key, message, hex(signature)), `the signature of the head of ${unsigned.size} entries does not hold`);
+      need(await signatureHolds(key, message, hex(signature)), `the signature of the head of ${unsigned.size} entries does not hold`);
     }
-    checkChanges({ x, answered });
+    await checkChanges({ x, answered });
     say(`The heads of ledger ${x.head.ledger} are signed with key ${ids.join(" and ")}.`);
   },
 
@@ -1169,39 +1204,54 @@ const CHECKS = {
 /** A line as it may be printed: names and reasons are others' words, and could redraw it. */
 const plain = (sentence) => sentence.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (each) => `\\u{${each.codePointAt(0).toString(16)}}`);
 
-/** Check the bytes of an export. Heads as "SIZE:ROOT", keys as public keys or key ids in hex. */
-export function verify(data, keptHeads = [], keptKeys = [], networks = [], ownerKeys = []) {
-  const account = [];
-  let check = "bytes";
+const NAMES = ["bytes", "form", ...Object.keys(CHECKS)];
+
+/** Check the bytes of an export. Heads as "SIZE:ROOT", keys as public keys or key ids in hex. `checks` has every check in
+ *  order: its name, what it said, and whether it holds; null for those after one that does not. */
+export async function verify(data, keptHeads = [], keptKeys = [], networks = [], ownerKeys = []) {
+  const checks = NAMES.map((name) => ({ name, holds: null, said: [] }));
+  const last = [];
+  let place = 0;
+  const told = (code) => {
+    for (const each of checks) each.said = each.said.map(plain);
+    return { code, check: code === 0 ? "" : NAMES[place], checks, account: [...checks.flatMap((each) => each.said), ...last.map(plain)] };
+  };
+  const passed = () => { checks[place++].holds = true; };
+  const say = (sentence) => { checks[place].said.push(sentence); };
   try {
     const x = readExport(data);
-    check = "form";
+    passed();
     checkForm(x);
-    account.push(`Outcome ${x.k} of ${x.scope.flavor} ${canonical(x.scope.location)}, sequence ${x.chain.slice(0, 16)}.`);
+    say(`Outcome ${x.k} of ${x.scope.flavor} ${canonical(x.scope.location)}, sequence ${x.chain.slice(0, 16)}.`);
+    passed();
     const answered = (x.draw ?? x.void)?.entry ?? null;
     const state = {
       x, answered, previous: x.previous.entry, commit: x.commit.entry, trees: new Set(), opened: new Map(),
-      say: (sentence) => { account.push(sentence); }, keptHeads, keptKeys,
-      networks, ownerKeys, label: "operator-trusted",
+      say, keptHeads, keptKeys, networks, ownerKeys, label: "operator-trusted",
     };
-    for (check of Object.keys(CHECKS)) CHECKS[check](state);
+    for (const check of Object.values(CHECKS)) {
+      await check(state);
+      passed();
+    }
     const recorded = answered?.body.label;
     if (answered && recorded !== state.label) {
       let why = recorded === "owner-nonced" ? "none of its nonces is yours" : "see above";
       if (recorded === "verifiable") why = "its protocol let the operator choose";
-      account.push(`It is recorded as ${recorded}; to you it is ${state.label}: ${why}.`);
+      last.push(`It is recorded as ${recorded}; to you it is ${state.label}: ${why}.`);
     }
-    account.push(`Everything holds; ${answered ? `this outcome is ${state.label}` : "the outcome is open"}.`);
-    return { code: 0, check: "", account: account.map(plain) };
+    last.push(`Everything holds; ${answered ? `this outcome is ${state.label}` : "the outcome is open"}.`);
+    return told(0);
   } catch (error) {
-    if (error instanceof DoesNotHold) account.push(`DOES NOT HOLD (${check}): ${error.message}.`);
-    else if (error instanceof Malformed) account.push(`CANNOT BE CHECKED (${check}): ${error.message}.`);
-    else throw error;
-    return { code: error instanceof DoesNotHold ? 1 : 2, check, account: account.map(plain) };
+    if (!(error instanceof DoesNotHold || error instanceof Malformed)) throw error;
+    checks[place].holds = false;
+    const verdict = error instanceof DoesNotHold ? "DOES NOT HOLD" : "CANNOT BE CHECKED";
+    say(`${verdict} (${NAMES[place]}): ${error.message}.`);
+    return told(error instanceof DoesNotHold ? 1 : 2);
   }
 }
 
-function main(words) {
+async function main(words) {
+  const { readFileSync } = await import("node:fs");
   const given = { "--head": [], "--key": [], "--network": [], "--owner-key": [], file: [] };
   for (let i = 0; i < words.length; i++) {
     if (words[i] !== "file" && Object.hasOwn(given, words[i])) given[words[i]].push(words[++i]);
@@ -1219,11 +1269,17 @@ function main(words) {
     console.error(error.message);
     return 2;
   }
-  const { code, account } = verify(data, given["--head"], given["--key"], given["--network"], given["--owner-key"]);
+  const { code, account } = await verify(data, given["--head"], given["--key"], given["--network"], given["--owner-key"]);
   console.log(account.join("\n"));
   return code;
 }
 
-if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
-  process.exitCode = main(process.argv.slice(2));
+/** As a command; not where another module imports this one, and not in a browser. */
+async function isCommand() {
+  const started = globalThis.process?.argv?.[1];
+  if (!started) return false;
+  const [{ realpathSync }, { fileURLToPath }] = await Promise.all([import("node:fs"), import("node:url")]);
+  return realpathSync(started) === fileURLToPath(import.meta.url);
 }
+
+if (await isCommand()) process.exitCode = await main(process.argv.slice(2));

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairlead.api.service import Service
 from fairlead.compose import up
 from fairlead.schema.objects import API_VERSION
 from tests.engine.gpu.worlds import LENIENT
@@ -52,9 +53,15 @@ class UnixConnection(http.client.HTTPConnection):
 class Running:
     """A server that runs in a thread of this process; only its sockets are used."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.port = folder, port
+    def __init__(self, folder: Path, port: int, service: Service | None = None) -> None:
+        self.folder, self.port, self._service = folder, port, service
         self.socket = folder / up.SOCKET
+
+    @property
+    def service(self) -> Service:
+        """What its handlers work on, for a test that moves a clock."""
+        assert self._service is not None
+        return self._service
 
     def send(
         self,
@@ -155,7 +162,7 @@ def serving(folder: Path, **more: Any) -> Iterator[Running]:
         thread.start()
         try:
             assert server.port is not None
-            yield Running(folder, server.port)
+            yield Running(folder, server.port, server.service)
         finally:
             server.stop()
             thread.join(timeout=60)

@@ -58,6 +58,7 @@ def test_a_token_acts_for_the_owners_of_its_user(server: Running) -> None:
         "anonymous": False,
         "in_run": False,
         "run": None,
+        "session": None,
     }
     assert put(server, "mine", tcp=True, token=ada).status == 200
     for reply in (
@@ -196,7 +197,7 @@ def test_names_that_are_not_ours_are_not_answered(
         ("GET", "/v1/budgets", None, ada),
         ("GET", "/v1/watch?after=0&limit=1", None, None),
         ("GET", "/", None, None),
-        ("GET", "/page.js", None, None),
+        ("GET", "/web/app.js", None, None),
         ("GET", "/metrics", None, None),
         ("POST", "/v1/plan", run("p"), ada),
     ):

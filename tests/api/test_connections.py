@@ -52,6 +52,12 @@ while True:
     time.sleep(0.1)  # between two rounds of the attack
 """
 CONNECTIONS, NOFILE = 2000, 1024
+PATIENT = """
+from fairlead.api import connections
+from fairlead.cli.main import run
+connections.HEADERS_S = 3600.0
+run()
+"""
 
 
 @contextlib.contextmanager
@@ -81,21 +87,20 @@ def attacking(where: str, uid: int) -> Iterator[None]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 def test_half_open_connections_lock_nobody_out() -> None:
-    """Over TCP and on the socket at once, with nofile=1024: the admin is answered within 2 s, and
-    so is a reader over TCP, whose request comes whole."""
+    """Over TCP and on the socket at once, with nofile=1024: the admin is answered, and so is a
+    reader over TCP, whose request comes whole; though no half-open connection ends by its time."""
     with short_folder() as folder, few_descriptors():
-        plane = Plane(folder, "--port", "0").up()
+        plane = Plane(folder, "--port", "0")
+        plane.program = ("-c", PATIENT)
+        plane.up()
         try:
-            socket_, slowest = parse(str(plane.socket)), 0.0
+            socket_ = parse(str(plane.socket))
             port = int(plane.log.read_text().rpartition("127.0.0.1:")[2].split()[0])
             with attacking(str(port), 54_403), attacking(str(plane.socket), 54_404):
                 for _ in range(20):
-                    began = time.monotonic()
                     reply = exchange(socket_, "GET", "/v1/objects/Run", timeout_s=30)
                     assert (reply.status, reply.body) == (200, b'{"items":[]}')
-                    slowest = max(slowest, time.monotonic() - began)
                     assert Running(plane.socket.parent, port).send("GET", "/v1/head", tcp=True)
-                assert slowest < 2
                 assert plane.run("get", "runs").returncode == 0
                 assert len(os.listdir(f"/proc/{plane.process.pid}/fd")) < NOFILE * 0.7
         finally:
@@ -183,6 +188,7 @@ def test_a_peer_that_has_all_its_connections_busy_is_told(monkeypatch: pytest.Mo
     """With the limit and what to do; the admin on the socket is not counted."""
     few = ConnectionLimits(tcp=3, users=3, each_user=3)
     monkeypatch.setattr(ConnectionLimits, "within", staticmethod(lambda _: few))
+    monkeypatch.setattr(ConnectionLimits, "streams", few.tcp)  # a place of each can be kept busy
     with short_folder() as folder, serving(folder) as server, contextlib.ExitStack() as held:
         for _ in range(3):
             held.enter_context(server.open("/v1/watch"))

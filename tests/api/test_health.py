@@ -105,19 +105,24 @@ def test_a_fault_that_stays_is_said_once(served: Served) -> None:
     assert [line["event"] for line in lines if line["event"] == "fault"] == ["fault"]
 
 
-def test_a_clock_behind_the_ledger_is_logged_once(served: Served) -> None:
+def test_a_clock_that_jumps_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With by how much, and what to do."""
-    world = served.world
-    world.now_ms += worlds.HOUR
-    world.apply(worlds.budget("b"))
-    world.now_ms -= worlds.HOUR
+    monkeypatch.setattr(background, "TURN_S", 0.01)
+    served = Served(tmp_path)
+    clocks = worlds.Clocks(served.world.now_ms)
+    served.world.clocks = clocks
+    served.world.plane = served.service.plane = served.world.open()
+    served.background._turn()
+    clocks.wall_ms -= worlds.HOUR
     with capture_logs() as lines:
         for _ in range(3):
             served.background._turn()
     (line,) = lines
-    assert (line["event"], line["behind_s"], line["log_level"]) == ("clock behind", 3600, "warning")
-    assert "set the clock right" in line["fault"]
+    assert (line["event"], line["log_level"]) == ("clock jumped", "warning")
+    assert "1h behind" in line["fault"]
+    assert "fairlead clock accept|reject" in line["fault"]
     assert "*clock" in served.health()["faults"], "told, and no reason to be taken out of service"
+    served.ledger.close()
 
 
 def logs(server: Running, name: str) -> bytes:

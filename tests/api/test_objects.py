@@ -7,7 +7,9 @@ import threading
 import pytest
 
 from fairlead.cli.audit.checkpoints import follow_keys, read_headers
+from fairlead.schema.metrics import Process
 from tests.api.servers import Running, budget, manifest, node, run
+from tests.schema.scrapes import names_of, scraped
 
 DEEP = b'{"a":' * 5_000 + b"1" + b"}" * 5_000
 
@@ -293,17 +295,7 @@ def test_metrics_as_prometheus_reads_them(server: Running) -> None:
     server.until("refused", lambda: server.status("Run", "denied")["refusal"])
     assert server.status("Run", "denied")["reason"] == "ACLDenied"
     text = server.send("GET", "/metrics", tcp=True).data.decode()
-    for name in (
-        "budget_concurrency_used",
-        "budget_concurrency_remaining",
-        "budget_gpu_hours_used",
-        "budget_gpu_hours_remaining",
-        "budget_gpu_hours_total",
-        "budget_lent_gpus",
-        "budget_lending_denied_total",
-        "cover_plans_total",
-    ):
-        assert f"# TYPE {name.removesuffix('_total')}" in text, name
+    assert scraped(text) == names_of(Process.CONTROL_PLANE)
     assert 'budget_concurrency_remaining{budget="lender",envelope="main"} 4.0' in text
     assert 'cover_plans_total{result="ACLDenied"} 1.0' in text
     assert 'budget_lending_denied_total{budget="lender",envelope="main"} 1.0' in text

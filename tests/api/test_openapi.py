@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fairlead.api.app import ENDPOINTS
+from tests.api.reporting import group_moment, node_moment, report
 from tests.api.servers import Running, run
 
 BOUNDED = """
@@ -15,12 +16,16 @@ BOUNDED = """
 include-path = "/v1/watch"
 parameters = { "query.limit" = 1, "query.after" = 0 }
 [[operations]]
+include-path = "/v1/reports"
+parameters = { "query.limit" = 1, "query.name" = "typed" }
+[[operations]]
 include-path = "/v1/events"
 parameters = { "query.wait_s" = 0 }
 [[operations]]
 include-path = "/v1/runs/{name}/logs"
 parameters = { "path.name" = "wrote", "query.follow" = false }
 """
+REPORTED = {"nodes": {"typed": [node_moment(1)]}, "groups": {"typed": [group_moment(1)]}}
 
 
 @pytest.mark.component("schemathesis")
@@ -34,6 +39,7 @@ def test_a_client_made_from_the_document_finds_no_lie(server: Running, tmp_path:
     token = server.token("tester", "team-a")
     server.apply(run("wrote", command=["echo", "something"]))
     server.ended("wrote")
+    server.ok("POST", "/v1/reports", report("typed", **REPORTED))
     config = tmp_path / "schemathesis.toml"
     config.write_text(BOUNDED)
     done = subprocess.run(
@@ -68,10 +74,12 @@ def test_a_client_made_from_the_document_finds_no_lie(server: Running, tmp_path:
 def test_answers_have_the_types_that_are_documented(server: Running) -> None:
     """Every table that can be read without parameters, with something in it, read strictly.
 
-    Forecasts and outcomes need a waiting and a preempted run: test_preemption.py.
+    Forecasts and outcomes need a waiting and a preempted run: test_preemption.py. A story needs a
+    demo: test_story.py.
     """
     server.apply(run("typed", duration="1h"))
     server.until("running", lambda: server.status("Run", "typed")["phase"] == "Running")
+    server.ok("POST", "/v1/reports", report("typed", **REPORTED))
     queries = {
         "/v1/sponsors": "?owner=team-b&flavor=H100",
         "/v1/consistency": "?old=1&new=2",
@@ -81,9 +89,11 @@ def test_answers_have_the_types_that_are_documented(server: Running) -> None:
     for each in ENDPOINTS:
         if each.method != "GET" or each.media != "application/json":
             continue
-        if "{seq}" in each.path or each.path.endswith("/forecast"):
+        if "{seq}" in each.path or each.path.endswith(("/forecast", "/story")):
             continue
-        path = each.path.replace("{kind}", "Run").replace("{name}", "typed")
+        path = (
+            each.path.replace("{kind}", "Run").replace("{name}", "typed").replace("{number}", "1")
+        )
         answer = server.ok("GET", path + queries.get(each.path, ""))
         msgspec.convert(answer, each.answer)
         tried += 1

@@ -123,7 +123,9 @@ def test_a_forecast_names_cuts_and_odds(lab: Running) -> None:
 
 def test_an_outcome_is_told_and_exported(crowd: Running, resolved: int) -> None:
     """Everybody sees what was decided; a tenant opens its own names, and the file verifies."""
-    (row,) = [row for row in read(crowd, "/v1/outcomes", tcp=True) if row["outcome"] == resolved]
+    (row,) = [
+        row for row in read(crowd, "/v1/outcomes", tcp=True)["items"] if row["outcome"] == resolved
+    ]
     assert (row["outcome"], row["stage"], row["cause"]) == (resolved, "applied", "reservation")
     public = read(crowd, f"/v1/outcomes/{resolved}", "/v1/outcomes/{seq}", tcp=True)
     assert (public["names"], public["run"]) == ({}, None)
@@ -235,9 +237,35 @@ def test_by_hand_for_a_scope_or_a_cap(crowd: Running, resolved: int) -> None:
     assert (enough["outcome"], enough["forecast"]["deficitGPUs"]) == (None, 0)
     reply = crowd.send("POST", "/v1/resolve", {**body, "gpus": 99})
     assert (reply.status, reply.code) == (409, "NotEnough")
-    assert [
-        each["outcome"] for each in crowd.ok("GET", "/v1/outcomes") if each["flavor"] == "H100"
-    ] == [resolved]
+    rows = crowd.ok("GET", "/v1/outcomes")["items"]
+    assert [row["outcome"] for row in rows if row["flavor"] == "H100"] == [resolved]
+
+
+def test_outcomes_by_page(crowd: Running) -> None:
+    """Newest first; a page says where the next one begins, and the last one that there is none."""
+    whole = crowd.ok("GET", "/v1/outcomes?limit=500")
+    kept = whole["items"][0]
+    service = crowd.service.plane.committer.projection.resolver.outcomes
+    first = service[kept["outcome"]]
+    more = {seq: msgspec.structs.replace(first, seq=seq) for seq in range(100_001, 100_006)}
+    service.update(more)
+    try:
+        pages, cursor = [], ""
+        while True:
+            page = crowd.ok("GET", f"/v1/outcomes?limit=2{cursor}")
+            assert page["total"] == whole["total"] + 5
+            pages.append([row["outcome"] for row in page["items"]])
+            if page["next"] is None:
+                break
+            cursor = f"&cursor={page['next']}"
+    finally:
+        for seq in more:
+            del service[seq]
+    seen = [seq for page in pages for seq in page]
+    assert seen == [*range(100_005, 100_000, -1), *(row["outcome"] for row in whole["items"])]
+    assert all(len(page) == 2 for page in pages[:-1])
+    for wrong in ("limit=0", "limit=501", "cursor=0", "cursor=x"):
+        assert crowd.send("GET", f"/v1/outcomes?{wrong}").status == 422
 
 
 def test_a_lowered_budget_shows_whom_it_hits_and_is_resolved(lab: Running) -> None:

@@ -39,7 +39,9 @@ def test_every_rule_is_about_an_endpoint() -> None:
 def test_what_is_not_in_the_table_is_an_admins(service: Service, row) -> None:
     """A new endpoint is closed to tenants until it is opened; users and objects are Kubernetes'."""
     route = f"{row.method} {row.path}"
-    path = row.path.format(kind="Run", name="team-b.theirs", verb="cancel", seq=1, owner="b", id=1)
+    of_agents = {"number": 1, "backend": "a", "order": "drain"}
+    named = {"kind": "Run", "name": "team-b.theirs", "verb": "cancel", "owner": "b", **of_agents}
+    path = row.path.format(seq=1, id=1, **named)
     for asker in (TENANT, Asker(ADMIN)):
         closed = route in ELSEWHERE or (route not in RULES and asker is TENANT)
         result = answer(service, asker, Ask(row.method, path, {}, ""))

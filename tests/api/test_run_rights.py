@@ -172,6 +172,7 @@ def test_who_connected_and_is_gone_has_no_rights() -> None:
 def test_a_run_reads_and_acts_on_itself(server: Running) -> None:
     """It sees its own command, knows itself, and can end itself; the ledger says who did it."""
     name = "itself"
+    asked(server, TENANT, "another", "team-a", ("GET", "/v1/whoami", ""))
     found = asked(
         server,
         TENANT,
@@ -186,7 +187,7 @@ def test_a_run_reads_and_acts_on_itself(server: Running) -> None:
     )
     who, runs, *acts = found
     expected = {"user": f"run/{name}", "owners": [], "admin": False, "anonymous": False}
-    assert who == Answer(200, {**expected, "in_run": True, "run": name})
+    assert who == Answer(200, {**expected, "in_run": True, "run": name, "session": None})
     commands = {item["metadata"]["name"]: item["spec"]["command"] for item in runs.body["items"]}
     assert commands.pop(name)
     assert commands, "there are others"

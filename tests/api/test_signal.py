@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from fairlead.api.service import LedgerSignal
+from fairlead.api.service import GrowthSignal
 
 
 def test_a_loop_that_is_busy_is_not_rung_again_and_again() -> None:
@@ -12,7 +12,7 @@ def test_a_loop_that_is_busy_is_not_rung_again_and_again() -> None:
     """
 
     async def ring() -> list[int]:
-        bell, seen = LedgerSignal(), []
+        bell, seen = GrowthSignal(), []
         bell.attach(asyncio.get_running_loop())
         thread = threading.Thread(target=lambda: (bell.notify(7), seen.append(bell.seq)))
         thread.start()

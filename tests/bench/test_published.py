@@ -100,3 +100,15 @@ def test_the_verdicts_beside_kueue_follow_from_the_runs() -> None:
     memory = judged["controller under 130 MiB"]["numbers"].partition(" ")[0]
     assert f"{factor} of the 1.3 times" in row
     assert f"{memory} MiB of 130" in row
+
+
+def test_many_readers_on_one_core() -> None:
+    """The stored run of `bench.api` keeps its goals: latency, first paint, no event lost."""
+    document = stored("api.json")
+    load, goals = document["load"], document["goals"]
+    assert load["milliseconds"]["p99"] < goals["p99_ms"] == 50
+    assert load["per_s"] > 490
+    assert (load["clients"], load["requests"]) == (200, 30_000)
+    assert load["lost_or_repeated"] == goals["lost_or_repeated"] == 0
+    assert document["first_paint_ms"]["runs"] == 10_000
+    assert document["first_paint_ms"]["median"] < goals["first_paint_ms"] == 1000

@@ -338,7 +338,7 @@ def test_an_outcome_waits_for_its_beacon_or_is_given_up(tmp_path: Path) -> None:
         waiting = shell.ok("resolve", *scope)
         assert "its entropy is round" in waiting
         assert "no run is selected yet" in waiting
-        (row,) = running.ok("GET", "/v1/outcomes")
+        (row,) = running.ok("GET", "/v1/outcomes")["items"]
         number, stage = str(row["outcome"]), row["stage"]
         assert stage == "committed"
         tried = shell.ok("audit", "void", number, "--reason", "no value", "--dry-run")
@@ -349,7 +349,7 @@ def test_an_outcome_waits_for_its_beacon_or_is_given_up(tmp_path: Path) -> None:
         assert "void: no value" in told
         assert running.status("Run", "only")["width"] == 4
         shell.ok("resolve", *scope)
-        second = running.ok("GET", "/v1/outcomes")[-1]["outcome"]
+        second = running.ok("GET", "/v1/outcomes")["items"][0]["outcome"]
         wanted = running.ok("GET", f"/v1/outcomes/{second}")["beacon"]["round"]
         shell.ok("audit", "beacon", "drand", str(wanted), sign(wanted).upper())
         running.until("cut", lambda: running.status("Run", "only")["lastOutcome"] == second)

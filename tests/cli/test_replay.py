@@ -12,9 +12,9 @@ import yaml
 from click.testing import CliRunner
 
 from fairlead.cli.main import LazyGroup, main
-from fairlead.cli.replay import first_difference
 from fairlead.ledger.place import open_file, open_for_reading
 from fairlead.recorder import FileRecorder
+from fairlead.schema.replay import first_difference
 from tests.ledger.test_replay import INPUT, OUTPUT, decision
 
 

@@ -72,6 +72,27 @@ def test_who_and_what_is_asked_only_where_several_fit(shell: Shell) -> None:
         shell.ok("delete", "budget/team-b", "budget/team-c", "node/cold")
 
 
+def test_a_run_can_wait_for_a_node_that_is_cordoned(shell: Shell) -> None:
+    """Maintenance ends: a submit that names no flavor is not refused meanwhile."""
+    shell.ok("cordon", "box")
+    try:
+        shell.ok("submit", "--gpus", "2", "--dry-run", "--", "true")
+    finally:
+        shell.ok("uncordon", "box")
+
+
+def test_logs_name_the_file_that_a_run_writes_to(shell: Shell, tmp_path: Path) -> None:
+    """As `#SBATCH --output` said: a run without output would look as if it had printed none."""
+    script = tmp_path / "job.sh"
+    output = tmp_path / "filed.out"
+    script.write_text(f"#!/bin/sh\n#SBATCH --output={output} --job-name=filed\necho hello\n")
+    shell.ok("submit", str(script))
+    (name,) = [name for name in shell.ok("get", "runs", "-o", "name").split() if "filed" in name]
+    shell.ok("wait", name, "--for=ended", "--timeout", "60s")
+    assert f"has its output in {output}; it is " in shell("logs", name).stderr
+    assert output.read_text() == "hello\n"
+
+
 def test_an_admin_without_a_budget_is_told_how_to_make_one() -> None:
     """Not to ask the operator: it is one."""
     replies = {"/v1/whoami": {"user": "root", "admin": True, "owners": []}, "/v1/budgets": []}

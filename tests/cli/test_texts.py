@@ -10,7 +10,7 @@ import pytest
 from fairlead.cli.gpu import plans, render
 from fairlead.cli.gpu.objects import print_effects
 from fairlead.cli.table import Output
-from fairlead.schema.gpu import no_room
+from fairlead.schema.words import no_room
 
 NOUNS = "GPU|envelope|lease|run|device|node|minute|slot"
 TIME = "2026-01-01T00:00:00Z"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.apportion import Claim, largest_remainder, water_fill
+from fairlead.core.apportion import largest_remainder, water_fill
+from fairlead.core.claims import Claim
 from fairlead.core.invariant import InvariantBroken
 
 small = st.integers(0, 50)

@@ -33,7 +33,7 @@ IMPURE = {
 # Verbs that act on the world; decisions never do.
 ACT_VERBS = ("append_", "write_", "apply_", "send_", "fetch_")
 # Exact arithmetic lives here: no float may creep in.
-INTEGER_ONLY = ("apportion.py",)
+INTEGER_ONLY = ("apportion.py", "claims.py")
 
 
 def names(paths: list[Path]) -> list[str]:
@@ -76,19 +76,13 @@ def test_integers_where_integers_are_promised(path: Path) -> None:
 
 
 def test_core_cpu_imports_nothing_heavy() -> None:
-    """A fresh interpreter: no third-party module, and under 60 ms."""
+    """A fresh interpreter: of third parties no module, and of the standard library a few."""
     script = (
-        "import sys, time; began = time.process_time(); import fairlead.core.cpu\n"
-        "took = time.process_time() - began\n"
-        "extra = [m for m in sys.modules if m.split('.')[0] in "
-        "('numpy', 'msgspec', 'click', 'rich', 'yaml', 'matplotlib')]\n"
-        "print(took * 1000); print(extra)"
+        "import sys; before = set(sys.modules); import fairlead.core.cpu\n"
+        "print(*sorted(set(sys.modules) - before))"
     )
-    best = 1e9
-    for _ in range(5):  # CPU time, the best of five: other processes share the machine
-        out = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        assert out[1] == "[]"
-        best = min(best, float(out[0]))
-    assert best < 60, f"import took {best:.0f} ms"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = out.stdout.split()
+    strangers = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert strangers == {"fairlead"}
+    assert len(loaded) < 70, loaded

@@ -18,6 +18,11 @@ class Behaviour:
 
     status: int = 200
     delay_s: float = 0.0
+    requests: int = 0
+    """How many it was sent so far."""
+    inside: int = 0
+    room: int | None = None
+    """With more than this inside it answers 503 at once, as one that is overloaded does."""
     held: bool = False
     """Whether it keeps what it gets, until it is told otherwise."""
 
@@ -68,14 +73,17 @@ class Backends:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 does = self.behaviour[id]
-                if does.delay_s:
+                does.requests += 1
+                does.inside += 1
+                status = does.status if does.room is None or does.inside <= does.room else 503
+                if does.delay_s and status != 503:
                     await asyncio.sleep(does.delay_s)
                 if does.held:
                     await self._hold(does)
+                does.inside -= 1
                 body = id.encode()
                 writer.write(
-                    b"HTTP/1.1 %d Here\r\nContent-Length: %d\r\n\r\n%s"
-                    % (does.status, len(body), body)
+                    b"HTTP/1.1 %d Here\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
                 )
                 await writer.drain()
                 if b"connection: close" in head.lower():

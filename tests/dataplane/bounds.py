@@ -12,8 +12,30 @@ from tests.dataplane.worlds import World
 EVEN = dict.fromkeys(IDS, 64)
 
 
-class Bounds:
-    """For every plane."""
+class Rooms:
+    """For every plane, one that drives a proxy of its operator's included where it can bound."""
+
+    def test_a_backend_that_keeps_what_it_gets_is_passed_over(self, world: World) -> None:
+        """A quarter of 100 without a bound; within one, hardly more than its part of the moment."""
+        group = opened(world)
+        world.apply("web", EVEN, epoch=1, inside_max=20)
+        with world.holding(group, ("b1",)) as held:
+            words = []
+            for _ in range(25):
+                world.tick()
+                words += [held.add() for _ in range(4)]
+        assert set(words) == {None, *IDS[1:]}
+        assert words.count(None) <= 12
+
+    def test_a_bound_of_nothing_is_refused(self, world: World) -> None:
+        """It would be a closed door without a drip."""
+        opened(world)
+        with pytest.raises(PermanentFault, match="inside_max: must be at least 1, got 0"):
+            world.apply("web", EVEN, epoch=1, inside_max=0)
+
+
+class Bounds(Rooms):
+    """For planes that reject what exceeds a bound."""
 
     def test_what_is_inside_is_bounded(self, world: World) -> None:
         """Six may be inside; the seventh is told to try again, and one may come when one leaves."""
@@ -34,18 +56,6 @@ class Bounds:
             assert [held.add() for _ in range(3)] == [None, None, SOFT]
             world.apply("web", EVEN, epoch=2)
             assert [held.add() for _ in range(4)] == [None] * 4
-
-    def test_a_backend_that_keeps_what_it_gets_is_passed_over(self, world: World) -> None:
-        """A quarter of 100 without a bound; within one, hardly more than its part of the moment."""
-        group = opened(world)
-        world.apply("web", EVEN, epoch=1, inside_max=20)
-        with world.holding(group, ("b1",)) as held:
-            words = []
-            for _ in range(25):
-                world.tick()
-                words += [held.add() for _ in range(4)]
-        assert set(words) == {None, *IDS[1:]}
-        assert words.count(None) <= 12
 
     def test_who_is_the_only_one_is_never_passed_over(self, world: World) -> None:
         """Up to the bound of the group: there is nobody else."""
@@ -101,9 +111,3 @@ class Bounds:
         world.apply("web", EVEN, epoch=2, inside_max=1)
         with world.holding(group, IDS) as held:
             assert [held.add() for _ in range(2)] == [None, SOFT]
-
-    def test_a_bound_of_nothing_is_refused(self, world: World) -> None:
-        """It would be a closed door without a drip."""
-        opened(world)
-        with pytest.raises(PermanentFault, match="inside_max: must be at least 1, got 0"):
-            world.apply("web", EVEN, epoch=1, inside_max=0)

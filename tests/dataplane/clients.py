@@ -16,13 +16,15 @@ from typing import Protocol
 
 SOFT, HARD, FAILED = "soft", "hard", "failed"
 _TIMEOUT_S = 30.0
-_REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n"
+_REQUEST = "{} / HTTP/1.1\r\nHost: here\r\n"
 # A refusal by a proxy, and by the kernel at connect().
 _STATUS = {("429", b"soft"): SOFT, ("503", b"hard"): HARD}
 _ERRNO = {errno.EAGAIN: SOFT, errno.ECONNREFUSED: HARD}
 
 
-def request(host: str, port: int, *, source: tuple[str, int] | None = None) -> str:
+def request(
+    host: str, port: int, *, source: tuple[str, int] | None = None, method: str = "GET"
+) -> str:
     """Send one request over a connection of its own."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as connection:
@@ -40,16 +42,18 @@ def request(host: str, port: int, *, source: tuple[str, int] | None = None) -> s
         except OSError as error:
             return _ERRNO.get(error.errno or 0, f"{FAILED}: {error}")
         try:
-            return word(exchange(connection))
+            return word(exchange(connection, method=method))
         except OSError as error:
             return f"{FAILED}: {error}"
 
 
-def exchange(connection: socket.socket, *, keep: bool = False, header: str = "") -> bytes:
+def exchange(
+    connection: socket.socket, *, keep: bool = False, header: str = "", method: str = "GET"
+) -> bytes:
     """Send a request and read its answer: as far as it says, for some close only when we do."""
     ending = b"\r\n" if keep else b"Connection: close\r\n\r\n"
     more = f"{header}\r\n".encode() if header else b""
-    connection.sendall(_REQUEST + more + ending)
+    connection.sendall(_REQUEST.format(method).encode() + more + ending)
     answer = b""
     while not _whole(answer) and (part := connection.recv(1 << 16)):
         answer += part

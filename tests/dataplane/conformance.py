@@ -24,13 +24,42 @@ from fairlead.ports.faults import PermanentFault
 from tests.dataplane.bounds import Bounds
 from tests.dataplane.clients import FAILED, HARD, SOFT
 from tests.dataplane.failsafe import Failsafe, Killed
-from tests.dataplane.flips import Flips
+from tests.dataplane.flips import Flips, Weights
 from tests.dataplane.tables import CLOSED, IDS, only, opened
 from tests.dataplane.worlds import World
 
 
-class Conformance(Flips, Bounds, Failsafe):
-    """For every plane."""
+class Driven(Weights):
+    """What also a proxy promises whose listeners and admission are its operator's."""
+
+    def test_a_drained_backend_gets_nothing_and_comes_back_with_slots(self, world: World) -> None:
+        """Nobody fails on the way."""
+        group = opened(world)
+        world.apply("web", {**only("b1"), "b2": 256}, epoch=1)
+        with world.load(group, clients=2) as load:
+            load.wait(10)
+            world.apply("web", only("b1"), epoch=2)
+            world.plane.drain("web", "b2", decision=2)
+            load.wait(10)
+            assert set(world.send(group, 20)) == {"b1"}
+            world.until(lambda: not world.plane.read()["web"].backends["b2"].open, "b2 is empty")
+            world.apply("web", only("b2"), epoch=3)
+            assert set(world.send(group, 20)) == {"b2"}
+            assert {each.word for each in load.sent} == {"b1", "b2"}
+        for name, backend in (("web", "b9"), ("elsewhere", "b1")):
+            with pytest.raises(PermanentFault):
+                world.plane.drain(name, backend, decision=3)
+
+    def test_remove_leaves_nothing(self, world: World) -> None:
+        """No process, no file, nobody who listens; done twice it is still done."""
+        opened(world)
+        world.plane.remove()
+        assert world.left() == []
+        world.plane.remove()
+
+
+class Conformance(Driven, Flips, Bounds, Failsafe):
+    """For every plane of ours."""
 
     @pytest.mark.parametrize("mode", [AdmissionMode.SOFT, AdmissionMode.HARD])
     def test_what_is_admitted_is_delivered_and_the_rest_is_told(
@@ -113,31 +142,6 @@ class Conformance(Flips, Bounds, Failsafe):
         assert {word.partition(":")[0] for word in world.send(group, 3)} <= {FAILED, HARD}
         world.plane.configure([group])
         assert set(world.send(group, 10)) <= set(IDS)
-
-    def test_a_drained_backend_gets_nothing_and_comes_back_with_slots(self, world: World) -> None:
-        """Nobody fails on the way."""
-        group = opened(world)
-        world.apply("web", {**only("b1"), "b2": 256}, epoch=1)
-        with world.load(group, clients=2) as load:
-            load.wait(10)
-            world.apply("web", only("b1"), epoch=2)
-            world.plane.drain("web", "b2", decision=2)
-            load.wait(10)
-            assert set(world.send(group, 20)) == {"b1"}
-            world.until(lambda: not world.plane.read()["web"].backends["b2"].open, "b2 is empty")
-            world.apply("web", only("b2"), epoch=3)
-            assert set(world.send(group, 20)) == {"b2"}
-            assert {each.word for each in load.sent} == {"b1", "b2"}
-        for name, backend in (("web", "b9"), ("elsewhere", "b1")):
-            with pytest.raises(PermanentFault):
-                world.plane.drain(name, backend, decision=3)
-
-    def test_remove_leaves_nothing(self, world: World) -> None:
-        """No process, no file, nobody who listens; done twice it is still done."""
-        opened(world)
-        world.plane.remove()
-        assert world.left() == []
-        world.plane.remove()
 
 
 class RealConformance(Conformance, Killed):

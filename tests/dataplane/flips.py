@@ -16,8 +16,8 @@ from tests.dataplane.tables import CLOSED, IDS, only, opened, table
 from tests.dataplane.worlds import World
 
 
-class Flips:
-    """For every plane."""
+class Weights:
+    """For every plane, one that drives a proxy of its operator's included."""
 
     def test_a_group_without_a_table_is_served_by_its_backends(self, world: World) -> None:
         """The door is open before the first decision."""
@@ -37,6 +37,40 @@ class Flips:
             assert set(counts) <= {"b1", "b2", "b3"}
             for id, wanted in slots.items():
                 assert abs(counts[id] - wanted * turns) <= world.split_error_max, counts
+
+    def test_an_old_epoch_is_refused_and_nothing_changes(self, world: World) -> None:
+        """Equal is old too."""
+        group = opened(world)
+        world.apply("web", only("b1"), epoch=5)
+        for epoch in (5, 4):
+            with pytest.raises(Stale):
+                world.apply("web", only("b2"), epoch=epoch)
+        assert set(world.send(group, 8)) == {"b1"}
+        seen = world.plane.read()["web"]
+        assert (seen.epoch, seen.decision) == (5, 5)
+
+    def test_a_bad_table_is_refused_whole(self, world: World) -> None:
+        """Backends missing, unknown, negative; doors without numbers; groups that are not there."""
+        group = opened(world)
+        world.apply("web", only("b1"), epoch=1)
+        good = only("b2")
+        for slots, admission, name in (
+            ({"b2": 256}, Admission(), "web"),
+            ({**good, "b9": 0}, Admission(), "web"),
+            ({**good, "b2": -1}, Admission(), "web"),
+            (good, Admission(AdmissionMode.SOFT), "web"),
+            (good, Admission(AdmissionMode.HARD, 1.0, float("nan")), "web"),
+            (good, Admission(), "elsewhere"),
+        ):
+            world.plane.heartbeat()
+            with pytest.raises(PermanentFault):
+                world.plane.apply(table(name, 2, slots, admission), decision=2)
+        assert set(world.send(group, 8)) == {"b1"}
+        assert world.plane.read()["web"].epoch == 1
+
+
+class Flips(Weights):
+    """For planes that lay out a table before they flip to it."""
 
     def test_a_flip_is_atomic_under_load(self, world: World) -> None:
         """Once a request met the new table, no later one meets the old one; none fails."""
@@ -79,36 +113,6 @@ class Flips:
                 load.wait(10)
             words = Counter(each.word for each in load.sent)
         assert set(words) == {"b1", HARD}, words
-
-    def test_an_old_epoch_is_refused_and_nothing_changes(self, world: World) -> None:
-        """Equal is old too."""
-        group = opened(world)
-        world.apply("web", only("b1"), epoch=5)
-        for epoch in (5, 4):
-            with pytest.raises(Stale):
-                world.apply("web", only("b2"), epoch=epoch)
-        assert set(world.send(group, 8)) == {"b1"}
-        seen = world.plane.read()["web"]
-        assert (seen.epoch, seen.decision) == (5, 5)
-
-    def test_a_bad_table_is_refused_whole(self, world: World) -> None:
-        """Backends missing, unknown, negative; doors without numbers; groups that are not there."""
-        group = opened(world)
-        world.apply("web", only("b1"), epoch=1)
-        good = only("b2")
-        for slots, admission, name in (
-            ({"b2": 256}, Admission(), "web"),
-            ({**good, "b9": 0}, Admission(), "web"),
-            ({**good, "b2": -1}, Admission(), "web"),
-            (good, Admission(AdmissionMode.SOFT), "web"),
-            (good, Admission(AdmissionMode.HARD, 1.0, float("nan")), "web"),
-            (good, Admission(), "elsewhere"),
-        ):
-            world.plane.heartbeat()
-            with pytest.raises(PermanentFault):
-                world.plane.apply(table(name, 2, slots, admission), decision=2)
-        assert set(world.send(group, 8)) == {"b1"}
-        assert world.plane.read()["web"].epoch == 1
 
 
 def _table_met(sent: Sent, flips: list[tuple[float, float]]) -> int:

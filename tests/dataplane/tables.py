@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.core.traffic.limits import plan_limits
 from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.retries import RetryLimit
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.ports.dataplane import RouteGroup, Table
 
@@ -26,11 +27,18 @@ def table(
     stored: tuple[float, float] | None = None,
     open: Mapping[str, int | None] | None = None,
     inside: Mapping[str, tuple[int, ...]] | None = None,
+    retries: RetryLimit | None = None,
 ) -> Table:
     """A table as the engine makes it; `stored` is the budget that `hard` relaxes to."""
     kept = None if stored is None else Admission(AdmissionMode.SOFT, *stored)
     limits = plan_limits(
-        slots, admission, stored=kept, inside_max=inside_max, open=open, inside=inside
+        slots,
+        admission,
+        stored=kept,
+        inside_max=inside_max,
+        open=open,
+        inside=inside,
+        retries=retries,
     )
     return Table(group, epoch, slots, limits)
 

@@ -8,13 +8,14 @@ import pytest
 
 import fairlead
 from fairlead.dataplane.ebpf import EbpfDataplane
-from fairlead.dataplane.envoy import EnvoyDataplane
-from fairlead.dataplane.haproxy import HaproxyDataplane
+from fairlead.dataplane.envoy import EnvoyDataplane, RunningEnvoyDataplane
+from fairlead.dataplane.haproxy import HaproxyDataplane, RunningHaproxyDataplane
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.ports.dataplane import Dataplane
 
 ACTS = ("apply", "limit", "drain")
-ADAPTERS = (HaproxyDataplane, EnvoyDataplane, EbpfDataplane, MemoryDataplane)
+RUNNING = (RunningHaproxyDataplane, RunningEnvoyDataplane)
+ADAPTERS = (HaproxyDataplane, EnvoyDataplane, EbpfDataplane, MemoryDataplane, *RUNNING)
 
 
 @pytest.mark.parametrize("adapter", [Dataplane, *ADAPTERS], ids=lambda adapter: adapter.__name__)

@@ -16,7 +16,7 @@ from fairlead.dataplane.envoy import EnvoyDataplane, deadman
 from fairlead.dataplane.haproxy import HaproxyDataplane
 from fairlead.ports.dataplane import Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
-from tests.dataplane import proxies
+from tests.dataplane import proxies, retries
 from tests.dataplane.conformance import RealConformance
 from tests.dataplane.proxy_worlds import EnvoyWorld
 from tests.dataplane.tables import IDS, only, opened
@@ -39,6 +39,10 @@ class TestEnvoy(RealConformance):
 @needs_envoy
 class TestEnvoySignals(proxies.Signals):
     """What both proxies tell of their backends."""
+
+
+class TestEnvoyRetries(retries.Repeats):
+    """What both proxies repeat."""
 
 
 def test_more_groups_than_files_can_be_watched_are_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fairlead.dataplane.proxy import load, save
 from fairlead.dataplane.tables import Active
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup, Stale
 from fairlead.ports.faults import PermanentFault, TemporaryFault
-from tests.dataplane import proxies
+from tests.dataplane import proxies, retries
 from tests.dataplane.conformance import RealConformance
 from tests.dataplane.proxy_worlds import HaproxyWorld
 from tests.dataplane.tables import only, opened, table
@@ -38,6 +38,10 @@ class TestHaproxy(RealConformance):
 
 class TestHaproxySignals(proxies.Signals):
     """What both proxies tell of their backends."""
+
+
+class TestHaproxyRetries(retries.Repeats):
+    """What both proxies repeat."""
 
 
 def test_a_reload_that_cannot_be_done_changes_nothing(world: HaproxyWorld) -> None:

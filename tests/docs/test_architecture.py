@@ -29,3 +29,16 @@ def test_the_tree_has_every_package() -> None:
     tree = PAGE.partition("src/fairlead/\n")[2].partition("scenarios/")[0]
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert set(re.findall(r"^  ([a-z]+)/", tree, re.MULTILINE)) == packages
+
+
+def test_the_gpu_page_names_every_service_and_every_file() -> None:
+    """Of `ControlPlane` and of its package."""
+    package = SOURCE / "engine" / "gpu"
+    page = (package / "README.md").read_text()
+    plane = (package / "plane.py").read_text()
+    services = set(re.findall(r"self\.([a-z]\w*) = (?:\w+ = )?[A-Z]\w*\(", plane))
+    assert len(services) > 20
+    assert sorted(name for name in services if f"`{name}`" not in page) == []
+    files = {str(path.relative_to(package)) for path in package.rglob("*.py")}
+    files = {path for path in files if not path.endswith("__init__.py")}
+    assert sorted(path for path in files if f"`{path}`" not in page) == []

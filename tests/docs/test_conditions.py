@@ -1,4 +1,4 @@
-"""The runbook is complete: every condition, code, reason, metric and log line has its row."""
+"""The runbook is complete: every condition, code, reason and log line has its row."""
 
 import ast
 import re
@@ -9,7 +9,6 @@ import pytest
 
 import fairlead
 from fairlead.api import endpoint
-from fairlead.api.tables import _COUNTERS, _GAUGES
 from fairlead.core.reasons import CoverRefusal
 from fairlead.engine.gpu.state import Phase
 
@@ -76,7 +75,6 @@ WORDS = {
     "refusal": {code.value for code in CoverRefusal},
     "refused": texts("Refused", 0),
     "error": {code for _, _, code in endpoint._ERRORS if code != "Refused"} | texts("problem", 1),
-    "metric": {*_GAUGES, *_COUNTERS},
     "log line": texts("warning", 0) | texts("_warn", 0) | texts("exception", 0) | texts("error", 0),
 }
 
@@ -88,25 +86,3 @@ def test_every_word_has_its_row(kind: str) -> None:
     missing = sorted(word for word in WORDS[kind] if f"`{word}`" not in rows)
     assert missing == [], f"docs/operate/conditions.md says nothing of these: {missing}"
     assert len(WORDS[kind]) >= 4, "the search found too little to be right"
-
-
-def test_the_metrics_of_the_contract_are_there() -> None:
-    """By name: dashboards are built on them."""
-    assert WORDS["metric"] == {
-        "budget_concurrency_used",
-        "budget_concurrency_remaining",
-        "budget_gpu_hours_used",
-        "budget_gpu_hours_remaining",
-        "budget_gpu_hours_total",
-        "budget_lent_gpus",
-        "budget_lending_denied_total",
-        "cover_plans_total",
-        "resolver_invocations_total",
-        "resolver_spares_dropped_total",
-        "resolver_shrinks_total",
-        "resolver_lottery_draws_total",
-        "gpu_run_utilisation_percent",
-        "gpu_run_memory_bytes",
-        "gpu_devices_quarantined",
-        "ledger_clock_behind_seconds",
-    }

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fairlead
-from fairlead.api.tables import _COUNTERS
+from fairlead.schema.metrics import METRICS, Process
 from tests.docs.test_conditions import ROOT
 
 PAGE = (ROOT / "docs" / "operate" / "preemption.md").read_text()
@@ -69,6 +69,7 @@ def test_every_refusal_of_the_resolver_has_its_row() -> None:
 
 def test_every_metric_of_the_resolver_is_watched() -> None:
     """By name."""
-    counted = {name for name in _COUNTERS if name.startswith("resolver_")}
+    rows = METRICS[Process.CONTROL_PLANE]
+    counted = {row.name for row in rows if row.name.startswith("resolver_")}
     assert len(counted) == 4
     assert missing(counted, ROWS) == []

@@ -34,7 +34,8 @@ RATES = (
 )
 WINDOW_S = (KILLED_S + 30.0, CALM_S)
 SPAN_S, FINE = 2.0, 0.9
-"""The service is back with the first 2 s of which so many requests are good."""
+"""The service is back with the first 2 s that have so many of the good requests that the proxy with
+limits set by hand has in them: on a busy machine neither has all of them."""
 
 
 class Services:
@@ -138,22 +139,22 @@ class Agent:
         subprocess.run(self.command("remove"), check=True, capture_output=True, timeout=60)
 
 
-def figures(attempts: list[Attempt]) -> dict[str, Any]:
+def good(attempts: list[Attempt], begin_s: float, end_s: float) -> int:
+    """Requests of that time that were answered well and soon enough."""
+    meant = (one for one in attempts if begin_s <= one.due_s < end_s)
+    return sum(one.kind is AnswerKind.OK and one.took_s <= SLO_S for one in meant)
+
+
+def figures(attempts: list[Attempt], peer: list[Attempt]) -> dict[str, Any]:
     """What clients saw: good requests per second without an agent, and when all was well again."""
-
-    def good(begin_s: float, end_s: float) -> tuple[int, int]:
-        meant = [one for one in attempts if begin_s <= one.due_s < end_s]
-        kept = [one for one in meant if one.kind is AnswerKind.OK and one.took_s <= SLO_S]
-        return len(kept), len(meant)
-
-    held, _ = good(KILLED_S, KILLED_S + 15.0)
-    alone, _ = good(*WINDOW_S)
     spans = [CALM_S + step / 5 for step in range(int((END_S - SPAN_S - CALM_S) * 5) + 1)]
-    counts = ((at_s, *good(at_s, at_s + SPAN_S)) for at_s in spans)
-    back_s = next((at_s for at_s, kept, meant in counts if kept >= FINE * meant), None)
+    counts = (
+        (at_s, *(good(side, at_s, at_s + SPAN_S) for side in (attempts, peer))) for at_s in spans
+    )
+    back_s = next((at_s for at_s, kept, theirs in counts if kept >= max(1, FINE * theirs)), None)
     return {
-        "held_per_s": held / 15.0,
-        "alone_per_s": alone / (WINDOW_S[1] - WINDOW_S[0]),
+        "held_per_s": good(attempts, KILLED_S, KILLED_S + 15.0) / 15.0,
+        "alone_per_s": good(attempts, *WINDOW_S) / (WINDOW_S[1] - WINDOW_S[0]),
         "recovered_after_s": None if back_s is None else back_s - CALM_S,
     }
 
@@ -192,7 +193,8 @@ def main(spec: dict[str, Any]) -> None:
             agent.close()
             peer.kill()
             peer.wait()
-    print(json.dumps({side: figures(load.attempts) for side, load in loads.items()}))
+    peers = loads["peer"].attempts
+    print(json.dumps({side: figures(load.attempts, peers) for side, load in loads.items()}))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from typing import Any
 
 from tests.api.servers import UnixConnection
 
+CONTROL = 54_410
+"""The user of a control plane without rights."""
+
 
 class Plane:
     """`fairlead up` on a folder, and the command line that talks to it."""
@@ -27,14 +30,20 @@ class Plane:
             "FAIRLEAD_STATE": str(folder / "data"),
             "PYTHONFAULTHANDLER": "1",
         }
-        self.flags = ("--data", str(folder / "data"), "--allow-root", "--grace", "1", *flags)
+        # One process unless a test says otherwise, whatever users this machine has.
+        whole = ("--user", "root") if os.geteuid() == 0 and "--user" not in flags else ()
+        common = ("--allow-root", "--grace", "1", "--trusting")
+        self.flags = ("--data", str(folder / "data"), *common, *whole, *flags)
         self.process: subprocess.Popen[bytes] | None = None
+        self.program: tuple[str, ...] = ("-m", "fairlead")
+        self.wrapper: tuple[str, ...] = ()
+        """What starts the control plane, if not we ourselves."""
 
     def up(self) -> "Plane":
         """Start it and wait until it answers."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fairlead", "up", *self.flags],
+                [*self.wrapper, sys.executable, *self.program, "up", *self.flags],
                 stdout=log,
                 stderr=log,
                 env=self.environment,
@@ -88,6 +97,18 @@ class Plane:
         finally:
             connection.close()
 
+    def post(self, path: str) -> Any:
+        """A change that must succeed."""
+        connection = UnixConnection(self.socket)
+        try:
+            connection.request("POST", path)
+            response = connection.getresponse()
+            data = response.read()
+            assert response.status == 200, data
+            return json.loads(data)
+        finally:
+            connection.close()
+
     def phase(self, run: str) -> str:
         return str(self.ask(f"/v1/objects/Run/{run}")["status"]["phase"])
 
@@ -106,3 +127,30 @@ class Plane:
 def documents(*manifests: dict[str, Any]) -> str:
     """Manifests as a YAML stream; JSON is YAML."""
     return "\n---\n".join(json.dumps(each) for each in manifests)
+
+
+READABLE = """
+set -e
+home=$(dirname "$2"); mkdir -p "$1/$(basename "$2")"
+mount --bind "$2" "$1/$(basename "$2")"
+mount --rbind "$1" "$home"
+shift 2; exec "$@"
+"""
+
+
+def wrapper(folder: Path) -> tuple[str, ...]:
+    """What lets the control plane's user read Python: where it lies in a home that others cannot
+    enter, the control plane sees that home with nothing but Python in it."""
+    base = Path(sys.base_prefix)
+    closed = next((path for path in base.parents if path.stat().st_mode & 0o005 != 0o005), None)
+    if closed is None:
+        return ()
+    shown = closed / base.relative_to(closed).parts[0]
+    return ("unshare", "--mount", "sh", "-c", READABLE, "sh", str(folder / "home"), str(shown))
+
+
+def split_plane(folder: Path, *flags: str) -> Plane:
+    """A control plane without rights, beside its launcher."""
+    made = Plane(folder, *(flags or ("--port", "0")), "--user", str(CONTROL))
+    made.wrapper = wrapper(folder)
+    return made

@@ -14,7 +14,7 @@ import pytest
 
 from tests.api.servers import budget, run, short_folder
 from tests.e2e.agents import FAST
-from tests.e2e.planes import Plane
+from tests.e2e.planes import Plane, split_plane
 from tests.node.cgroup_worlds import RealTree, real_tree
 from tests.node.test_supervisor import alive
 from tests.node.traffic.servers import until
@@ -30,9 +30,12 @@ def tree() -> Iterator[RealTree]:
         yield found
 
 
-@pytest.fixture
-def plane(tree: RealTree) -> Iterator[Plane]:
+@pytest.fixture(params=["one process", "no rights"])
+def plane(tree: RealTree, request: pytest.FixtureRequest) -> Iterator[Plane]:
     """A control plane with both agents; the traffic agent's plane is in its memory."""
+    split = request.param == "no rights"
+    if split and os.geteuid() != 0:
+        pytest.skip("only root can be two users")
     with short_folder() as folder:
         node = {**FAST, "root": str(tree.root)}
         backends = [{"id": id, "host": "127.0.0.1", "port": n} for n, id in enumerate("ab", 9)]
@@ -46,7 +49,7 @@ def plane(tree: RealTree) -> Iterator[Plane]:
         for name, document in (("node", node), ("traffic", traffic)):
             files[name].write_text(json.dumps(document))  # JSON is YAML
         flags = [part for name, file in files.items() for part in (f"--{name}", str(file))]
-        found = Plane(folder, "--no-http", *flags).up()
+        found = (split_plane if split else Plane)(folder, "--no-http", *flags).up()
         try:
             yield found
         finally:

@@ -1,78 +1,83 @@
-"""`fairlead up --demo` as a visitor sees it: alive, real, and gone when it ends."""
+"""`fairlead up --demo` as a visitor sees it: alive, real, quiet, and gone when it ends."""
 
-import http.client
-import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
-from fairlead.api.lab import WORKLOADS, manifests
+import pytest
+from click.testing import CliRunner
 
-
-def ask(port: int, path: str) -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        connection.request("GET", path)
-        return json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
+from fairlead.api.lab import CASTS, OWNERS, POLICY, manifests
+from fairlead.cli.up import command
+from tests.e2e.demos import Demo
 
 
 def test_the_lab_lives_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Runs that really run, and a loan; Ctrl-C ends it, its runs and its folder."""
-    log = tmp_path / "log"
-    with log.open("w") as out:
-        lab = subprocess.Popen(
-            [sys.executable, "-m", "fairlead", "up", "--demo", "--port", "0"],
-            stdout=out,
-            stderr=out,
-            env={**os.environ, "TMPDIR": tempfile.gettempdir()},
-        )
+    """Runs that really run, a share and a loan; Ctrl-C twice ends it, its runs and its folder."""
+    demo = Demo(tmp_path)
     try:
-        deadline = time.monotonic() + 120
-
-        def until(what: str, holds: Any) -> Any:
-            while time.monotonic() < deadline:
-                assert lab.poll() is None, log.read_text()
-                if found := holds():
-                    return found
-                time.sleep(0.1)  # polling interval, not synchronisation
-            raise AssertionError(f"never {what}: {log.read_text()[-3000:]}")
-
-        until("listens", lambda: "http://" in log.read_text())
-        port = int(re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())[1])  # type: ignore[index]
-        folder = Path(re.search(r"socket (\S+)/fairlead\.sock", log.read_text())[1])  # type: ignore[index]
-        rows = until("has budgets", lambda: ask(port, "/v1/budgets"))
-        assert {row["owner"] for row in rows} == {"vision", "speech", "robotics"}
-        until("lends", lambda: [row for row in ask(port, "/v1/owes") if row["gpu_hours"]])
-        running = until(
-            "runs two at once",
-            lambda: [row["run"] for row in ask(port, "/v1/leases")][1:] and ask(port, "/v1/leases"),
+        demo.until("has told two acts", lambda: len(demo.acts()) >= 2)
+        assert [act["act"] for act in demo.acts()[:2]] == ["share", "lend"]
+        assert {row["owner"] for row in demo.ask("/v1/budgets")} == OWNERS
+        leases = demo.ask("/v1/leases")
+        slots = {slot.partition("#")[0] for row in leases for slot in row["slots"]}
+        assert slots == {"alpha", "beta"}
+        assert any(row["gpus"] for row in demo.ask("/v1/owes"))
+        demo.until("started commands", lambda: list((demo.folder / "runs" / "jobs").iterdir()))
+        demo.names = frozenset(row["run"] for row in leases)
+        rules = demo.ask("/v1/policy")
+        assert (rules["resolver"], rules["minNotice"], rules["cooldown"]) == (
+            "enforce",
+            "10s",
+            "20s",
         )
-        assert {slot.partition("#")[0] for row in running for slot in row["slots"]} <= {
-            "alpha",
-            "beta",
-        }
-        jobs = until("started commands", lambda: list((folder / "runs" / "jobs").iterdir()))
-        assert jobs
+        assert "cover failed" in (demo.folder / "fairlead.log").read_text(), "the log is a file"
     finally:
-        lab.send_signal(signal.SIGINT)
-        assert lab.wait(timeout=60) == 0, log.read_text()[-3000:]
-    assert "Traceback" not in log.read_text()
-    assert not folder.exists()
-    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=False).stdout
-    assert str(folder) not in left, "its shims ended with it"
+        demo.stop()
+    demo.assert_gone()
+    said = demo.terminal
+    assert len(said.splitlines()) < 16, "where to look and how to stop, and no more"
+    assert "cover failed" not in said
+    assert "Ctrl-C" in said
 
 
 def test_the_lab_is_what_it_says() -> None:
-    """Two nodes, three teams, somebody who lends, somebody who asks for too much."""
-    kinds = [each["kind"] for each in manifests()]
-    assert (kinds.count("Node"), kinds.count("Budget")) == (2, 3)
-    assert {part.owner for part in WORKLOADS} == {"vision", "speech", "robotics"}
-    assert any(part.sponsors for part in WORKLOADS)
+    """Two nodes, four teams; each cast fills every device, one shares, one borrows, one waits."""
+    made = manifests()
+    kinds = [each["kind"] for each in made]
+    devices = sum(each["spec"]["devices"] for each in made if each["kind"] == "Node")
+    budgets = {
+        each["metadata"]["name"]: each["spec"]["envelopes"][0]
+        for each in made
+        if each["kind"] == "Budget"
+    }
+    assert (kinds.count("Node"), set(budgets)) == (2, OWNERS)
+    for cast in CASTS:
+        playing = (cast.shares, cast.borrows, cast.other)
+        assert sum(part.gpus for part in playing) == devices
+        assert len({part.owner for part in (*playing, cast.reserves)}) == 4
+        assert cast.shares.gpus > budgets[cast.shares.owner]["concurrency"]
+        assert cast.borrows.gpus > budgets[cast.borrows.owner]["concurrency"]
+        (sponsor,) = cast.borrows.sponsors
+        assert cast.borrows.owner in budgets[sponsor]["lending"]["to"]
+        assert cast.reserves.gpus <= budgets[cast.reserves.owner]["concurrency"]
+
+
+def test_an_option_that_is_given_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The demo's policy replaces defaults only."""
+    seen = {}
+
+    class Stop(Exception):
+        pass
+
+    def control_server(config: object) -> None:
+        seen["config"] = config
+        raise Stop
+
+    monkeypatch.setattr("fairlead.compose.up.control_server", control_server)
+    given = ["--demo", "--cooldown", "7s", "--data", str(tmp_path)]
+    assert isinstance(CliRunner().invoke(command, given).exception, Stop)
+    config = seen["config"]
+    assert config.resolver == "enforce"  # type: ignore[attr-defined]
+    assert config.preemption.cooldown_ms == 7_000  # type: ignore[attr-defined]
+    assert config.preemption.min_notice_ms == POLICY.min_notice_ms  # type: ignore[attr-defined]
+    refused = CliRunner().invoke(command, ["--verbose"])
+    assert "--verbose is for --demo" in refused.output

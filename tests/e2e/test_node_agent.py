@@ -1,7 +1,6 @@
 """The node agent on real cgroups: load spikes, contention, restarts, restores."""
 
 import json
-import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -9,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.schema.metrics import Process
 from tests.e2e.agents import AgentProcess, fairlead
 from tests.node.cgroup_worlds import RealTree, real_tree
+from tests.schema.scrapes import names_of, scraped
 
 pytestmark = pytest.mark.component("cgroups")
 
@@ -218,7 +219,7 @@ def test_status_explain_and_replay(tree: RealTree, tmp_path: Path) -> None:
 
 
 def test_metrics_carry_the_specified_names(tree: RealTree, tmp_path: Path) -> None:
-    """The allocator's own names and ours, for Prometheus: those of the runbook and no others."""
+    """The allocator's own names and ours, for Prometheus: those of the table and no others."""
     tree.create("a")
     tree.run("a", LIGHT)
     agent = AgentProcess(tree.root, tmp_path, "--metrics-port", "0")
@@ -237,9 +238,7 @@ def test_metrics_carry_the_specified_names(tree: RealTree, tmp_path: Path) -> No
         'apex_headroom_utilization{namespace="",pod="a"}',
     ):
         assert line in text
-    page = (Path(__file__).parents[2] / "docs" / "operate" / "node.md").read_text()
-    documented = set(re.findall(r"`((?:apex|fairlead_cpu)_\w+)`", page))
-    assert set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)) == documented
+    assert scraped(text) == names_of(Process.NODE_AGENT)
 
 
 def test_logs_are_structured_and_carry_reasons(tree: RealTree, tmp_path: Path) -> None:

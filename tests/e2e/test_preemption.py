@@ -130,10 +130,10 @@ def test_a_reservation_on_monday(lab: Lab, tmp_path: Path) -> None:
     nominated = lab.plane.verbs.act("Run", "gang", "nominate", author=author)
     assert nominated.object["status"]["nominated"] is True
     lab.plane.objects.apply_all([urgent, slot], author=author)
-    lab.until(lab.plane.outcome_reports.list, "the resolve begins")
+    lab.until(lambda: lab.plane.outcome_reports.page(1)["items"], "the resolve begins")
     lab.restart()  # in the middle of it: processes live on, and nothing is decided again
     lab.until(lambda: lab.phase("urgent") in ("Running", "Completed"), "the winner starts")
-    (outcome,) = lab.plane.outcome_reports.list()
+    (outcome,) = lab.plane.outcome_reports.page(100)["items"]
     closed = {
         (entry.body["run"], entry.body["reason"])
         for entry in lab.ledger.entries(0, 10_000, kind="lease.close")

@@ -52,6 +52,44 @@ def backends() -> Iterator[Backends]:
     made.close()
 
 
+@pytest.mark.component("haproxy")
+def test_a_brown_out_leaves_admission_open(folder: Path, backends: Backends) -> None:
+    """All backends turn slow far beyond the reference, and recover: what may be inside is bounded,
+    so admission stays open, and nothing is rejected afterwards."""
+    names = ("a", "b")
+    places = [backends.start(name) for name in names]
+    port = free_port()
+    agent = TrafficProcess(folder, "haproxy", port, places)
+    agent.config["groups"][0]["config"] = {"l_ref_ms": 20.0}
+    agent.stop()
+    agent.write()
+    agent.start()
+    load = ThreadLoad(lambda: request("127.0.0.1", port), 0.01)
+
+    def slower_than(least_ms: float) -> bool:
+        return all((row["p95_ms"] or 0.0) > least_ms for row in agent.group()["backends"])
+
+    try:
+        with load.running(4):
+            agent.until("bounded", lambda: agent.group()["inside_max"] is not None)
+            for name in names:
+                backends.behaviour[name].delay_s = 0.2
+            agent.until("slow", lambda: slower_than(150.0))
+            load.wait(100)
+            assert agent.group()["conductance"] < 0.3
+            for name in names:
+                backends.behaviour[name].delay_s = 0.0
+            agent.until("well", lambda: not slower_than(150.0))
+            before = len(load.sent)
+            load.wait(200)
+        words = {sent.word for sent in load.sent[before:]}
+        assert words <= set(names)
+        assert agent.events("admission") == []
+        assert agent.group()["mode"] == "normal"
+    finally:
+        agent.close()
+
+
 @pytest.mark.parametrize("plane", PLANES)
 def test_connections_move_away_from_a_slow_backend(
     plane: str, folder: Path, backends: Backends

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,12 @@ class TrafficProcess:
     """`fairlead traffic run` with one group, and the commands beside it."""
 
     def __init__(
-        self, folder: Path, plane: str, port: int, backends: Sequence[Backend], **settings: Any
+        self,
+        folder: Path,
+        plane: str | Mapping[str, Any],
+        port: int,
+        backends: Sequence[Backend],
+        **settings: Any,
     ) -> None:
         self.state, self.file = folder / "state", folder / "traffic.yaml"
         self.log_path = folder / "agent.log"

@@ -62,7 +62,7 @@ def observe(
 
 def decided(governor: CpuGovernor, now_ms: int) -> tuple[NodeSnapshot, NodePlan]:
     """A decision as the loop takes it: made, recorded somewhere, settled."""
-    snapshot, plan = governor.decide(now_ms)
+    snapshot, plan, _ = governor.decide(now_ms)
     governor.settle(now_ms, plan)
     return snapshot, plan
 

@@ -211,13 +211,14 @@ def test_a_tampered_write_is_found(record: tuple[Path, Node]) -> None:
     assert verdicts([*entries[:place], forged(entries[place], change)])[-1] == "different"
 
 
-def test_a_stored_life_replays() -> None:
+@pytest.mark.parametrize(("version", "name"), [(1, "cpu.govern"), (2, "cpu.govern.2")])
+def test_a_stored_life_replays(version: int, name: str) -> None:
     """A change of what is decided raises the version and keeps the old decision for old records."""
-    stored = Path(__file__).resolve().parents[1] / "data" / "cpu.govern.jsonl"
+    stored = Path(__file__).resolve().parents[1] / "data" / f"{name}.jsonl"
     replayer = Replayer()
     for number, line in enumerate(stored.read_text().splitlines()):
         entry = json.loads(line)
-        answer = replayer.run(number, "cpu.govern", 1, entry["input"], entry["output"])
+        answer = replayer.run(number, "cpu.govern", version, entry["input"], entry["output"])
         assert answer.verdict == "same", (number, answer.detail)
     assert number == SECONDS // 5 - 1
 

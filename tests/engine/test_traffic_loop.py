@@ -655,3 +655,24 @@ def test_an_early_tick_records_which_reports_brought_it_forward() -> None:
     for number, row in enumerate((due, early)):
         answer = replayer.run(number, row["kind"], row["version"], row["input"], row["output"])
         assert answer.verdict is Verdict.SAME
+
+
+def test_calm_groups_are_decided_on_once_a_second() -> None:
+    """The heartbeat goes on, the last decision is still shown, and an error ends the wait in the
+    tick in which it is seen."""
+    world = TrafficWorld(paced=True)
+    calm = world.ticks(10)
+    decided = [bool(round.groups) for round in calm[25:]]
+    assert decided.count(True) == 5
+    assert all(set(round.latest) == {"web"} for round in calm)
+    assert world.loop.beat_ms == world.now_ms
+    assert world.eyes.told == []
+    while world.tick().groups:
+        pass
+    world.backends["b"].error_every = 2
+    assert world.tick().groups["web"].snapshot.backends[1].error_rate
+
+
+def test_without_a_pace_every_tick_decides() -> None:
+    """As the harness in virtual time does."""
+    assert all(round.groups for round in TrafficWorld().ticks(3))

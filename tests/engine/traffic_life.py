@@ -28,6 +28,7 @@ RULES = GroupRules(
     own_reference=True,
     own_latency=True,
     own_bound=True,
+    retry=True,
 )
 
 

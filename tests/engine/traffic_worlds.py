@@ -1,9 +1,11 @@
 """A little world for the traffic loop: the memory plane, a clock of ours, backends that answer."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairlead.core.canonical import Rendered
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.core.traffic.sighting import NodeReading, Probed, Reading
 from fairlead.dataplane.memory import MemoryDataplane
@@ -88,7 +90,8 @@ class MemoryRecorder:
         self.marks: dict[int, str] = {}
 
     def append(self, kind: str, **entry: Any) -> int:
-        self.appended.append({"kind": kind, **entry})
+        read = {k: json.loads(v) if isinstance(v, Rendered) else v for k, v in entry.items()}
+        self.appended.append({"kind": kind, **read})
         return len(self.appended)
 
     def mark(self, seq: int, status: str, **_: Any) -> None:
@@ -130,6 +133,7 @@ class TrafficWorld:
     recorder: Any = None
     orders: dict[str, dict[str, str]] = field(default_factory=dict)
     answer_probes: bool = True
+    paced: bool = False
 
     def __post_init__(self) -> None:
         self.recorder = self.recorder or MemoryRecorder()
@@ -151,7 +155,7 @@ class TrafficWorld:
             events=self.eyes,
             orders=lambda: self.orders,
         )
-        loop = TrafficLoop(self.plane, [self.group(governor)], ports)
+        loop = TrafficLoop(self.plane, [self.group(governor)], ports, paced=self.paced)
         loop.start(self.now_ms)
         return loop
 

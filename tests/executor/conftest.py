@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.executor.confine import find
 from tests.conftest import COMPONENTS
-from tests.executor.worlds import RealWorld, SimWorld, World, missing, open_folder
+from tests.executor.worlds import RealWorld, RemoteWorld, SimWorld, World, missing, open_folder
 
 COMPONENTS["cgroup.kill"] = lambda: missing("cgroup2")
 COMPONENTS["freezer"] = lambda: missing("freezer")
@@ -33,10 +34,16 @@ def real(request: pytest.FixtureRequest, shared: Path) -> Iterator[RealWorld]:
     world.close()
 
 
-@pytest.fixture(params=[*CONFINEMENTS, pytest.param("sim")])
+@pytest.fixture(params=[*CONFINEMENTS, pytest.param("launcher"), pytest.param("sim")])
 def world(request: pytest.FixtureRequest, shared: Path) -> Iterator[World]:
-    """This machine, with each confinement that it has, and the simulated one."""
-    simulated = request.param == "sim"
-    made: World = SimWorld(shared) if simulated else RealWorld(shared, request.param)
+    """This machine, with each confinement that it has and through a launcher, and the simulated
+    one."""
+    made: World
+    if request.param == "sim":
+        made = SimWorld(shared)
+    elif request.param == "launcher":
+        made = RemoteWorld(shared, find()[0])
+    else:
+        made = RealWorld(shared, request.param)
     yield made
     made.close()

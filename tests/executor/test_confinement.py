@@ -1,14 +1,18 @@
 """Nothing of a job survives it, and nothing else is ever touched."""
 
+import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from fairlead.core.invariant import known
 from fairlead.executor import confine, shim
-from fairlead.executor.local import JobFolder, LocalExecutor, key
+from fairlead.executor.job_folder import JobFolder, key
+from fairlead.executor.local import LocalExecutor
 from fairlead.host import files
+from fairlead.host.clock import boot_id, since_boot_ms
 from fairlead.ports.executor import Exit
 from fairlead.ports.faults import PermanentFault
 from tests.executor.worlds import RealWorld, exit_of, shell, until
@@ -65,12 +69,56 @@ def test_a_killed_shim_takes_its_job_along(real: RealWorld, shared: Path) -> Non
     assert real.executor.poll() == [ended], "a lost job is not started again under its id"
 
 
+def test_a_lost_job_is_ended_and_no_job_of_another_executor(real: RealWorld, shared: Path) -> None:
+    """Two control planes of one user may have the same job id; each ends only its own."""
+    other = LocalExecutor(shared / "other", kinds=(real.executor.kind,))  # type: ignore[attr-defined]
+    script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+    real.executor.start(shell("p1", script))
+    other.start(shell("p1", script))
+    theirs = JobFolder(shared / "other" / "jobs" / key("p1"))
+    for folder in (folder_of(shared, "p1"), theirs):
+        until((folder.path / shim.COMMAND).exists, "the command begins")
+    assert confine.send(files.read_json(folder_of(shared, "p1").path / shim.SHIM), signal.SIGKILL)
+    assert exit_of(real, "p1").lost
+    assert other.running() == {"p1"}
+    assert not gone(known(files.read_json(theirs.path / shim.COMMAND), "it began")["pid"])
+    other.stop("lab/p1", 0, decision="p9")
+    until(lambda: not other.running(), "the other is ended, too")
+
+
 def test_no_cgroup_stays_behind(real: RealWorld, shared: Path) -> None:
     """The job's cgroup is gone when the exit is acknowledged."""
     real.executor.start(shell("p1", "exit 0"))
     path = files.read_json(folder_of(shared, "p1").path / "job.json")["confine"]["path"]  # type: ignore[index]
     real.executor.acknowledge([exit_of(real, "p1")])
     assert not path or not Path(path).exists()
+
+
+def test_a_pause_reaches_what_is_forked_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that the first look missed is stopped by the next; the looks come to an end."""
+    sleepers = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    try:
+        first, both = (
+            [confine.identify(sleepers[0].pid)],
+            [confine.identify(sleeper.pid) for sleeper in sleepers],
+        )
+        looks = iter([first, both, both])
+        monkeypatch.setattr(confine, "descendants", lambda _: next(looks))
+        tree = confine.Tree("FAIRLEAD_JOB=p1", os.getuid())
+        monkeypatch.setattr(tree, "_shim", os.getpid())
+        tree.freeze(frozen=True)
+        for sleeper in sleepers:
+            pid, status = os.waitpid(sleeper.pid, os.WUNTRACED)
+            assert pid == sleeper.pid
+            assert os.WIFSTOPPED(status)
+        ever_new = ([{"pid": 0, "start_ticks": tick, "boot": ""}] for tick in range(10**6))
+        monkeypatch.setattr(confine, "descendants", lambda _: next(ever_new))
+        tree.freeze(frozen=True)
+        assert next(ever_new)[0]["start_ticks"] < 100, "a job that forks for ever holds the shim"
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
 
 
 def test_a_reused_pid_is_never_signalled() -> None:
@@ -146,11 +194,10 @@ def test_launches_are_counted_across_restarts(
 ) -> None:
     """A control plane that restarts again and again does not try a broken shim for ever."""
     monkeypatch.setattr("sys.executable", "/bin/false")
-    LocalExecutor(shared / "executor").start(shell("p1", "exit 0"))
-    assert folder_of(shared, "p1").launches() == 1
-    for _ in range(9):
+    for count in range(1, 11):
         assert not LocalExecutor(shared / "executor").poll()
-    assert folder_of(shared, "p1").launches() == 10
+        LocalExecutor(shared / "executor").start(shell("p1", "exit 0"))
+        assert folder_of(shared, "p1").launches() == count
     (ended,) = LocalExecutor(shared / "executor").poll()
     assert "shim cannot be started" in (ended.reason or "")
 
@@ -175,3 +222,34 @@ def test_a_damaged_folder_is_a_fault_that_names_the_file(shared: Path) -> None:
     (folder_of(shared, "p1").path / "job.json").write_text('{"id"')
     with pytest.raises(PermanentFault, match=r"job\.json is damaged"):
         LocalExecutor(shared / "executor")
+
+
+def test_an_exit_says_when_it_was_by_the_monotonic_clock(real: RealWorld) -> None:
+    """The ledger places it by that, whatever the wall clock showed."""
+    before_ms = since_boot_ms()
+    real.executor.start(shell("p1", "true"))
+    real.until(real.executor.poll, "it has ended")
+    (exit,) = real.executor.poll()
+    assert exit.boot == boot_id()
+    assert before_ms <= exit.since_boot_ms <= since_boot_ms()
+
+
+@pytest.mark.parametrize("boot", ["earlier", "another"])
+def test_what_went_down_with_the_machine_was_last_there_at_the_last_look(
+    shared: Path, boot: str
+) -> None:
+    """Without a look in its boot, at its start."""
+    LocalExecutor(shared / "executor").start(shell("p1", "sleep 600"))
+    command = folder_of(shared, "p1").path / "command.json"
+    until(command.exists, "the command is written down")
+    begun = files.read_json(command) or {}
+    files.replace_json(command, {**begun, "boot": "earlier"})
+    began_ms = begun["start_ticks"] * 1000 // os.sysconf("SC_CLK_TCK")
+    seen = {"time_ms": 5, "boot": boot, "since_boot_ms": began_ms + 4_321}
+    files.replace_json(shared / "executor" / "seen.json", seen)
+    assert confine.send(files.read_json(command.parent / "shim.json"), signal.SIGKILL)
+    executor = LocalExecutor(shared / "executor")
+    until(executor.poll, "the loss is noticed")
+    (exit,) = executor.poll()
+    assert (exit.interrupted, exit.boot) == (True, "earlier")
+    assert exit.since_boot_ms - began_ms == (4_321 if boot == "earlier" else 0)

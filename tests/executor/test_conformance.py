@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from fairlead.ports.faults import TemporaryFault
-from tests.executor.simulated import Behaviour
+from fairlead.sim.executor import Behaviour
 from tests.executor.worlds import World, exit_of
 
 FOREVER = Behaviour(duration_ms=None)
@@ -124,12 +124,12 @@ def test_jobs_outlive_the_executor(world: World) -> None:
 
 def test_a_paused_run_stands_still_and_can_be_stopped(world: World) -> None:
     """Pause and resume may be repeated; a stop does not wait for a resume."""
-    world.executor.start(world.job("p1", Behaviour(duration_ms=300), run="lab/a"))
+    world.executor.start(world.job("p1", Behaviour(duration_ms=1_500), run="lab/a"))
     world.executor.pause("lab/a", decision="p9")
     world.executor.pause("lab/a", decision="p9")
     world.executor.start(world.job("p2", FOREVER, run="lab/b"))
     world.executor.pause("lab/b", decision="p9")
-    world.pass_ms(500)
+    world.pass_ms(2_000)
     assert world.executor.running() == {"p1", "p2"}
     world.executor.resume("lab/a", decision="p9")
     world.executor.resume("lab/a", decision="p9")

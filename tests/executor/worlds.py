@@ -3,21 +3,26 @@
 import os
 import shlex
 import shutil
+import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fairlead.executor.confine import Kind, find
+from fairlead.executor.launcher import Launcher
 from fairlead.executor.local import LocalExecutor
+from fairlead.executor.remote import CHANNELS, RemoteExecutor, UsersShown
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.sim.clock import VirtualClock
-from tests.executor.simulated import Behaviour, SimExecutor, SimMachine
+from fairlead.sim.executor import Behaviour, SimExecutor, SimMachine
 
 USER = "65534" if os.geteuid() == 0 else None
 """Whom tests run commands as: nobody, or ourselves where we may not choose."""
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 @contextmanager
@@ -105,6 +110,63 @@ class RealWorld:
             self.executor.stop(run, 0, decision="p9")
         until(lambda: not self.executor.running(), "everything ended")
         self.executor.acknowledge(self.executor.poll())
+
+
+class Believing:
+    """A verifier for what has no ledger: the format and the executor are tested with it."""
+
+    def followed(self) -> dict[str, Any]:
+        return {"size": 0, "users": 0}
+
+    def open(self, head: Any, public_key: str, continues: Any) -> None:
+        """Any ledger."""
+
+    def users(self, state: str | None, upto: int, evidence: Any) -> None: ...
+    def start(self, job: Job, evidence: Any) -> None: ...
+    def resize(self, run: str, devices: Any, decision: str, held: Any, evidence: Any) -> None: ...
+    def act(self, run: str, decision: str, jobs: Any, evidence: Any) -> None: ...
+    def repeat(self, evidence: Any) -> None: ...
+    def size(self) -> int:
+        return 0
+
+
+class NoEvidence:
+    """What a `Believing` launcher is shown."""
+
+    def opening(self, followed: Any) -> dict[str, Any]:
+        return {"head": {}, "public_key": "", "continues": []}
+
+    def of_users(self) -> Iterator[UsersShown]:
+        return iter(())
+
+    def of_start(self, job: Job) -> dict[str, Any]:
+        return {}
+
+    def of_resize(self, run: str, decision: str) -> dict[str, Any]:
+        return {}
+
+    def of_decision(self, run: str, decision: str) -> dict[str, Any]:
+        return {}
+
+    def follow(self, size: int) -> None: ...
+
+
+class RemoteWorld(RealWorld):
+    """The executor of a control plane whose launcher does the work; its channels are real."""
+
+    def _new(self) -> RemoteExecutor:  # type: ignore[override]
+        local = LocalExecutor(self._folder / "executor", kinds=(self._kind,))
+        launcher, ours = Launcher(local, Believing()), []
+        for _ in range(CHANNELS):
+            here, there = socket.socketpair()
+            threading.Thread(target=launcher.serve, args=(there,), daemon=True).start()
+            ours.append(here)
+        return RemoteExecutor(ours, NoEvidence())
+
+    def reopen(self) -> None:
+        assert isinstance(self.executor, RemoteExecutor)
+        self.executor.close()
+        super().reopen()
 
 
 class SimWorld:

@@ -96,8 +96,9 @@ def cgroups() -> Iterator[bytes]:
 
 
 def haproxy() -> Iterator[bytes]:
-    names = "# pxname,svname,qcur,scur,stot,econ,eresp,hrsp_1xx,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx"
-    rows = "web_a,b1,0,1,7,0,0,0,6,0,0,1,\nweb_soft,BACKEND,0,0,3,0,0,0,0,0,0,0,\n\n"
+    answers = ",".join(f"hrsp_{kind}xx" for kind in range(1, 6))
+    names = f"# pxname,svname,qcur,scur,stot,econ,eresp,wretr,wredis,{answers}"
+    rows = "web_a,b1,0,1,7,0,0,0,0,0,6,0,0,1,\nweb_soft,BACKEND,0,0,3,0,0,0,0,0,0,0,0,0,\n\n"
     yield f"{names},\n{rows}".encode()
 
 

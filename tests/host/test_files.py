@@ -154,8 +154,8 @@ def test_the_lock_of_a_single_writer_names_it(tmp_path: Path) -> None:
 def test_holding_waits_for_the_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     process = holder(path)
-    subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -9 {process.pid}"])
     began = time.monotonic()
+    subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -9 {process.pid}"])
     with files.holding(path):
         assert time.monotonic() - began > 0.2
         assert files.locked(path)

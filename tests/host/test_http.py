@@ -58,8 +58,9 @@ def exchange(
 
 
 def trickle(connection: socket.socket) -> None:
-    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-    for _ in range(1000):
+    """Without end: the client leaves, or its test hangs."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
         connection.sendall(b"x")
         time.sleep(0.05)
 
@@ -96,10 +97,8 @@ def test_a_body_that_ends_with_the_connection() -> None:
 
 def test_the_deadline_is_for_all_of_it() -> None:
     """A server that sends a byte now and then does not hold us up."""
-    began = time.monotonic()
     with tcp(trickle) as endpoint, pytest.raises(http.NoReply, match="timed out") as caught:
         exchange(endpoint, "GET", "/", timeout_s=0.3)
-    assert time.monotonic() - began < 5
     assert caught.value.timed_out
 
 

@@ -113,8 +113,8 @@ def granted(programs: Programs, account: str, **values: Any) -> set[Right]:
         for row in rendered(programs, **values)
         if row["kind"] in ("ClusterRole", "Role") and row["metadata"]["name"] == account
         for rule in row["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
+        for group in rule.get("apiGroups", ())  # a path of an HTTP server has none
+        for resource in rule.get("resources", ())
         for verb in rule["verbs"]
     }
 

@@ -128,11 +128,15 @@ class NodeAgent:
         return quota
 
     @contextmanager
-    def running(self, account: Path, end: int = signal.SIGTERM) -> Iterator[None]:
+    def running(
+        self, account: Path, end: int = signal.SIGTERM, **reports: object
+    ) -> Iterator[None]:
+        """`reports`: to, token_file and ca_file, instead of the chart's."""
         rows = charts.rendered(self._world.cluster.programs, cpu_enabled=True)
         (manifest,) = [row for row in rows if row["kind"] == "DaemonSet"]
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
         here = {"--cgroups": self._tree.root, "--state-dir": self.state, "--metrics-port": 0}
+        here |= {f"--report-{name.replace('_', '-')}": value for name, value in reports.items()}
         args = []
         for text in container["args"]:
             name = text.partition("=")[0]

@@ -9,7 +9,9 @@ from typing import Any
 
 from fairlead.api.cluster_server import ClusterListen, ClusterServer, ControllerState
 from fairlead.kube.certificates import Authority
+from fairlead.schema.metrics import Process
 from tests.kube.world import World, node, run, team, until
+from tests.schema.scrapes import names_of, scraped
 
 GROUP = "rbac.authorization.k8s.io"
 
@@ -85,6 +87,7 @@ def test_the_server_asks_kubernetes_who_it_is(world: World) -> None:
             "anonymous": False,
             "in_run": False,
             "run": None,
+            "session": None,
         }
         cancel = "/v1/objects/Run/team-a.train/actions/cancel"
         assert get(port, cancel, tokens["reader"], "POST")[0] == 403
@@ -97,6 +100,7 @@ def test_the_server_asks_kubernetes_who_it_is(world: World) -> None:
         status, text = get(port, "/metrics", tokens["scraper"])
         assert status == 200
         assert "fairlead_kube_leader 1.0" in text
+        assert scraped(text) == names_of(Process.CONTROLLER)
         assert 'budget_concurrency_used{budget="team-a",envelope="main"} 8.0' in text
         sent = [line for line in text.splitlines() if line.startswith("fairlead_kube_requests")]
         assert float(sent[0].split()[1]) > 10

@@ -158,6 +158,33 @@ def test_prometheus_finds_the_controller_on_request(programs: Programs) -> None:
     assert endpoint["tlsConfig"]["ca"]["configMap"]["name"] == "fairlead-controller-ca"
 
 
+def test_alerts_and_dashboards_are_installed_on_request(programs: Programs) -> None:
+    """As the files beside the chart have them, unchanged by Helm; node agents are scraped, too."""
+    kinds = {row["kind"] for row in charts.rendered(programs)}
+    assert not kinds & {"PrometheusRule", "PodMonitor", "ConfigMap"}
+    values = {"prometheusRule_enabled": True, "prometheusRule_labels": {"team": "ops"}}
+    values |= {"dashboards_enabled": True, "serviceMonitor_enabled": True, "cpu_enabled": True}
+    rows = charts.rendered(programs, **values)
+    rule = find(rows, "PrometheusRule", "fairlead")
+    assert rule["metadata"]["labels"]["team"] == "ops"
+    files = CHART / "files"
+    assert rule["spec"] == yaml.safe_load((files / "alerts.yaml").read_text())
+    boards = find(rows, "ConfigMap", "fairlead-dashboards")
+    assert boards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    shipped = {f"fairlead-{path.name}": path.read_text() for path in files.glob("dashboards/*")}
+    assert len(shipped) == 3
+    found = {name: json.loads(text) for name, text in boards["data"].items()}
+    assert found == {name: json.loads(text) for name, text in shipped.items()}
+    monitor = find(rows, "PodMonitor", "fairlead-node")["spec"]
+    pods = find(rows, "DaemonSet", "fairlead-node")["spec"]["template"]
+    labels = pods["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    assert labels[monitor["jobLabel"]].startswith("fairlead-"), "the job of the alert rules"
+    (container,) = pods["spec"]["containers"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] in [port["name"] for port in container["ports"]]
+
+
 def object_of(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required or []}
 
@@ -177,27 +204,48 @@ MONITOR = object_of(
     endpoints={"type": "array", "items": ENDPOINT},
     selector=object_of(matchLabels=LABELS),
 )
-NAMES = {"kind": "ServiceMonitor", "plural": "servicemonitors", "singular": "servicemonitor"}
-SERVICE_MONITORS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "scope": "Namespaced",
-        "names": {**NAMES, "listKind": "ServiceMonitorList"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": object_of(["spec"], spec=MONITOR)},
-            }
-        ],
-    },
-}
-"""The operator's kind, as far as its documentation describes what we write of it; what it does not
-know is pruned."""
+POD_ENDPOINT = object_of(port=TEXT, interval=ENDPOINT["properties"]["interval"])
+POD_MONITOR = object_of(
+    ["podMetricsEndpoints", "selector"],
+    jobLabel=TEXT,
+    podMetricsEndpoints={"type": "array", "items": POD_ENDPOINT},
+    selector=object_of(matchLabels=LABELS),
+)
+RULE = object_of(["alert", "expr"], alert=TEXT, expr=TEXT, labels=LABELS, annotations=LABELS)
+RULE["properties"]["for"] = TEXT
+GROUP = object_of(["name"], name=TEXT, rules={"type": "array", "items": RULE})
+RULES = object_of(groups={"type": "array", "items": GROUP})
+
+
+def operators_kind(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A kind of the Prometheus operator, as far as its documentation describes what we write of it;
+    what it does not know is pruned."""
+    single = kind.lower()
+    names = {"kind": kind, "plural": f"{single}s", "singular": single, "listKind": f"{kind}List"}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": object_of(["spec"], spec=spec)},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{single}s.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "scope": "Namespaced",
+            "names": names,
+            "versions": [version],
+        },
+    }
+
+
+OPERATORS = [
+    operators_kind("ServiceMonitor", MONITOR),
+    operators_kind("PodMonitor", POD_MONITOR),
+    operators_kind("PrometheusRule", RULES),
+]
 
 
 def test_network_policy_and_service_monitor_are_taken_and_are_about_the_controller(
@@ -206,22 +254,24 @@ def test_network_policy_and_service_monitor_are_taken_and_are_about_the_controll
     """The API server stores all that the chart says; their selectors find the controller's pods and
     Service, and nothing of the agents."""
     cluster = deployed.cluster
-    cluster.apply([SERVICE_MONITORS])
-    crd = f"crd/{SERVICE_MONITORS['metadata']['name']}"  # type: ignore[index]
-    cluster.kubectl("wait", "--for=condition=Established", crd, "--timeout=30s")
-    values = {"serviceMonitor_enabled": True, "networkPolicy_egressPorts": [6443]}
+    cluster.apply(OPERATORS)
+    kinds = [f"crd/{kind['metadata']['name']}" for kind in OPERATORS]
+    cluster.kubectl("wait", "--for=condition=Established", *kinds, "--timeout=30s")
+    values: dict[str, Any] = {"serviceMonitor_enabled": True, "prometheusRule_enabled": True}
+    values |= {"networkPolicy_egressPorts": [6443]}
     values |= {"cpu_enabled": True, "traffic_enabled": True}
     charts.install(cluster, **values)
     rows, name = charts.rendered(programs, **values), "fairlead-controller"
     stored: dict[str, Any] = {}
-    for kind, root in (
-        ("ServiceMonitor", "monitoring.coreos.com/v1"),
-        ("NetworkPolicy", "networking.k8s.io/v1"),
+    for kind, plural, called in (
+        ("ServiceMonitor", "monitoring.coreos.com/v1/{}/servicemonitors", name),
+        ("PodMonitor", "monitoring.coreos.com/v1/{}/podmonitors", "fairlead-node"),
+        ("PrometheusRule", "monitoring.coreos.com/v1/{}/prometheusrules", "fairlead"),
+        ("NetworkPolicy", "networking.k8s.io/v1/{}/networkpolicies", name),
     ):
-        plural = "networkpolicies" if kind == "NetworkPolicy" else "servicemonitors"
-        path = f"/apis/{root}/namespaces/{NAMESPACE}/{plural}/{name}"
-        stored[kind] = cluster.get(path)["spec"]
-        assert stored[kind] == find(rows, kind, name)["spec"]
+        path = plural.format(f"namespaces/{NAMESPACE}")
+        stored[kind] = cluster.get(f"/apis/{path}/{called}")["spec"]
+        assert stored[kind] == find(rows, kind, called)["spec"]
 
     def found(plural: str, labels: dict[str, str]) -> list[dict[str, Any]]:
         listed = cluster.get(f"/api/v1/namespaces/{NAMESPACE}/{plural}")["items"]

@@ -40,6 +40,12 @@ def alive(pids: Iterable[int]) -> list[int]:
     return found
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has computed so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def pod(name: str, namespace: str, *, gpus: int = 0, **annotations: str) -> dict[str, Any]:
     amounts = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     notes = {
@@ -64,12 +70,11 @@ def status(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
 
 
 def test_a_cluster_is_quick_and_leaves_nothing_behind(programs: Programs, tmp_path: Path) -> None:
-    """Ready in 30 s; afterwards no process, no file, no port."""
+    """Ready after 15 s of CPU, however busy the machine is; afterwards no process, file or port."""
     directory = tmp_path / "cluster"
-    began = time.monotonic()
     with Cluster(programs, directory, ClusterOptions(nodes=1)) as cluster:
-        assert time.monotonic() - began < 30
         pids, port = cluster.pids(), cluster.port
+        assert sum(map(cpu_seconds, pids.values())) < 15  # about 3
         assert set(pids) == ALL
         assert len(alive(pids.values())) == len(ALL)
     assert alive(pids.values()) == []

@@ -63,8 +63,12 @@ def test_a_window_that_begins_causes_a_deficit_and_a_lottery(world: World, tmp_p
         assert (row["type"], row["status"]) == ("Applied", "True")
         seq = outcome["spec"]["outcome"]
 
-        waiting = {name for name in SMALL if world.phase(name) == "Pending"}
-        assert len(waiting) == 4
+        def waits() -> set[str]:
+            return {name for name in SMALL if world.phase(name) == "Pending"}
+
+        # Their status is written one by one, beside the outcome's.
+        until(lambda: len(waits()) == 4, "four were preempted")
+        waiting = waits()
         until(lambda: len(world.names("pods")) == 5, "four pods are left, and that of the winner")
         left = {
             row["metadata"]["name"]: row["metadata"]["uid"] for row in world.get("pods")["items"]

@@ -4,7 +4,6 @@ import http.client
 import itertools
 import ssl
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -135,14 +134,11 @@ def test_no_handshake_fails_while_the_files_are_replaced(
     server.start()
     try:
         with Load(server.port, NAMES[0], authority.pair.certificate.decode()) as load:
-            deadline = time.monotonic() + 3
-            for pair in itertools.cycle(pairs):
+            for number, pair in enumerate(itertools.cycle(pairs)):
                 write(pair)
-                if time.monotonic() > deadline:
+                if load.failed or (number > 1_000 and load.done > 50 and len(load.seen) == 2):
                     break
         assert load.failed == []
-        assert load.done > 5
-        assert len(load.seen) == 2
     finally:
         server.stop()
 

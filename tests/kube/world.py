@@ -20,7 +20,7 @@ from fairlead.schema.times import format_time
 from tests.engine.gpu.worlds import LENIENT
 
 Document = dict[str, Any]
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 OURS = "test.fairlead.dev/node"
 """A label of the nodes that tests make."""
 COORDINATION = "/apis/coordination.k8s.io/v1"

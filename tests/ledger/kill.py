@@ -29,7 +29,8 @@ def kill_writers(
             lives = []
             for _ in range(at_once):
                 arguments = (place, str(keys), schema, str(first))
-                lives.append(pool.submit(_live, arguments, rng.uniform(0, 0.12)))
+                words, seconds = rng.randrange(1, 4), rng.uniform(0, 0.12)
+                lives.append(pool.submit(_live, arguments, words, seconds))
                 first += LIFE
             said = [each for life in lives for each in life.result()]
         with open_ledger(place, str(keys), schema) as ledger:
@@ -71,13 +72,14 @@ class Books:
         self.heads = []
 
 
-def _live(arguments: tuple[str, ...], seconds: float) -> list[Any]:
-    """One writer: wait for its first word, let it live on for a random while, kill it, listen."""
+def _live(arguments: tuple[str, ...], words: int, seconds: float) -> list[Any]:
+    """One writer: wait for its first words, however slow the machine, let it live on for a random
+    while, kill it, listen."""
     command = [sys.executable, "-m", "tests.ledger.victim", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as victim:
         assert victim.stdout is not None
         assert victim.stderr is not None
-        heard = victim.stdout.readline()
+        heard = b"".join(victim.stdout.readline() for _ in range(words))
         with suppress(subprocess.TimeoutExpired):
             victim.wait(timeout=seconds)
         victim.kill()

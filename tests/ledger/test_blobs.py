@@ -54,7 +54,7 @@ def test_both_or_neither(ledger: StoreWriter) -> None:
     assert ledger.blob_get(NAMES[1]) is None
 
 
-@pytest.mark.parametrize("blob", [b"two\nlines", b"x" * (64 * 2**20)])
+@pytest.mark.parametrize("blob", [b"two\nlines", b"x" * (64 * 2**20)], ids=["lines", "large"])
 def test_what_no_export_could_carry_is_refused(blob: bytes) -> None:
     """And so is a body that names blobs by itself."""
     ledger = MemoryLedger(time_ms=TIME_MS)

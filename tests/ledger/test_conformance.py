@@ -10,7 +10,7 @@ import pytest
 from fairlead.core.audit import Frontier, check_consistency, check_inclusion, leaf_hash
 from fairlead.core.canonical import NotCanonical, canonical
 from fairlead.core.invariant import InvariantBroken
-from fairlead.ledger.keys import signature_holds
+from fairlead.ledger.signatures import signature_holds
 from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.ledger import HeadMoved
 from tests.ledger.drafts import TIME_MS, draft, drafts

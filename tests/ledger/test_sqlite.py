@@ -20,6 +20,7 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged
 from tests.ledger.drafts import draft, drafts
 from tests.ledger.hostile import attack
+from tests.ledger.memory import MemoryKeys
 from tests.ledger.worlds import SqliteWorld
 from tests.mounts import small_disk
 
@@ -320,3 +321,18 @@ def test_readers_in_threads_see_whole_batches(world: SqliteWorld) -> None:
         stop.set()
         reader.join()
     assert not problems
+
+
+def test_what_an_opening_reads_is_synced_before_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was killed between a write and its sync leaves a log that SQLite recovers
+    from and does not sync: a power loss would take back what the next process has shown."""
+    keys = MemoryKeys()
+    SqliteLedger.open(tmp_path / "ledger.db", keys).close()
+    synced: list[str] = []
+    monkeypatch.setattr(
+        "fairlead.ledger.sqlite.files.sync_file", lambda path: synced.append(path.name)
+    )
+    with SqliteLedger.open(tmp_path / "ledger.db", keys):
+        assert synced == ["ledger.db-wal", "ledger.db"]

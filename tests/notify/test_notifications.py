@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.engine.gpu import notifications
 from fairlead.engine.gpu.notifications import SILENT, Notifications, Subscription
-from fairlead.ledger.keys import signature_holds
+from fairlead.ledger.signatures import signature_holds
 from fairlead.notify.webhook import Receiver, WebhookNotifier
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.notifier import Notification

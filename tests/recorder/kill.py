@@ -26,7 +26,8 @@ def kill_writers(directory: Path, *, count: int, seed: int) -> dict[str, int]:
     for _ in range(count):
         # Numbers that were not acknowledged may be there too; those of the next writer differ.
         first = max(entries.values(), default=0) + 1_000
-        _let_live(directory, first, rng.uniform(0, 0.06), entries, marked)
+        lines = rng.randrange(8)
+        _let_live(directory, first, entries, marked, lines=lines, seconds=rng.uniform(0, 0.06))
         found = {entry.seq: entry.input["number"] for entry in read(directory)}
         lost = entries.items() - found.items()
         assert not lost, f"seed {seed}: acknowledged and lost: {sorted(lost)[:5]}"
@@ -49,17 +50,25 @@ def _without_mark(directory: Path) -> set[int]:
 
 
 def _let_live(
-    directory: Path, first: int, seconds: float, entries: dict[int, int], marked: set[int]
+    directory: Path,
+    first: int,
+    entries: dict[int, int],
+    marked: set[int],
+    *,
+    lines: int,
+    seconds: float,
 ) -> None:
-    """One writer: wait until it is ready, let it live on for a random while, kill it, listen."""
+    """One writer: wait until it is ready and has acknowledged so much, however slow the machine;
+    let it live on for a random while, kill it, listen."""
     command = [sys.executable, "-m", "tests.recorder.victim", str(directory), str(first)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as victim:
         assert victim.stdout is not None
         victim.stdout.readline()
+        said = b"".join(victim.stdout.readline() for _ in range(lines))
         with suppress(subprocess.TimeoutExpired):
             victim.wait(timeout=seconds)
         victim.kill()
-        said = victim.stdout.read()
+        said += victim.stdout.read()
         assert victim.stderr is not None
         assert victim.wait() == -9, victim.stderr.read().decode()
     for line in said.decode().splitlines():

@@ -8,8 +8,8 @@ import pytest
 
 from fairlead.dataplane.ebpf.layout import SLOTS_MAX
 from fairlead.schema.border import BadInput
+from fairlead.schema.dataplane import EBPF_SLOTS_MAX
 from fairlead.schema.traffic_agent import (
-    EBPF_SLOTS_MAX,
     KubeDocument,
     group_config,
     health_rules,
@@ -169,6 +169,9 @@ def test_what_is_wrong_is_refused_with_its_path(path: str, value: Any, problem: 
         ("ebpf", "groups[0].port", 80, "groups[0].backends[1].host: must be IPv4 like the vip"),
         ("ebpf", "groups[0].vip", "::ffff:10.0.0.1", "groups[0].vip: must be a plain address"),
         ("ebpf", "groups[1].vip", "fe80::1%eth0", "groups[1].vip: must be a plain address"),
+        ("ebpf", "groups[0].retry", "idempotent", "groups[0].retry: must be none on the ebpf"),
+        ("memory", "groups[1].retry", "idempotent", "groups[1].retry: must be none on the mem"),
+        ("haproxy", "groups[1].retry", "always", "groups[1].retry: "),
         ("ebpf", "config", {"s_total": 1025}, "config.s_total: must be at most 1024"),
         ("ebpf", "groups[1].config", {"s_total": 2000}, "groups[1].config.s_total: must be at"),
     ],
@@ -229,3 +232,88 @@ def test_a_bad_kube_section_is_refused(settings: dict[str, Any], message: str) -
     with pytest.raises(BadInput) as refused:
         read_traffic_document(kube(**settings), {})
     assert message in str(refused.value)
+
+
+HAPROXY = {"haproxy": {"socket": "/run/haproxy/admin.sock", "backend": "app"}}
+ENVOY = {"envoy": {"xds": "127.0.0.1:18000", "admin": "127.0.0.1:9901", "cluster": "app"}}
+LISTED = [{"id": "a", "host": "127.0.0.1", "port": 9001}]
+
+
+def running(plane: Any, *groups: Any, **settings: Any) -> bytes:
+    return json.dumps({"plane": plane, "groups": groups, **settings}).encode()
+
+
+def test_a_proxy_that_runs_already_names_its_kind() -> None:
+    """HAProxy lists its servers itself; Envoy is told its endpoints."""
+    document = read_traffic_document(running(HAPROXY, {"name": "web"}), {})
+    assert document.plane.kind == "haproxy"
+    assert document.plane.running is document.plane.haproxy
+    document = read_traffic_document(running(ENVOY, {"name": "web", "backends": LISTED}), {})
+    assert document.plane.running is document.plane.envoy
+    assert read_traffic_document(changed("groups[0].name", "x"), {}).plane.running is None
+
+
+@pytest.mark.parametrize(
+    ("plane", "group", "problem"),
+    [
+        (HAPROXY, {"vip": "127.0.0.1"}, "groups[0].vip: must be left out: clients connect to"),
+        (HAPROXY, {"port": 80}, "groups[0].port: must be left out"),
+        (HAPROXY, {"service": "web:80"}, "groups[0].service: must be left out: HAProxy lists"),
+        (HAPROXY, {"retry": "idempotent"}, "groups[0].retry: must be none: retries are settings"),
+        (ENVOY, {}, "groups[0]: must have either backends or a service"),
+        ({"haproxy": {"socket": "here"}}, {}, "plane.haproxy.socket: must be a socket's path or"),
+        ({"haproxy": {"socket": "h:0"}}, {}, "plane.haproxy.socket: must be a socket's path or"),
+        ({"haproxy": {"socket": "/s", "backend": "a b"}}, {}, "plane.haproxy.backend: must be l"),
+        ({"haproxy": {"socket": "/s"}, "folder": "/f"}, {}, "plane.folder: must be left out: the"),
+        (
+            {"haproxy": {"socket": "/s"}, "kind": "envoy"},
+            {},
+            "plane.haproxy: has no meaning on the",
+        ),
+        ({"haproxy": {}}, {}, "plane.haproxy.socket: is required"),
+        (
+            {"envoy": {"xds": "10.0.0.1:1", "admin": "/a"}},
+            {"backends": LISTED},
+            "plane.envoy.xds: must be a socket's path or a loopback address",
+        ),
+        (
+            {"envoy": {"xds": "proxy.example:1", "admin": "/a"}},
+            {"backends": LISTED},
+            "plane.envoy.xds: must be a socket's path or a loopback address",
+        ),
+        (
+            {"envoy": {"xds": "localhost:1", "admin": "/a", "requests": "log"}},
+            {"backends": LISTED},
+            "plane.envoy.requests: must be an absolute path, got 'log'",
+        ),
+        ({"kind": "memory", **HAPROXY}, {}, "plane.haproxy: has no meaning on the memory plane"),
+    ],
+)
+def test_what_is_wrong_about_a_proxy_that_runs_is_refused(
+    plane: Any, group: Any, problem: str
+) -> None:
+    """Before it is asked anything."""
+    with pytest.raises(BadInput) as refused:
+        read_traffic_document(running(plane, {"name": "web", **group}), {})
+    assert str(refused.value).startswith(problem), refused.value
+
+
+def test_one_name_does_not_stand_for_several_groups_nor_for_a_cluster() -> None:
+    """Without it each group is the backend of its name."""
+    groups = ({"name": "one"}, {"name": "two"})
+    with pytest.raises(BadInput, match=r"plane\.haproxy\.backend: must be left out with several"):
+        read_traffic_document(running(HAPROXY, *groups), {})
+    named = {"haproxy": {"socket": "localhost:9999"}}
+    assert len(read_traffic_document(running(named, *groups), {}).groups) == 2
+    with pytest.raises(BadInput, match="kube: must be left out where a proxy that already runs"):
+        read_traffic_document(running(HAPROXY, kube={"listen": "10.0.0.1"}), {})
+
+
+@pytest.mark.parametrize("name", ["vip", "port"])
+def test_a_group_of_our_own_proxy_has_an_address(name: str) -> None:
+    """As before."""
+    data = json.loads(changed("groups[0].name", "x"))
+    del data["groups"][0][name]
+    with pytest.raises(BadInput) as refused:
+        read_traffic_document(json.dumps(data).encode(), {})
+    assert str(refused.value) == f"groups[0].{name}: is required"

@@ -13,6 +13,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 STORED, CHECKED = DATA / "traffic.govern.jsonl", DATA / "traffic.govern.checks.jsonl"
 """Both of version 1."""
 SECOND, THIRD = DATA / "traffic.govern.2.jsonl", DATA / "traffic.govern.3.jsonl"
+FOURTH = DATA / "traffic.govern.4.jsonl"
 
 
 def replayed(path: Path, version: int = 1) -> list[dict[str, Any]]:
@@ -63,6 +64,14 @@ def test_a_stored_life_of_version_3_replays() -> None:
     assert entries[-1]["output"]["admission"]["mode"] == "hard"
     assert entries[-1]["output"]["reasons"] == ["retry_storm"]
     assert "bound" not in entries[-1]["output"]["limits"]["fallback"]
+
+
+def test_a_stored_life_of_version_4_replays() -> None:
+    """Before proxies could repeat requests: neither memory nor limits speak of it."""
+    entries = replayed(FOURTH, 4)
+    assert len(entries) == 30
+    assert not any("retries" in entry["output"]["limits"] for entry in entries)
+    assert not any("retry" in (entry["input"]["memory"] or {}) for entry in entries)
 
 
 def test_a_damaged_verdict_is_refused() -> None:

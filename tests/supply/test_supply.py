@@ -24,7 +24,7 @@ def supply(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(audit=audit, locks=locks, sbom=sbom)
 
 
-@pytest.mark.parametrize("lock", ["run", "dev", "fuzz", "audit"])
+@pytest.mark.parametrize("lock", ["run", "dev", "docs", "fuzz", "audit"])
 def test_every_pin_has_its_hashes(supply: SimpleNamespace, lock: str) -> None:
     text = (ROOT / "requirements" / f"{lock}.txt").read_text()
     pins = supply.locks.read_lock(ROOT / "requirements" / f"{lock}.txt")

@@ -11,7 +11,7 @@ from fairlead.core.canonical import canonical
 from fairlead.core.lottery import OwnerWeighting, Stage, bls, derive_seed, uniform_below
 from fairlead.core.lottery.pseudonym import outcome_key, pseudonym
 from fairlead.core.lottery.seed import derive_turn_seed
-from fairlead.ledger.keys import signature_holds
+from fairlead.ledger.signatures import signature_holds
 from fairlead.schema.gpu import VERSIONS
 from fairlead.schema.replay import SHIPPED
 from tests.verify.build import Document

@@ -4,10 +4,10 @@ Bindings and tokens are entries (`access.user`, `access.token`), so the history 
 to rewrite as any other. Of a token only the SHA-256 is recorded; its secret has 256 random bits, so
 the digest reveals nothing.
 
-A request has the peer's credentials on the Unix socket, or a bearer token over TCP. A web page in
-the operator's browser can reach loopback too. It cannot choose `Host` or hide its `Origin`: a
-request with another name than ours is refused before it is read, which stops DNS rebinding and
-cross-site forms.
+A request has the peer's credentials on the Unix socket, or over TCP a bearer token or the two
+secrets of a session. A web page in the operator's browser can reach loopback too. It cannot choose
+`Host` or hide its `Origin`: a request with another name than ours is refused before it is read,
+which stops DNS rebinding and cross-site forms.
 """
 
 import hmac
@@ -16,8 +16,8 @@ import pwd
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 from starlette.requests import Request
 
+from fairlead.api.browser_sessions import BrowserSession, Sessions
 from fairlead.api.peers import Peer
 from fairlead.api.rates import RequestRates
 from fairlead.api.shapes import TokenRow, UserRow
@@ -33,10 +34,15 @@ from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.ledger import Archived, Draft, Entry, Ledger
 from fairlead.schema.convert import decode_json
+from fairlead.schema.reports import BackendOrder
 from fairlead.schema.times import format_time
 
-USER, TOKEN = "access.user", "access.token"
+USER, TOKEN, ORDER = "access.user", "access.token", "traffic.order"
+KINDS = (USER, TOKEN, ORDER)
+"""Kinds of entries that add up to an `AccessState`."""
 SNAPSHOT = "api.access"
+AGENT = "agent/"
+"""Begins the name by which an agent acts; no user of a machine has a slash in it."""
 _PREFIX = "flt_"
 KEEP_EVERY = 10_000
 """Entries after which the state is kept again."""
@@ -52,11 +58,16 @@ class Token(msgspec.Struct, frozen=True):
     created_ms: int
     note: str = ""
     revoked_ms: int | None = None
+    agent: str | None = None
+    """The agent that it is of, instead of a user."""
+    reports: tuple[str, ...] = ()
+    """What that agent may report."""
 
     @property
     def row(self) -> dict[str, Any]:
         revoked = None if self.revoked_ms is None else format_time(self.revoked_ms)
-        row = TokenRow(self.id, self.user, self.note, format_time(self.created_ms), revoked)
+        created, reports = format_time(self.created_ms), list(self.reports)
+        row = TokenRow(self.id, self.user, self.note, created, revoked, reports)
         return msgspec.structs.asdict(row)
 
 
@@ -68,14 +79,24 @@ class SubmittedRun(NamedTuple):
 
 
 class AccessState(msgspec.Struct):
-    """What the entries about access add up to."""
+    """What the entries about access add up to, and the admins' orders for backends."""
 
     users: dict[str, UserRow] = msgspec.field(default_factory=dict)
     tokens: dict[str, Token] = msgspec.field(default_factory=dict)
+    orders: dict[str, dict[str, BackendOrder]] = msgspec.field(default_factory=dict)
+    """By route group and backend."""
 
     def fold(self, entry: Entry) -> None:
         body = entry.body
-        if entry.kind == USER and body.get("gone"):
+        if entry.kind == ORDER:
+            group = self.orders.setdefault(body["group"], {})
+            if body["order"] is None:
+                group.pop(body["backend"], None)
+            else:
+                group[body["backend"]] = body["order"]
+            if not group:
+                del self.orders[body["group"]]
+        elif entry.kind == USER and body.get("gone"):
             self.users.pop(body["name"], None)
         elif entry.kind == USER:
             self.users[body["name"]] = UserRow(body["name"], body["owners"], body["admin"])
@@ -84,7 +105,13 @@ class AccessState(msgspec.Struct):
             self.tokens[old.id] = msgspec.structs.replace(old, revoked_ms=entry.time_ms)
         else:
             self.tokens[body["id"]] = Token(
-                body["id"], body["user"], body["digest"], entry.time_ms, body["note"]
+                body["id"],
+                body["user"],
+                body["digest"],
+                entry.time_ms,
+                body["note"],
+                agent=body.get("agent"),
+                reports=tuple(body.get("reports", ())),
             )
 
 
@@ -101,6 +128,10 @@ class Access:
             self._seq = snapshot.seq
         self._kept = self._seq
         """The last entry that the kept state is of."""
+        self.users_change: Callable[[], AbstractContextManager[object]] = nullcontext
+        """Around what records a change of users: another process has to know it, too."""
+        self.after_keep: Callable[[], object] = lambda: None
+        """Called when the state was kept."""
         try:
             self._catch_up()
         except Archived as error:
@@ -123,8 +154,19 @@ class Access:
         with self._lock:
             for token in self._state.tokens.values():
                 if hmac.compare_digest(token.digest, digest) and token.revoked_ms is None:
-                    return replace(self.author_of_user(token.user), token=token.id)
+                    return self._holder(token)
         return None
+
+    def author_by_token(self, token: str) -> Author | None:
+        """The user of a token that was shown earlier; None once it is revoked."""
+        with self._lock:
+            return self._holder(self._state.tokens[token]) if self._is_valid(token) else None
+
+    def _holder(self, token: Token) -> Author:
+        if token.agent is None:
+            return replace(self.author_of_user(token.user), token=token.id)
+        reports = frozenset(token.reports)
+        return Author(token.user, token=token.id, agent=token.agent, reports=reports)
 
     def author_in_run(self, user: str, run: SubmittedRun | None) -> Author:
         """A process of a run, of this one where it is known. Rights that came with a token end with
@@ -171,13 +213,25 @@ class Access:
         return user
 
     def create_token(
-        self, user: str, note: str, *, author: Author, dry_run: bool = False
+        self,
+        user: str,
+        note: str,
+        *,
+        author: Author,
+        agent: str | None = None,
+        reports: Sequence[str] = (),
+        dry_run: bool = False,
     ) -> dict[str, Any]:
-        """Create a token; the secret is returned only here."""
+        """Create a token of a user, or of an agent that may report these; the secret is returned
+        only here."""
         if dry_run:
-            return {**Token("", user, "", self._now_ms(), note).row, "token": ""}
+            made = Token("", user, "", self._now_ms(), note, reports=tuple(reports))
+            return {**made.row, "token": ""}
         secret, token = _PREFIX + secrets.token_urlsafe(32), secrets.token_hex(4)
-        body = {"id": token, "user": user, "digest": _digest(secret), "note": note}
+        body: dict[str, Any] = {"id": token, "user": user, "note": note}
+        body["digest"] = _digest(secret)
+        if agent is not None:
+            body |= {"agent": agent, "reports": sorted(set(reports))}
         self._record(TOKEN, author, body)
         return {**self.token(token).row, "token": secret}
 
@@ -190,12 +244,35 @@ class Access:
             self._record(TOKEN, author, body, dry_run=dry_run)
             return self.token(token).row
 
+    def orders(self, group: str) -> dict[str, BackendOrder]:
+        """By backend."""
+        with self._lock:
+            return dict(self._state.orders.get(group, {}))
+
+    def order(
+        self,
+        group: str,
+        backend: str,
+        order: BackendOrder | None,
+        *,
+        author: Author,
+        dry_run: bool = False,
+    ) -> bool:
+        """Order what a backend is to be, or lift the order (None); whether that is a change."""
+        with self._lock:
+            if self._state.orders.get(group, {}).get(backend) == order:
+                return False
+            body = {"group": group, "backend": backend, "order": order}
+            self._record(ORDER, author, body, dry_run=dry_run)
+            return True
+
     def _record(
         self, kind: str, author: Author, body: dict[str, Any], *, dry_run: bool = False
     ) -> None:
         if dry_run:
             return
-        with self._lock:
+        around = self.users_change() if kind == USER else nullcontext()
+        with around, self._lock:
             draft = Draft(kind=kind, time_ms=self._now_ms(), author=author.user, body=body)
             (entry,) = self._ledger.append([draft])
             self._fold(entry)
@@ -208,16 +285,19 @@ class Access:
         compares with the tree, all that came after."""
         with self._lock:
             size = self._ledger.head().head.size
-            if size - self._kept >= every:
+            due = size - self._kept >= every
+            if due:
                 self._catch_up()
                 self._keep(max(size, self._seq))
+        if due:
+            self.after_keep()
 
     def _keep(self, seq: int) -> None:
         self._ledger.snapshot_put(SNAPSHOT, seq, encode(self._state))
         self._kept = seq
 
     def _catch_up(self) -> None:
-        for entry in self._ledger.following(max(self._seq, self._kept), (USER, TOKEN)):
+        for entry in self._ledger.following(max(self._seq, self._kept), KINDS):
             self._fold(entry)
 
     def _fold(self, entry: Entry) -> None:
@@ -252,6 +332,7 @@ class AccessGate:
     submission: Callable[[str], SubmittedRun | None] = lambda job: None
     """The run of a job."""
     rates: RequestRates = field(default_factory=lambda: RequestRates(None, time.monotonic))
+    sessions: Sessions = field(default_factory=Sessions)
 
     def author(self, request: Request, *, page: bool = False) -> Author | None:
         """Raises `Forbidden` or `Unauthenticated`. `page`: links from other sites may lead here."""
@@ -267,10 +348,35 @@ class AccessGate:
                 raise Unauthenticated("this token is unknown or was revoked")
             return author
         if peer is None:
-            return None
+            return self._of_session(request)
         if peer.in_run:
             return self.access.author_in_run(user_name(peer.uid), self.submission(peer.job))
         return self._local(peer.uid)
+
+    def _of_session(self, request: Request) -> Author | None:
+        """The author of a session. A cookie without the page's key opens nothing."""
+        keys = request.headers.getlist("fairlead-session")
+        if not keys:
+            return None
+        session = self.sessions.find(keys[0], cookies(request)) if len(keys) == 1 else None
+        if session is None:
+            raise Unauthenticated("this session has ended: sign in again")
+        if request.method not in ("GET", "HEAD") and "origin" not in request.headers:
+            raise Forbidden("a session changes something from the page only: Origin is missing")
+        return replace(self._rights(session), session=session.id)
+
+    def _rights(self, session: BrowserSession) -> Author:
+        """What the user may do now; it may be less than when the session was opened."""
+        user, uid, token = session.grant
+        author = None
+        if token is not None:
+            author = self.access.author_by_token(token)
+        elif uid is not None:
+            author = self._local(uid)
+        if author is None or author.user != user:
+            self.sessions.end(session.id)
+            raise Unauthenticated("the token of this session was revoked: sign in with another")
+        return author
 
     def is_admin(self, uid: int) -> bool:
         return self._local(uid).admin
@@ -300,6 +406,21 @@ def bearer(request: Request) -> str | None:
     if len(headers) > 1 or scheme.lower() != "bearer" or not token.strip():
         raise Unauthenticated("must be `Authorization: Bearer TOKEN`, once")
     return token.strip()
+
+
+def cookie_name(request: Request) -> str:
+    """With the port: browsers keep one set of cookies for all ports of a host. The prefix makes a
+    browser refuse one that was not set over TLS, by this host, for all paths."""
+    prefix = "__Host-" if request.url.scheme == "https" else ""
+    return f"{prefix}fairlead-{request.url.port or 'page'}"
+
+
+def cookies(request: Request) -> list[str]:
+    """Every value of our cookie; servers on other ports may have added some."""
+    ours = cookie_name(request)
+    pairs = [pair for line in request.headers.getlist("cookie") for pair in line.split(";")]
+    named = (pair.strip().partition("=") for pair in pairs)
+    return [value for name, _, value in named if name == ours]
 
 
 def is_user(name: str) -> bool:

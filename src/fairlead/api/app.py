@@ -13,17 +13,33 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairlead.api import console, objects, preemption, streams, tables, web
+from fairlead.api import (
+    console,
+    decisions,
+    fleet,
+    fleet_stream,
+    listings,
+    objects,
+    overview,
+    preemption,
+    sessions,
+    story,
+    streams,
+    tables,
+    web,
+)
 from fairlead.api.access import AccessGate
-from fairlead.api.endpoint import Call, Endpoint, failure, problem, read_call
+from fairlead.api.endpoint import Call, Endpoint, problem, read_call, reply_to
 from fairlead.api.openapi import document
-from fairlead.api.service import Service
-from fairlead.core.invariant import InvariantBroken
+from fairlead.api.service import HEAD, Service
 from fairlead.ports.faults import Fault
 
 ENDPOINTS = (
     *(*objects.routes, *preemption.routes, *tables.routes),
     *(*streams.routes, *console.routes),
+    *(*overview.routes, *story.routes),
+    *(*listings.routes, *fleet.routes, *fleet_stream.routes),
+    *(*decisions.routes, *sessions.routes),
 )
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
@@ -37,6 +53,7 @@ _log = structlog.get_logger("fairlead.api")
 
 def build(service: Service, gate: AccessGate, on_bug: Callable[[BaseException], None]) -> Starlette:
     """The ASGI application. `on_bug` is called with a broken invariant; the server then stops."""
+    service.report_feed = fleet_stream.report_feed(service)
     described = msgspec.json.encode(document(ENDPOINTS))
 
     def openapi(service: Service, call: Call) -> Response:
@@ -79,7 +96,9 @@ class _Application:
                 reply = problem(405, "MethodNotAllowed", f"{request.url.path} has no {method}")
                 reply.headers["Allow"] = ", ".join(sorted(methods))
                 return await self._finish(reply)
-            return await self._finish(await self._reply(endpoint, request))
+            about = {"http__request__method": method, "http__route": endpoint.path}
+            with self._service.tracer.span(f"{method} {endpoint.path}", **about):
+                return await self._finish(await self._reply(endpoint, request))
 
         return respond
 
@@ -97,31 +116,27 @@ class _Application:
                 response: Response = await endpoint.handle(self._service, call)
                 return response
             return await run_in_threadpool(self._work, endpoint, call)
-        except InvariantBroken as error:
-            self._on_bug(error)
-            return problem(500, "Bug", str(error))
         except Exception as error:  # noqa: BLE001 - the caller gets a reply in any case
-            reply = failure(error)
-            if reply is not None:
-                return reply
-            _log.exception("request failed", path=request.url.path, method=request.method)
-            if isinstance(error, Fault):
-                return problem(500, "Fault", str(error))
-            return problem(500, "Bug", "see the server's log")
+            return reply_to(error, request, self._on_bug)
 
     def _work(self, endpoint: Endpoint, call: Call) -> Response:
         result = endpoint.handle(self._service, call)
         if endpoint.method != "GET":
             self._service.wake.set()
-        if isinstance(result, Response):
-            return result
-        return Response(msgspec.json.encode(result), media_type="application/json")
+        if not isinstance(result, Response):
+            result = Response(msgspec.json.encode(result), media_type="application/json")
+        self._prove(result)  # here, and not in a thread of its own
+        return result
 
     async def _finish(self, reply: Response) -> Response:
         for name, value in _SAFE.items():
             reply.headers.setdefault(name, value)
+        if HEAD not in reply.headers:
+            await run_in_threadpool(self._prove, reply)
+        return reply
+
+    def _prove(self, reply: Response) -> None:
         try:
-            reply.headers.update(await run_in_threadpool(self._service.head_headers))
+            reply.headers.update(self._service.head_headers())
         except Fault as fault:
             _log.warning("no checkpoint", fault=str(fault))
-        return reply

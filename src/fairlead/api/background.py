@@ -29,7 +29,8 @@ class Background:
         self._logged = service.plane.seq
         self._clock_logged = False
         chores = ((partial(self._chore, *chore), chore[1]) for chore in service.chores)
-        works = ((self._turn, TURN_S), (self._events, TURN_S), *chores)
+        stale = (partial(self._chore, service.note_stale, TURN_S), TURN_S)
+        works = ((self._turn, TURN_S), (self._events, TURN_S), stale, *chores)
         self._threads = [
             threading.Thread(target=self._guard, args=work, daemon=True) for work in works
         ]
@@ -64,7 +65,8 @@ class Background:
         service = self._service
         service.wake.clear()
         try:
-            service.plane.reconcile()
+            with service.tracer.span("turn"):
+                service.plane.reconcile()
         except Fault as fault:
             service.fault = str(fault)
             raise
@@ -75,8 +77,7 @@ class Background:
     def _log_clock(self, fault: str | None) -> None:
         """Once for as long as it lasts."""
         if fault is not None and not self._clock_logged:
-            behind_s = self._service.plane.committer.clock_behind_ms // 1000
-            _log.warning("clock behind", behind_s=behind_s, fault=fault)
+            _log.warning("clock jumped", fault=fault)
         self._clock_logged = fault is not None
 
     def _chore(self, work: Callable[[], object], pause_s: float) -> None:

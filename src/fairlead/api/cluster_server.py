@@ -9,7 +9,7 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +20,7 @@ from urllib.parse import parse_qsl
 import msgspec
 import structlog
 import uvicorn
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,14 +34,18 @@ from fairlead.api.connections import (
     Gatekeeper,
     descriptors,
 )
-from fairlead.api.endpoint import BODY_BYTES_MAX, failure, problem
+from fairlead.api.endpoint import BODY_BYTES_MAX, problem, read_body, reply_to
+from fairlead.api.fleet import take_agent_report
 from fairlead.api.queries import Ask, Asker, answer
 from fairlead.api.server import QuietServer
 from fairlead.api.service import Service
-from fairlead.api.tables import ControlPlaneCollector
-from fairlead.core.invariant import InvariantBroken
+from fairlead.api.tables import control_plane_samples
 from fairlead.engine.gpu import Author, Forbidden
-from fairlead.ports.faults import Fault, PermanentFault
+from fairlead.ports.faults import PermanentFault
+from fairlead.schema.border import check_shape
+from fairlead.schema.exposition import Samples, TableCollector, exposed
+from fairlead.schema.metrics import Process
+from fairlead.schema.reports import NOT_LEADER, AgentReport
 
 _log = structlog.get_logger("fairlead.api")
 STOP_S = 2
@@ -66,6 +68,12 @@ class Caller(Protocol):
     @property
     def scrapes(self) -> bool: ...
 
+    @property
+    def reports(self) -> bool: ...
+
+    @property
+    def node(self) -> str | None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class ControllerState:
@@ -76,16 +84,7 @@ class ControllerState:
     holder: str | None
     synced: bool
     counters: Mapping[str, float]
-    """By the names in `COUNTERS`."""
-
-
-COUNTERS = {
-    "fairlead_kube_turns_total": "Turns of the controller that succeeded",
-    "fairlead_kube_turn_failures_total": "Parts of a turn that failed, to be retried",
-    "fairlead_kube_requests_total": "Requests sent to the API server",
-    "fairlead_kube_queries_total": "Queries that were answered",
-    "fairlead_kube_pod_mismatches_total": "Pods that were not as their run is leased",
-}
+    """By metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,59 +197,65 @@ class ClusterServer:
             caller = None if token is None else self._authenticate(token)
             if caller is None:
                 raise Unauthenticated("needs a bearer token of this cluster")
-            if request.url.path == "/metrics":
-                return self._metrics(caller)
-            return self._ask(caller, request, body)
-        except InvariantBroken as error:
-            self._on_bug(error)
-            return problem(500, "Bug", str(error))
+            return self._answer(caller, request, body)
         except Exception as error:  # noqa: BLE001 - the caller gets a reply in any case
-            reply = failure(error)
-            if reply is not None:
-                return reply
-            if isinstance(error, Fault):
-                return problem(503, "Fault", str(error))
-            _log.exception("request failed", path=request.url.path, method=request.method)
-            return problem(500, "Bug", "see the server's log")
+            return reply_to(error, request, self._on_bug)
+
+    def _answer(self, caller: Caller, request: Request, body: bytes) -> Response:
+        if request.url.path == "/metrics":
+            return self._metrics(caller)
+        if (request.method, request.url.path) == ("POST", "/v1/reports"):
+            return self._report(caller, body)
+        return self._ask(caller, request, body)
 
     def _metrics(self, caller: Caller) -> Response:
         if not caller.scrapes:
             raise Forbidden(f"{caller.user} may not get the path /metrics")
-        registry, state = CollectorRegistry(), self._state()
-        registry.register(ControllerCollector(state))
+        samples = partial(controller_samples, self._state())
+        text = exposed(TableCollector(Process.CONTROLLER, samples))
+        return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    def _report(self, caller: Caller, body: bytes) -> Response:
+        """Of an agent: it speaks for the node of its pod, and as that node for route groups."""
+        if not caller.reports or caller.node is None:
+            raise Forbidden(f"{caller.user} is no agent on a node: it may not post to /v1/reports")
+        service = self._leading()
+        if isinstance(service, Response):
+            return service
+        report = check_shape(read_body(body, dict), AgentReport)
+        parts = (f"group/{group.name}" for group in report.groups)
+        rights = frozenset({f"node/{caller.node}", *parts})
+        author = Author(f"kubernetes:{caller.user}", agent=caller.node, reports=rights)
+        return _json(msgspec.to_builtins(take_agent_report(service, author, report)))
+
+    def _leading(self) -> Service | Response:
+        """What the leader works on; or a refusal that says who leads."""
+        state = self._state()
         if state.service is not None:
-            registry.register(ControlPlaneCollector(state.service.plane))
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+            return state.service
+        leader = state.holder or "no controller"
+        return problem(503, NOT_LEADER, f"this controller does not lead: {leader} does")
 
     def _ask(self, caller: Caller, request: Request, body: bytes) -> Response:
         if not caller.reads:
             raise Forbidden(f"{caller.user} may not list runs.fairlead.dev in all namespaces")
-        state = self._state()
-        if state.service is None:
-            leader = state.holder or "no controller"
-            return problem(503, "NotLeader", f"this controller does not lead: {leader} does")
+        service = self._leading()
+        if isinstance(service, Response):
+            return service
         author = Author(f"kubernetes:{caller.user}", admin=caller.administers)
         pairs = parse_qsl(request.url.query, keep_blank_values=True)
         method = "GET" if request.method == "HEAD" else request.method
         ask = Ask(method, request.url.path, dict(pairs), body.decode(errors="replace"))
-        result = answer(state.service, Asker(author), ask)
+        result = answer(service, Asker(author), ask)
         return Response(result.body, result.code, result.headers, "application/json")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ControllerCollector:
+def controller_samples(state: ControllerState) -> Samples:
     """The controller's own numbers; those of budgets are the leader's alone."""
-
-    state: ControllerState
-
-    def collect(self) -> Iterator[Metric]:
-        leads = GaugeMetricFamily("fairlead_kube_leader", "1 on the controller that leads, else 0")
-        leads.add_metric([], float(self.state.service is not None))
-        yield leads
-        for name, text in COUNTERS.items():
-            family = CounterMetricFamily(name, text)
-            family.add_metric([], self.state.counters.get(name, 0))
-            yield family
+    counters: Samples = {name: [({}, value)] for name, value in state.counters.items()}
+    leads: Samples = {"fairlead_kube_leader": [({}, float(state.service is not None))]}
+    plane = {} if state.service is None else control_plane_samples(state.service)
+    return {**leads, **counters, **plane}
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -29,8 +29,6 @@ HEADERS_S, BODY_S, STUCK_S = 10.0, 60.0, 30.0
 ACCEPT_AT_ONCE = 16
 """Connections that are accepted from a listener before they are looked at."""
 LISTEN_QUEUE = 128
-DESCRIPTORS_EACH = 3
-"""A connection, and the two parts of a run's output that it may read."""
 _LOG_EVERY_S = 60.0
 _log = structlog.get_logger("fairlead.api")
 
@@ -42,6 +40,11 @@ class ConnectionLimits:
     tcp: int
     users: int
     each_user: int
+
+    @property
+    def streams(self) -> int:
+        """Of the connections over TCP those that may stay open for a reader that follows live."""
+        return self.tcp * 3 // 4
 
     @staticmethod
     def within(descriptors: int) -> "ConnectionLimits":

@@ -17,14 +17,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import msgspec
+import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fairlead.api.access import AccessGate, Unauthenticated
 from fairlead.api.rates import TooManyRequests
 from fairlead.api.service import Service
+from fairlead.core.invariant import InvariantBroken
 from fairlead.engine.gpu import Author, Denied, EditConflict, Forbidden, NotFound, Refused
-from fairlead.ports.faults import TemporaryFault
+from fairlead.ports.faults import Fault, TemporaryFault
 from fairlead.ports.ledger import Archived
 from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.convert import convert
@@ -36,7 +38,9 @@ IN_A_RUN = (
     "a process of a run may read, and act on its own run only: ask from outside of the run, or "
     "with a token of the run's own"
 )
-Needs = Literal["nothing", "user", "admin"]
+ONLY_REPORTS = "the token of an agent reports its node and its groups, and nothing else"
+_log = structlog.get_logger("fairlead.api")
+Needs = Literal["nothing", "user", "admin", "agent"]
 T = TypeVar("T", bound=msgspec.Struct)
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 _FIELD = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`")
@@ -135,9 +139,15 @@ async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> C
     author = author or ANONYMOUS
     if author.in_run and endpoint.needs != "nothing" and not endpoint.own_run:
         raise Forbidden(IN_A_RUN)
+    if author.agent is not None and endpoint.needs not in ("nothing", "agent"):
+        raise Forbidden(ONLY_REPORTS)
+    if endpoint.needs == "agent" and author.agent is None and not author.admin:
+        raise Forbidden(f"{author.user} is not an agent: see `fairlead tokens create --agent`")
     if endpoint.needs == "admin" and not author.admin:
         raise Forbidden(f"{author.user} is not an admin")
-    query = read_query(request.query_params.multi_items(), endpoint.query)
+    # The filters in the address of a view are its script's to read.
+    pairs = [] if endpoint.page else request.query_params.multi_items()
+    query = read_query(pairs, endpoint.query)
     body = None
     if endpoint.body is not None:
         data = await _read(request)
@@ -197,6 +207,22 @@ def _deep(value: Any, left: int) -> bool:
         return False
     members = value.values() if isinstance(value, dict) else value
     return left == 0 or any(_deep(member, left - 1) for member in members)
+
+
+def reply_to(
+    error: Exception, request: Request, on_bug: Callable[[InvariantBroken], None]
+) -> Response:
+    """The reply to a request that failed, whatever with: expected, the environment's, or a bug."""
+    if isinstance(error, InvariantBroken):
+        on_bug(error)
+        return problem(500, "Bug", str(error))
+    reply = failure(error)
+    if reply is not None:
+        return reply
+    _log.error("request failed", path=request.url.path, method=request.method, exc_info=error)
+    if isinstance(error, Fault):
+        return problem(500, "Fault", str(error))
+    return problem(500, "Bug", "see the server's log")
 
 
 def failure(error: Exception) -> Response | None:

@@ -5,11 +5,13 @@ from typing import Any, get_args
 
 from fairlead.api import shapes
 from fairlead.api.endpoint import Call, Routes
+from fairlead.api.feed import redact
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Applied, Author, Denied, Forbidden, NotFound, Refused, job_prefix
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import RunManifest, parse_duration, read_manifest
 from fairlead.schema.times import format_time, parse_time
+from fairlead.schema.yaml import parse_yaml_documents
 
 routes = Routes()
 _ONE, _ACT = "/v1/objects/{kind}/{name}", "/v1/objects/{kind}/{name}/actions/{verb}"
@@ -34,11 +36,6 @@ def visible_to(author: Author, document: dict[str, Any]) -> dict[str, Any]:
     status = document["status"]
     public = {"exitReason": None, "message": redact(status["message"], status["exitReason"])}
     return {**document, "spec": {**spec, **hidden}, "status": {**status, **public}}
-
-
-def redact(message: str, exit_reason: str | None) -> str:
-    """Remove why a command did not start: it names the program, files and variables."""
-    return message if exit_reason is None else message.removesuffix(f": {exit_reason}")
 
 
 def known_kind(call: Call, *, writable: bool = False) -> str:
@@ -92,6 +89,16 @@ def apply_objects(service: Service, call: Call) -> dict[str, Any]:
     return {"items": apply_all(body.manifests, author=call.author, dry_run=body.dry_run)}
 
 
+@routes("POST /v1/manifests", shapes.Manifests, None, body=shapes.YamlBody, needs="user")
+def read_yaml(service: Service, call: Call) -> dict[str, Any]:
+    """Read YAML as manifests; nothing is applied."""
+    documents = parse_yaml_documents(call.body.text.encode("utf-8", "surrogatepass"))
+    manifests = [document for document in documents if document is not None]
+    if not manifests:
+        raise BadInput("text", "has no manifest")
+    return {"manifests": manifests}
+
+
 @routes(f"DELETE {_ONE}", shapes.Change, shapes.DryRunQuery, needs="user", errors=(409,))
 def delete_object(service: Service, call: Call) -> dict[str, Any]:
     """Delete an object that nothing uses."""
@@ -111,10 +118,12 @@ def act_on_object(service: Service, call: Call) -> Applied:
         raise UnknownWord("UnknownVerb", f"verb {verb!r} of {kind}", verbs)
     if verb not in verbs:
         raise Refused("UnknownVerb", f"{verb!r} is not a verb of {kind}")
-    width = {} if call.query.width is None else {"width": call.query.width}
-    if (verb == "shrink") != bool(width):
+    more: dict[str, Any] = {} if call.query.width is None else {"width": call.query.width}
+    if (verb == "shrink") != bool(more):
         raise BadInput("query.width", "is required by shrink and refused by other verbs")
-    return service.plane.verbs.act(kind, name, verb, **call.by, **width)
+    if call.query.force and verb != "cancel":
+        raise BadInput("query.force", "is for cancel, and refused by other verbs")
+    return service.plane.verbs.act(kind, name, verb, **call.by, **more, force=call.query.force)
 
 
 @routes("POST /v1/plan", shapes.RunPlan, None, body=dict, needs="user")

@@ -10,6 +10,7 @@ from msgspec import Meta, field
 from starlette.responses import Response
 
 from fairlead.api.endpoint import Call, Routes
+from fairlead.api.listing_shapes import PageLimit
 from fairlead.api.service import Service
 from fairlead.api.shapes import DryRunQuery, Positive, ResolverMode, Shape
 from fairlead.core.gpu import Scope
@@ -80,6 +81,21 @@ class OutcomeRow(Shape):
     deficit_gpus: int = field(name="deficitGPUs")
     label: str | None
     committed: str
+
+
+class OutcomesQuery(Shape):
+    """`cursor`: `next` of the page before, which is an outcome."""
+
+    limit: PageLimit = 50
+    cursor: Positive | None = None
+
+
+class OutcomePage(Shape):
+    """Outcomes, newest first."""
+
+    items: list[OutcomeRow]
+    total: int
+    next: int | None
 
 
 class OutcomeDocument(Shape, rename="camel"):
@@ -224,10 +240,10 @@ def forecast_reservation(service: Service, call: Call) -> dict[str, Any]:
     return service.plane.resolver.preview("Reservation", call.path["name"])
 
 
-@routes("GET /v1/outcomes", list[OutcomeRow])
-def list_outcomes(service: Service, call: Call) -> list[dict[str, Any]]:
-    """List recent outcomes, oldest first."""
-    return service.plane.outcome_reports.list()
+@routes("GET /v1/outcomes", OutcomePage, OutcomesQuery)
+def list_outcomes(service: Service, call: Call) -> dict[str, Any]:
+    """List outcomes by page, newest first."""
+    return service.plane.outcome_reports.page(call.query.limit, call.query.cursor)
 
 
 _ONE = "/v1/outcomes/{seq}"

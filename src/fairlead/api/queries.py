@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api import objects, preemption, shapes, tables
+from fairlead.api import decisions, fleet, listings, objects, overview, preemption, shapes, tables
 from fairlead.api.endpoint import Call, Endpoint, Routes, failure, read_body, read_query
 from fairlead.api.service import Service
 from fairlead.api.streams import read_events
@@ -38,7 +38,11 @@ def events(service: Service, call: Call) -> Values:
     return {"items": items, "next": items[-1]["seq"] if items else call.query.after}
 
 
-ENDPOINTS = (*objects.routes, *preemption.routes, *tables.routes, *own)
+ENDPOINTS = (
+    *(*objects.routes, *preemption.routes, *tables.routes),
+    *(*listings.routes, *overview.routes, *decisions.routes, *fleet.routes),
+    *own,
+)
 ELSEWHERE = {
     "PUT /v1/objects/{kind}/{name}",
     "DELETE /v1/objects/{kind}/{name}",
@@ -49,8 +53,11 @@ ELSEWHERE = {
     "GET /v1/tokens",
     "POST /v1/tokens",
     "DELETE /v1/tokens/{id}",
+    "POST /v1/reports",
+    "POST /v1/groups/{name}/backends/{backend}/orders/{order}",
 }
-"""Objects are written as Kubernetes objects, and its RBAC says who may what."""
+"""Objects are written as Kubernetes objects, and its RBAC says who may what. Agents report to the
+controller's own port, where their tokens name their nodes."""
 
 
 @dataclass(frozen=True, slots=True)

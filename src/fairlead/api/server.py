@@ -60,24 +60,47 @@ class QuietServer(uvicorn.Server):
             listening.listen(LISTEN_QUEUE)
 
 
+class Listeners:
+    """The open sockets of a server. Opened before anything else where the rights to do so are given
+    up."""
+
+    def __init__(self, listen: Listen) -> None:
+        given = _from_systemd(listen.socket)
+        self._path, self._inherited = listen.socket, given is not None
+        self.sockets = [given or _unix(listen)]
+        self.port: int | None = None
+        if listen.port is not None:
+            self.sockets.append(_loopback(listen.port))
+            self.port = self.sockets[-1].getsockname()[1]
+
+    def give(self, uid: int) -> None:
+        """Let a user remove the Unix socket at the end."""
+        if not self._inherited:
+            os.chown(self._path, uid, -1, follow_symlinks=False)
+
+    def close(self) -> None:
+        if not self._inherited:
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                self._path.unlink()
+        for listening in self.sockets:
+            listening.close()
+
+
 class ControlServer:
     """Serves until a signal, or `stop`."""
 
-    def __init__(self, service: Service, listen: Listen) -> None:
-        self.service, self._listen = service, listen
-        given = _from_systemd(listen.socket)
-        self._inherited = given is not None
-        self._sockets = [given or _unix(listen)]
-        self.port: int | None = None
-        if listen.port is not None:
-            self._sockets.append(_loopback(listen.port))
-            self.port = self._sockets[-1].getsockname()[1]
+    def __init__(self, service: Service, listeners: Listeners) -> None:
+        self.service, self._listeners = service, listeners
+        self.port = listeners.port
         self._bug: BaseException | None = None
         hosts, origins = loopback_names(self.port or 0)
         rates = RequestRates(service.requests_per_s, time.monotonic)
-        gate = AccessGate(service.access, hosts, origins, service.submission, rates)
-        app = build(service, gate, self._on_bug)
+        service.address = None if self.port is None else f"http://127.0.0.1:{self.port}"
+        submission, sessions = service.submission, service.sessions
+        gate = AccessGate(service.access, hosts, origins, submission, rates, sessions)
+        app = build(service, gate, self.fail)
         limits = ConnectionLimits.within(descriptors())
+        service.streams.most = limits.streams
         gatekeeper = Gatekeeper(limits, service.job_of, gate.is_admin)
         config = uvicorn.Config(
             app,
@@ -93,41 +116,38 @@ class ControlServer:
             backlog=ACCEPT_AT_ONCE,
         )
         self._server = QuietServer(config)
-        self._background = Background(service, self._on_bug)
+        self._background = Background(service, self.fail)
 
     def run(self, *, signals: bool = True) -> None:
         """Serve until stopped. A broken invariant is raised at the end."""
         try:
             asyncio.run(self._serve(signals=signals))
         finally:
-            if not self._inherited:
-                with contextlib.suppress(FileNotFoundError):
-                    self._listen.socket.unlink()
-            for listening in self._sockets:
-                listening.close()
+            self._listeners.close()
         if self._bug is not None:
             raise self._bug
+
+    def fail(self, error: BaseException) -> None:
+        """From any thread: stop, and raise this at the end."""
+        self._bug = self._bug or error
+        self.stop()
 
     def stop(self) -> None:
         """From any thread: stop accepting requests, end the open ones."""
         self._server.should_exit = True
-        self.service.signal.notify(0, close=True)
+        self.service.close()
 
     async def _serve(self, *, signals: bool) -> None:
         loop = asyncio.get_running_loop()
-        self.service.signal.attach(loop)
+        self.service.attach(loop)
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
         self._background.start()
         try:
-            await self._server.serve(sockets=self._sockets)
+            await self._server.serve(sockets=self._listeners.sockets)
         finally:
             await loop.run_in_executor(None, self._background.stop)
-
-    def _on_bug(self, error: BaseException) -> None:
-        self._bug = self._bug or error
-        self.stop()
 
 
 def _from_systemd(path: Path) -> socket.socket | None:

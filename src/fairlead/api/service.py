@@ -2,23 +2,33 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from fairlead.api.access import Access, SubmittedRun
+from fairlead.api.browser_sessions import Sessions
+from fairlead.api.feed import FeedEvent, ReportLine, ReportPlace, SharedReads, event_feed
+from fairlead.api.fleet_history import FleetHistory
 from fairlead.api.peers import JobOf
+from fairlead.api.story_acts import Story
 from fairlead.core.audit import check_consistency
 from fairlead.engine.gpu import ControlPlane, Refused, job_prefix
 from fairlead.ports.executor import JobOutput, Keyboard
+from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.ledger import Archived, Ledger
+from fairlead.ports.tracing import NoTracer, Tracer
 from fairlead.schema.border import BadInput
 
+HEAD = "Fairlead-Head"
+REPLAY_WAIT_S = 5.0
 
-class LedgerSignal:
-    """Wakes any number of waiting requests when the ledger grows, without a thread for each."""
+
+class GrowthSignal:
+    """Wakes any number of waiting requests when a number grows (the ledger's size, the count of
+    reported changes), without a thread for each."""
 
     def __init__(self) -> None:
         self.seq = 0
@@ -31,9 +41,9 @@ class LedgerSignal:
         self._loop = loop
 
     def notify(self, seq: int, *, close: bool = False) -> None:
-        """From any thread: the ledger has this size; `close`: waiting ends.
+        """From any thread: the number is this; `close`: waiting ends.
 
-        The size is set at once and not in the loop: a thread that waits for a higher one would
+        It is set at once and not in the loop: a thread that waits for a higher one would
         otherwise notify again and again, fill the loop's pipe, and a signal would be lost.
         """
         with self._lock:
@@ -47,7 +57,7 @@ class LedgerSignal:
         grown.set()
 
     async def above(self, after: int, timeout_s: float) -> bool:
-        """Wait for an entry above `after`; False at the timeout or when the server stops."""
+        """Wait for a number above `after`; False at the timeout or when the server stops."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while self.seq <= after and not self.closed:
@@ -59,6 +69,31 @@ class LedgerSignal:
             except TimeoutError:
                 return self.seq > after
         return self.seq > after
+
+
+class OpenStreams:
+    """Replies that go on until their reader leaves, at most so many. For one event loop."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most, self.open = most, 0
+
+    def count(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same lines. `TemporaryFault` where so many are open already."""
+        if self.most is not None and self.open >= self.most:
+            raise TemporaryFault(
+                f"{self.open} readers follow live already, which is all that this server has: "
+                "close some of them",
+                retry_after_ms=1_000,
+            )
+        return self._counted(lines)
+
+    async def _counted(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self.open += 1
+        try:
+            async for line in lines:
+                yield line
+        finally:
+            self.open -= 1
 
 
 class Console(Protocol):
@@ -90,11 +125,57 @@ class Service:
     """Why the last turn failed; empty after a good one."""
     requests_per_s: int | None = None
     """Of one user that is no admin; None: not bounded here."""
+    address: str | None = None
+    """Of the page, such as `http://127.0.0.1:8470`; None: it is not served."""
+    sessions: Sessions = field(default_factory=Sessions)
     console: Console | None = None
     """The output and the keyboard of jobs; None: they are elsewhere, in pods."""
+    tracer: Tracer = field(default_factory=NoTracer)
+    story: Story | None = None
+    """What happens in the demo, act by act; None: this is no demo."""
     wake: threading.Event = field(default_factory=threading.Event)
     """Set it for a turn at once."""
-    signal: LedgerSignal = field(default_factory=LedgerSignal)
+    signal: GrowthSignal = field(default_factory=GrowthSignal)
+    fleet: FleetHistory = field(default_factory=FleetHistory)
+    """What node and traffic agents reported."""
+    reported: GrowthSignal = field(default_factory=GrowthSignal)
+    """Follows the version of `fleet`."""
+    streams: OpenStreams = field(default_factory=OpenStreams)
+    """Of readers over TCP."""
+    feed: SharedReads[int, FeedEvent] = field(init=False)
+    """What happens, for all who follow it live."""
+    report_feed: SharedReads[ReportPlace, ReportLine] = field(init=False)
+    """What agents report, for all who follow it live; made by the application."""
+
+    _replay: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def __post_init__(self) -> None:
+        self.feed = event_feed(self.plane.events.read)
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Requests wait in this loop."""
+        self.signal.attach(loop)
+        self.reported.attach(loop)
+
+    def close(self) -> None:
+        """Requests that wait end now."""
+        self.signal.notify(0, close=True)
+        self.reported.notify(0, close=True)
+
+    def note_stale(self) -> None:
+        """Tell those who follow reports which of them do not come any more."""
+        self.fleet.note_stale(self.now_ms())
+        self.reported.notify(self.fleet.version)
+
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """One replay at a time: it computes, and every reader may ask."""
+        if not self._replay.acquire(timeout=REPLAY_WAIT_S):
+            raise TemporaryFault("another decision is being replayed", retry_after_ms=1_000)
+        try:
+            yield
+        finally:
+            self._replay.release()
 
     @property
     def job_of(self) -> JobOf | None:
@@ -142,7 +223,7 @@ class Service:
         signed = self.ledger.head()
         head = signed.head
         return {
-            "Fairlead-Head": f"{head.size}:{head.root}",
+            HEAD: f"{head.size}:{head.root}",
             "Fairlead-Ledger": f"{head.ledger}:{head.epoch}",
             "Fairlead-Signature": f"{head.time_ms}:{head.key_id}:{signed.signature}",
         }

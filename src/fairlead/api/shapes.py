@@ -8,6 +8,8 @@ from msgspec import Meta, field
 from fairlead.core.units import INTEGER_MAX
 from fairlead.schema.objects import GPUS_MAX, Label
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,252}$"
+"""Of an agent, a node or a route group."""
 Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 By = Literal["owner", "envelope", "budget", "run"]
@@ -81,6 +83,18 @@ class ApplyBody(Shape):
 
     manifests: Annotated[list[Any], Meta(min_length=1, max_length=1000)]
     dry_run: bool = False
+
+
+class YamlBody(Shape):
+    """Manifests as YAML or JSON, separated by `---`."""
+
+    text: Annotated[str, Meta(max_length=2**20)]
+
+
+class Manifests(Shape):
+    """The same as JSON, to plan or to apply."""
+
+    manifests: list[Any]
 
 
 class Changes(Shape):
@@ -167,6 +181,8 @@ class WhoAmI(Shape):
     in_run: bool = False
     """Whether it is a process of a run: it may read, and act on `run` only."""
     run: str | None = None
+    session: str | None = None
+    """The id of the session that asks, where a browser is signed in."""
 
 
 class Health(Shape):
@@ -177,6 +193,8 @@ class Health(Shape):
     size: int
     resolver: ResolverMode
     faults: dict[str, str]
+    demo: bool = False
+    """Whether GET /v1/story tells what happens."""
 
 
 class PreemptionRules(Shape):
@@ -189,6 +207,7 @@ class PreemptionRules(Shape):
     cooldown: str
     grace: str
     max_grace: str = field(name="maxGrace")
+    max_clock_jump: str = field(name="maxClockJump")
     max_open_runs: int | None = field(name="maxOpenRuns")
     """Of one owner; null: not bounded here."""
     max_manifest_bytes: int | None = field(name="maxManifestBytes")
@@ -196,6 +215,24 @@ class PreemptionRules(Shape):
     """Of one user; admins are exempt."""
     owner_weighting: str = field(name="ownerWeighting")
     may_resolve: list[str] = field(name="mayResolve")
+
+
+class ClockReport(Shape):
+    """Ledger time and the machine's clock. `held`: they differ by more than the bound, and no run
+    is started; `offset`: they differ, and an operator let them."""
+
+    state: Literal["steady", "held", "offset"]
+    ledger_time: str = field(name="ledgerTime")
+    wall_time: str = field(name="wallTime")
+    difference_ms: int = field(name="differenceMs")
+    bound_ms: int = field(name="boundMs")
+    message: str
+
+
+class ClockBody(Shape):
+    """Whether the machine's clock is right."""
+
+    judgement: Literal["accept", "reject"]
 
 
 class UserRow(Shape):
@@ -224,6 +261,12 @@ class TokenBody(Shape):
 
     user: Label | None = None
     note: Annotated[str, Meta(max_length=200)] = ""
+    agent: Annotated[str, Meta(pattern=NAME)] | None = None
+    """Instead of a user: a node or traffic agent, which reports and does nothing else."""
+    groups: Annotated[list[Annotated[str, Meta(pattern=NAME)]], Meta(max_length=1000)] = field(
+        default_factory=list
+    )
+    """The route groups that the agent may report, beside the node of its name."""
 
 
 class TokenRow(Shape):
@@ -234,9 +277,11 @@ class TokenRow(Shape):
     note: str
     created: str
     revoked: str | None
+    reports: list[str] = field(default_factory=list)
+    """Of an agent's: what it may report."""
 
 
-class NewToken(TokenRow):
+class NewToken(TokenRow, kw_only=True):
     """A new token with its secret; id and secret are empty in a dry run."""
 
     token: str
@@ -351,9 +396,10 @@ class DryRunQuery(Shape):
 
 
 class ActionQuery(DryRunQuery):
-    """`width`: the GPUs that `shrink` keeps."""
+    """`width`: the GPUs that `shrink` keeps. `force`: `cancel` kills at once, without the grace."""
 
     width: Annotated[int, Meta(ge=1, le=GPUS_MAX)] | None = None
+    force: bool = False
 
 
 class PutQuery(DryRunQuery):

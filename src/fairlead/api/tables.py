@@ -3,24 +3,24 @@
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 
 from fairlead import __version__
 from fairlead.api import shapes
-from fairlead.api.access import is_user
+from fairlead.api.access import AGENT, is_user
 from fairlead.api.endpoint import ANONYMOUS, Call, Routes, problem
 from fairlead.api.reports import idle_rows, period_of, usage_rows
 from fairlead.api.service import Service
 from fairlead.core.gpu.usage import DAY_MS
-from fairlead.engine.gpu import ControlPlane, Forbidden
+from fairlead.engine.gpu import Forbidden
 from fairlead.engine.gpu.warnings import similar
 from fairlead.schema.border import BadInput
+from fairlead.schema.exposition import Samples, TableCollector, exposed
+from fairlead.schema.metrics import Process
 from fairlead.schema.times import format_duration, parse_now
 
 routes = Routes()
@@ -135,6 +135,7 @@ def whoami(service: Service, call: Call) -> dict[str, Any]:
         "anonymous": author is ANONYMOUS,
         "in_run": author.in_run,
         "run": author.run,
+        "session": author.session,
     }
 
 
@@ -172,9 +173,12 @@ def _unknown(service: Service, user: shapes.UserRow) -> Iterator[str]:
 
 
 def _refuse_token(call: Call) -> None:
-    """Revoking a leaked token must undo the leak: no token grants rights that outlive it."""
+    """Revoking a leaked token must undo the leak: no token grants rights that outlive it, and no
+    session does."""
     if "authorization" in call.request.headers:
         raise Forbidden("a token cannot grant rights: use this machine's socket, without a token")
+    if call.author.session is not None:
+        raise Forbidden("a session cannot grant rights: use this machine's socket")
 
 
 @routes("DELETE /v1/users/{name}", shapes.UserRow, shapes.DryRunQuery, needs="admin")
@@ -193,13 +197,28 @@ def list_tokens(service: Service, call: Call) -> Rows:
 def create_token(service: Service, call: Call) -> dict[str, Any]:
     """Create a token for the caller; an admin creates them for any user."""
     _refuse_token(call)
-    user = call.body.user or call.author.user
+    body: shapes.TokenBody = call.body
+    if body.agent is not None:
+        return _create_agent_token(service, call, body.agent)
+    if body.groups:
+        raise BadInput("groups", "is for an agent's token: name the agent, too")
+    user = body.user or call.author.user
     if user != call.author.user and not call.author.admin:
         raise Forbidden(f"{call.author.user} may not create tokens for {user!r}")
     if not (call.author.admin or call.author.owners):
         # It would open nothing, and a user without rights must not fill the ledger.
         raise Forbidden(f"{user} acts for no owner, and needs no token")
     return service.access.create_token(user, call.body.note, **call.by)
+
+
+def _create_agent_token(service: Service, call: Call, agent: str) -> dict[str, Any]:
+    if call.body.user is not None:
+        raise BadInput("user", "must be left out: a token is a user's or an agent's")
+    if not call.author.admin:
+        raise Forbidden(f"{call.author.user} is not an admin: only admins create agents' tokens")
+    reports = [f"node/{agent}", *(f"group/{group}" for group in call.body.groups)]
+    create = service.access.create_token
+    return create(f"{AGENT}{agent}", call.body.note, agent=agent, reports=reports, **call.by)
 
 
 @routes("DELETE /v1/tokens/{id}", shapes.TokenRow, shapes.DryRunQuery, needs="user", errors=(409,))
@@ -224,12 +243,32 @@ def policy(service: Service, call: Call) -> dict[str, Any]:
         "cooldown": format_duration(rules.cooldown_ms),
         "grace": format_duration(config.grace_ms),
         "maxGrace": format_duration(config.max_grace_ms),
+        "maxClockJump": format_duration(config.clock.jump_ms),
         "maxOpenRuns": None if quota is None else quota.max_open_runs,
         "maxManifestBytes": None if quota is None else quota.max_manifest_bytes,
         "maxRequestsPerSecond": service.requests_per_s,
         "ownerWeighting": config.owner_weighting.value,
         "mayResolve": sorted(config.may_resolve),
     }
+
+
+@routes("GET /v1/clock", shapes.ClockReport)
+def clock(service: Service, call: Call) -> dict[str, Any]:
+    """Compare the machine's clock with ledger time."""
+    return service.plane.clock.report()
+
+
+@routes(
+    "POST /v1/clock",
+    shapes.ClockReport,
+    shapes.DryRunQuery,
+    body=shapes.ClockBody,
+    needs="admin",
+    errors=(409,),
+)
+def judge_clock(service: Service, call: Call) -> dict[str, Any]:
+    """Accept or reject a jump of the clock; recorded with the caller's name."""
+    return service.plane.clock.judge(call.body.judgement, **call.by)
 
 
 @routes("GET /healthz", shapes.Health, unlimited=True)
@@ -244,54 +283,24 @@ def health(service: Service, call: Call) -> Any:
         "size": plane.seq,
         "resolver": plane.config.resolver,
         "faults": dict(plane.faults),
+        "demo": service.story is not None,
     }
 
 
 # --- metrics, computed when they are scraped
 
-_PAYER = ["budget", "envelope"]
-_GAUGES = {
-    "budget_concurrency_used": ("GPUs in use that the envelope pays for", _PAYER),
-    "budget_concurrency_remaining": ("GPUs that the envelope could still pay for", _PAYER),
-    "budget_gpu_hours_used": ("GPU-hours used in the current period", _PAYER),
-    "budget_gpu_hours_remaining": ("GPU-hours left in the current period, holds taken off", _PAYER),
-    "budget_lent_gpus": ("GPUs in use by borrowers", _PAYER),
-    "gpu_run_utilisation_percent": ("how busy the GPUs of the run are", ["run", "owner"]),
-    "gpu_run_memory_bytes": ("GPU memory that the run holds", ["run", "owner"]),
-    "gpu_devices_quarantined": ("GPUs that hold memory that no run has", []),
-    "ledger_clock_behind_seconds": ("seconds that the clock is behind the last entry", []),
-}
-_COUNTERS = {
-    "budget_gpu_hours_total": ("GPU-hours ever charged to the envelope", _PAYER),
-    "budget_lending_denied_total": ("refusals because of the envelope's lending rules", _PAYER),
-    "cover_plans_total": ("recorded funding decisions", ["result"]),
-    "resolver_invocations_total": ("completed resolves", []),
-    "resolver_spares_dropped_total": ("spare leases ended by preemption", []),
-    "resolver_shrinks_total": ("leases of malleable runs ended by preemption", []),
-    "resolver_lottery_draws_total": ("gangs selected by the lottery and preempted", []),
-}
 
-
-@dataclass(frozen=True, slots=True)
-class ControlPlaneCollector:
-    """Turns the control plane's numbers into metric families."""
-
-    plane: ControlPlane
-
-    def collect(self) -> Iterator[Metric]:
-        """All families, also those without a sample: dashboards show them from the start."""
-        values = self.plane.reports.metrics()
-        for family_of, table in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
-            for name, (text, keys) in table.items():
-                family = family_of(name, text, labels=keys)
-                for labels, value in values.get(name, ()):
-                    family.add_metric([labels[key] for key in keys], value)
-                yield family
+def control_plane_samples(service: Service) -> Samples:
+    """The control plane's numbers, by metric."""
+    plane = service.plane
+    faults: Samples = {"fairlead_control_plane_faults": [({}, float(len(plane.faults)))]}
+    fleet = service.fleet.samples(service.now_ms())
+    return {**plane.reports.metrics(), **plane.measures.samples(), **fleet, **faults}
 
 
 @routes("GET /metrics", str, media="text/plain")
 def metrics(service: Service, call: Call) -> Response:
     """Export metrics for Prometheus."""
-    registry = CollectorRegistry()
-    registry.register(ControlPlaneCollector(service.plane))
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    samples = partial(control_plane_samples, service)
+    text = exposed(TableCollector(Process.CONTROL_PLANE, samples))
+    return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -67,13 +67,13 @@ def _clean(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def structured_logs() -> None:
-    """For the control plane: the log of every module on stderr."""
+def structured_logs(stream: TextIO) -> None:
+    """For the control plane: the log of every module on a stream that never raises."""
     import structlog
 
     structlog.configure(
-        processors=_processors(sys.stderr, utc=not sys.stderr.isatty()),
-        logger_factory=structlog.WriteLoggerFactory(lasting(sys.stderr)),
+        processors=_processors(stream, utc=not stream.isatty()),
+        logger_factory=structlog.WriteLoggerFactory(stream),
     )
 
 
@@ -95,13 +95,20 @@ class AgentCommands:
 
     def setting(self, names: str, type: Any, text: str, **more: Any) -> Decorator:
         """An option whose default is in the agent's configuration, with an environment variable."""
-        name = names.partition(" ")[0].removeprefix("--").replace("-", "_")
+        name = names.split(maxsplit=1)[0].partition("=")[0].removeprefix("--").replace("-", "_")
         return option(names, type, text, envvar=f"FAIRLEAD_{self.agent}_{name}".upper(), **more)
 
     def state_dir(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The option `--state-dir`."""
         text = f"State directory [root: /var/lib/fairlead/{self.agent}]."
         return self.setting("--state-dir", NEW_FOLDER, text)(function)
+
+    def reports(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The options of an agent that reports; `settings_of` makes `report` of them."""
+        token = self.setting("--report-token-file", str, "Token of --report-to, in a file.")
+        to = self.setting("--report-to=SOCKET|URL", str, "Report to this control plane.")
+        trusted = self.setting("--report-ca-file", str, "Certificates to trust at --report-to.")
+        return to(token(trusted(function)))
 
     def directory(self, state_dir: Path | None) -> StateDirectory:
         return StateDirectory(state_dir or self.home() / self.agent)
@@ -131,6 +138,12 @@ class AgentCommands:
 
 def settings_of(flags: dict[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in flags.items() if value is not None}
+    to, more = values.pop("report_to", None), ("token_file", "ca_file")
+    given = {name: values.pop(f"report_{name}", None) for name in more}
+    if to is not None:
+        values["report"] = {"to": to, **given}
+    elif wrong := [name for name, value in given.items() if value is not None]:
+        raise click.UsageError(f"--report-{wrong[0].replace('_', '-')} needs --report-to")
     if "state_dir" in values:
         values["state_dir"] = str(values["state_dir"])
     return values

@@ -16,6 +16,8 @@ from fairlead.cli.options import option
 
 OBJECT_KINDS = ("Budget", "Run", "Node", "Reservation", "Lease")
 _WORDS = {word: kind for kind in OBJECT_KINDS for word in (kind.lower(), f"{kind.lower()}s")}
+GROUP = "Group"
+"""A route group: its traffic agent reports it, and it is no object."""
 
 
 def query(ctx: click.Context, path: str) -> list[dict[str, Any]]:
@@ -111,6 +113,18 @@ def _object_names(ctx: click.Context, incomplete: str) -> list[str]:
     ]
 
 
+def listed_kind(word: str) -> str:
+    """The kind that a word means, of what can be listed: objects, and route groups."""
+    return GROUP if word.lower() in ("group", "groups") else kind_of(word)
+
+
+def _listed_name(text: str) -> tuple[str, str]:
+    word, _, name = text.partition("/")
+    if name and word.lower() in ("group", "groups"):
+        return GROUP, name
+    return _name_or_object(text)
+
+
 def kind_of(word: str) -> str:
     """The kind that a word means."""
     kind = _WORDS.get(word.lower())
@@ -120,6 +134,10 @@ def kind_of(word: str) -> str:
     return kind
 
 
+def _group_names(ctx: click.Context) -> list[str]:
+    return [f"group/{row['name']}" for row in query(ctx, "/v1/groups")]
+
+
 def _names_of_kind(ctx: click.Context, _: str) -> list[str]:
     """Names of the kind earlier on the command line."""
     kind = _WORDS.get(str(ctx.params.get("kind", "")).lower())
@@ -127,13 +145,13 @@ def _names_of_kind(ctx: click.Context, _: str) -> list[str]:
 
 
 RUN, BUDGET, OWNER, FLAVOR = name_of("Run"), name_of("Budget"), _column("owner"), _column("flavor")
-KIND = Completed(lambda ctx, _: (f"{kind.lower()}s" for kind in OBJECT_KINDS))
+KIND = Completed(lambda ctx, _: (f"{kind.lower()}s" for kind in (*OBJECT_KINDS, GROUP)))
 NAME, OBJECT = Completed(_names_of_kind), Completed(_object_names, _object_name)
 POLICY = ("Policy", "")
 EXPLAINED = Completed(_object_names, _name_or_object)
 DESCRIBED = Completed(
-    lambda ctx, text: ["policy", *_object_names(ctx, text)],
-    lambda text: POLICY if text == "policy" else _name_or_object(text),
+    lambda ctx, text: ["policy", *_object_names(ctx, text), *_group_names(ctx)],
+    lambda text: POLICY if text == "policy" else _listed_name(text),
 )
 owner_option = option("--owner", OWNER, "Show only this owner's.")
 

@@ -4,7 +4,6 @@ import errno
 import importlib
 import os
 import sys
-import traceback
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import click
@@ -55,6 +54,7 @@ class Main(LazyGroup):
         "audit": ("audit.commands", "Read, prove and verify the ledger"),
         "budgets": ("gpu.budgets:budgets", "Show what each envelope grants, uses and has left"),
         "cancel": ("gpu.objects:cancel", "Cancel runs"),
+        "clock": ("gpu.clock", "Compare the clock with ledger time; judge a jump"),
         "completion": ("completion", "Print the completion script of a shell"),
         "cordon": ("gpu.objects:cordon", "Stop placing runs on nodes"),
         "decide": ("decide", "Run one decision: JSON in, JSON out"),
@@ -69,6 +69,7 @@ class Main(LazyGroup):
         "import": ("importing.commands", "Make budgets from Slurm's or Kueue's"),
         "kube": ("kube.commands", "Run Fairlead on Kubernetes, and clusters for development"),
         "leases": ("gpu.budgets:leases", "Show which run holds which devices, and the payer"),
+        "login": ("gpu.signin:login", "Print a link that signs a browser in as you"),
         "logs": ("gpu.follow:logs", "Print the output of a run"),
         "node": ("node.commands", "Govern CPU limits of this machine's cgroups"),
         "nominate": ("gpu.objects:nominate", "Nominate your runs to be preempted first"),
@@ -81,9 +82,11 @@ class Main(LazyGroup):
         "reserve": ("gpu.preemption:reserve", "Reserve a start time for a run"),
         "resolve": ("gpu.preemption:resolve", "Preempt runs to free GPUs, or preview it"),
         "resume": ("gpu.objects:resume", "Resume paused runs"),
+        "sessions": ("gpu.signin:sessions", "List and end sessions of browsers"),
         "shrink": ("gpu.objects:shrink", "Shrink a malleable run to fewer GPUs"),
         "sim": ("sim", "Simulate the governors in virtual time"),
         "sponsors": ("gpu.budgets:sponsors", "Show who lends to an owner"),
+        "status": ("gpu.overview:status", "Show the governors, and what needs attention"),
         "submit": ("gpu.run:submit", "Submit a command, a script or manifests"),
         "tokens": ("gpu.access:tokens", "Create, list and revoke tokens for HTTP"),
         "traffic": ("traffic.commands", "Balance and admit a service's connections"),
@@ -189,6 +192,8 @@ def _code_of(error: Exception) -> int:
 
 
 def _bug(error: Exception) -> int:
+    import traceback  # 10 ms that no other command pays
+
     traceback.print_exception(error)
     click.echo("bug: please report this with the input that led to it", err=True)
     return EXIT_BUG

@@ -55,6 +55,13 @@ def grace_at_most(text: str) -> int:
     return found
 
 
+def clock_jump_ms(text: str) -> int:
+    found = stretch_ms(text)
+    if found < 1_000:
+        raise click.BadParameter(f"must be at least 1s, got {text!r}")
+    return found
+
+
 def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What keeps preemption fair; the values are fields of `core.gpu.PreemptionPolicy`."""
     for add in reversed(
@@ -92,6 +99,13 @@ def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 grace_at_most,
                 "Cut longer checkpointGrace of runs, at most a day.",
                 default="10m",
+                show_default=True,
+            ),
+            option(
+                "--max-clock-jump=DURATION max_clock_jump_ms",
+                clock_jump_ms,
+                "Start no run after a larger jump of the clock.",
+                default="5m",
                 show_default=True,
             ),
         )

@@ -16,7 +16,7 @@ from fairlead.cli.table import Counter, Output, columns, note, print_table, show
 from fairlead.ledger.place import is_postgres, open_for_reading
 from fairlead.ledger.replay import replay, replay_ledger, replay_segment
 from fairlead.recorder import CorruptRecord
-from fairlead.schema.replay import Replayed
+from fairlead.schema.replay import Replayed, explain_difference
 
 HELP = """Run recorded decisions again and compare them.
 
@@ -138,7 +138,7 @@ def _report(
 
 
 def _line(decision: Replayed) -> str:
-    detail = _detail(decision)
+    detail = explain_difference(decision)
     text = f"entry {decision.seq}: {decision.verdict} {decision.kind} v{decision.version}"
     return text + (f" ({detail})" if detail else "")
 
@@ -146,26 +146,5 @@ def _line(decision: Replayed) -> str:
 def _document(source: str, decision: Replayed) -> dict[str, Any]:
     about = {name: getattr(decision, name) for name in ("seq", "kind", "version")}
     results = {"recorded": decision.recorded, "decided": decision.result}
-    verdict = {"verdict": str(decision.verdict), "detail": _detail(decision)}
+    verdict = {"verdict": str(decision.verdict), "detail": explain_difference(decision)}
     return {"source": source, **about, **verdict, **results}
-
-
-def _detail(decision: Replayed) -> str:
-    """The first field that differs, or why there is no result."""
-    if decision.verdict == "different" and not decision.detail:
-        return first_difference(decision.recorded, decision.result)
-    return decision.detail
-
-
-def first_difference(one: Any, other: Any, path: str = "") -> str:
-    """`slots.b1: recorded 12, decided 13` for the first field that differs; empty if none does."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        keys = sorted({*one, *other})
-        pairs = ((f"{path}.{key}".lstrip("."), one.get(key), other.get(key)) for key in keys)
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        items = enumerate(zip(one, other, strict=True))
-        pairs = ((f"{path}[{index}]", mine, yours) for index, (mine, yours) in items)
-    else:
-        return "" if one == other else f"{path or 'output'}: recorded {one!r}, decided {other!r}"
-    differences = (first_difference(mine, yours, where) for where, mine, yours in pairs)
-    return next(filter(None, differences), "")

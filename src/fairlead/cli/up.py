@@ -3,15 +3,18 @@
 import grp
 import os
 import re
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+from click.core import ParameterSource
 
 from fairlead.cli.agents import bad_usage, lasting, structured_logs
 from fairlead.cli.node.commands import node_document
@@ -20,13 +23,27 @@ from fairlead.cli.traffic.commands import traffic_document
 from fairlead.core.lottery import NETWORKS, BeaconNetwork
 from fairlead.host.paths import state_directory
 from fairlead.ledger.place import is_postgres
-from fairlead.node.supervisor import Agents
+from fairlead.node.supervisor import Agents, AgentsProcess
 from fairlead.schema.border import BadInput
 
+if TYPE_CHECKING:
+    from fairlead.api.server import ControlServer
+    from fairlead.compose.split import ControlUser
+
 DEMO_GRACE_S = 1
-DEMO = """fairlead: a demo lab, for a browser or this shell (Ctrl-C ends it):
-  export FAIRLEAD_SERVER={socket} PATH={programs}:$PATH
-  fairlead budgets; fairlead leases; fairlead watch"""
+LOG = "fairlead.log"
+DEMO = """
+  Fairlead demo      {address}
+
+  Look at            the story at the top of the page: teams share and lend, a reservation
+                     is announced with odds, a lottery, a preempted run resumes, a node is
+                     congested, a backend turns slow. It takes a minute, then it repeats.
+  In another shell   export FAIRLEAD_SERVER={socket} PATH={programs}:$PATH
+                     fairlead status; fairlead budgets; fairlead leases; fairlead watch
+  To act             fairlead login prints a link: it signs your browser in to the page
+  Log                {log}
+  Stop               Ctrl-C; it leaves nothing behind
+"""
 HELP = """Run the embedded control plane.
 
 One process with a ledger, a Unix socket and loopback HTTP. Commands on this machine use the socket
@@ -45,8 +62,15 @@ candidates.
 
 A tenant is bounded, too: --max-open-runs, --max-manifests and --max-requests. Admins are exempt.
 
+Started as root, it is two processes: the control plane runs as --user, and a small launcher stays
+root, which starts only what the ledger records (--user root: one process, as root). Started by
+another user, its runs are that user's too: they can read its keys, so it takes one owner only,
+unless --trusting.
+
 --node and --traffic also run the agents for this machine's CPU and a service's traffic, as separate
-processes that are restarted when they end.
+processes that are restarted when they end. They report here: `fairlead get nodes` and `fairlead get
+groups` show what they do. Agents of other machines report with a token of their own (`fairlead
+tokens create --agent`). Agents keep root. --demo is one process.
 
 \b
   fairlead up                                  # in the state directory of this user
@@ -155,6 +179,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 @option("--socket-group=GROUP", group_id, "Give the socket to this group.")
 @option("--socket-mode=MODE", file_mode, "Socket mode [default: 0660 with a group, else 0666].")
 @flag("--allow-root", "Run root's runs as root.")
+@option("--user=USER", str, "User of the control plane [default: fairlead-up].")
+@option("--run-users=GROUP", group_id, "Start commands only as members of this group.")
+@flag("--trusting", "Let owners share a control plane that is not root.")
 @option(
     "--grace grace_s",
     click.IntRange(0, 3600),
@@ -204,6 +231,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
     default="owners",
 )
 @option("--beacon=NETWORK", beacon_network, "Wait for a round of this public randomness network.")
+@option("--traces=URL", str, "Send OpenTelemetry traces to this OTLP/HTTP collector.")
 @option("--webhooks=FILE", _FILE, "Send events to the receivers in this YAML file.")
 @option(
     "--node=FILE", _FILE, "Run `fairlead node run --config FILE`, too.", envvar="FAIRLEAD_UP_NODE"
@@ -213,7 +241,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 )
 @flag("--no-discover", "Do not add this machine's NVIDIA devices as a Node.")
 @flag("--demo", "Run a demo lab; without --data it is removed at the end.")
+@flag("--verbose", "With --demo: log to the terminal, not to a file.")
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     *,
     data: Path | None,
     port: int,
@@ -222,23 +254,40 @@ def command(
     may_resolve: tuple[str, ...],
     max_open_runs: int,
     max_manifests: int,
+    user: str | None,
+    trusting: bool,
     node: Path | None,
     traffic: Path | None,
     no_discover: bool,
     demo: bool,
+    verbose: bool,
     **settings: Any,  # fields of `UpConfig`
 ) -> None:
-    from fairlead.api.lab import Lab
-    from fairlead.compose.up import UpConfig, control_server
+    from fairlead.compose.split import reserve
+    from fairlead.compose.up import SOCKET, UpConfig, control_server
     from fairlead.core.gpu import QuotaPolicy
 
     if demo and settings["ledger"] is not None:
         raise click.UsageError("--demo has its own ledger: remove --ledger (FAIRLEAD_UP_LEDGER)")
-    structured_logs()
-    say = partial(click.echo, file=lasting(sys.stderr))
-    with _directory(data, demo=demo) as directory:
-        commands = _agents(node, traffic, directory if data is not None or demo else None)
-        agents = Agents(commands, lambda line: say(f"fairlead: {line}"))
+    if verbose and not demo:
+        raise click.UsageError("--verbose is for --demo: without it the log is on the terminal")
+    if demo:
+        settings |= demo_defaults(ctx)
+    with ExitStack() as stack:
+        directory = stack.enter_context(_directory(data, demo=demo))
+        quiet = demo and not verbose
+        log = stack.enter_context(_log_file(directory)) if quiet else lasting(sys.stderr)
+        structured_logs(log)
+        say = partial(click.echo, file=log)
+        home, socket = directory if data is not None or demo else None, settings["socket"]
+        commands = _agents(node, traffic, home, socket or directory / SOCKET)
+        control = _control_user(user, say, demo=demo)
+        if control is None and settings["run_users"] is not None:
+            raise click.UsageError("--run-users needs root and --user: a launcher sees to it")
+        if control is not None:
+            for name in commands:
+                reserve(directory / name)
+        agents = _supervisor(commands, say, split=control is not None)
         config = UpConfig(
             data=directory,
             port=None if no_http else port,
@@ -246,44 +295,127 @@ def command(
             discover=not (demo or no_discover),
             may_resolve=frozenset(may_resolve),
             preemption=preemption_policy(settings),
+            user=control,
+            single_owner=os.geteuid() != 0 and not (trusting or demo),
             quota=QuotaPolicy(max_open_runs, max_manifests * 2**20),
             **settings,
         )
-        with control_server(config) as server:
-            say(f"fairlead: socket {config.socket_path}")
-            if server.port is not None:
-                say(f"fairlead: http://127.0.0.1:{server.port}")
-            if demo:
-                programs = Path(sys.executable).parent  # `make up` puts it on no path
-                say(DEMO.format(socket=config.socket_path, programs=programs))
-            with agents, Lab(server.service) if demo else nullcontext():
-                server.run()
-    say(f"fairlead: stopped{'' if demo else '; runs continue'}")
+        server = stack.enter_context(control_server(config))
+        say(f"fairlead: socket {config.socket_path}")
+        address = None if server.port is None else f"http://127.0.0.1:{server.port}"
+        if address is not None:
+            say(f"fairlead: {address}")
+        stack.enter_context(agents)
+        if demo:
+            _welcome(address, config.socket_path, directory / LOG if quiet else None)
+            stack.enter_context(_demo_stage(server, directory))
+        server.run()
+    click.echo(f"fairlead: stopped{'' if demo else '; runs continue'}", file=lasting(sys.stderr))
 
 
-def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[str, list[str]]:
+def demo_defaults(ctx: click.Context) -> dict[str, Any]:
+    """The demo preempts, after seconds instead of hours; an option that is given stays."""
+    from fairlead.api.lab import NOBODY_UID, POLICY
+
+    wanted = {"resolver": "enforce", **asdict(POLICY)}
+    unset = ParameterSource.DEFAULT
+    chosen = {
+        name: value for name, value in wanted.items() if ctx.get_parameter_source(name) is unset
+    }
+    return {**chosen, "root_as": NOBODY_UID}  # a newcomer who is root can submit, too
+
+
+def _welcome(address: str | None, socket: Path, log: Path | None) -> None:
+    programs = Path(sys.executable).parent  # `make up` puts it on no path
+    where = "the terminal (--verbose)" if log is None else str(log)
+    text = DEMO.format(address=address or socket, socket=socket, programs=programs, log=where)
+    click.echo(text, file=lasting(sys.stderr))
+
+
+@contextmanager
+def _demo_stage(server: "ControlServer", directory: Path) -> Iterator[None]:
+    """The story. Its end takes a second or two, and another Ctrl-C must not leave runs behind."""
+    from fairlead.compose.demo import demo
+
+    with demo(server.service, directory / "demo"):
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _log_file(directory: Path) -> Iterator[TextIO]:
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with (directory / LOG).open("a", encoding="utf-8") as stream:
+        yield lasting(stream)
+
+
+def _control_user(
+    name: str | None, say: Callable[[str], None], *, demo: bool
+) -> "ControlUser | None":
+    """Whom the control plane becomes; says what is not protected where it stays who it is."""
+    from fairlead.compose.split import USER, control_user
+
+    if os.geteuid() != 0:
+        if name is not None:
+            raise click.UsageError("--user needs root: only root can become another user")
+        if not demo:
+            say(
+                "fairlead: not root: runs execute as this user, and can read the ledger's keys and "
+                "change its files"
+            )
+        return None
+    found = control_user(name)
+    if demo and name is not None and found is not None:
+        raise click.UsageError("--user: --demo is one process; its directory is removed at the end")
+    if demo or found is None:
+        why = f"there is no user {USER} (--user)" if name is None else f"--user {name}"
+        if demo:
+            why = "--demo"
+        say(f"fairlead: the control plane runs as root: {why}")
+        return None
+    return found
+
+
+def _supervisor(
+    commands: dict[str, list[str]], say: Callable[[str], None], *, split: bool
+) -> Agents | AgentsProcess:
+    """What runs the agents: they need root, and a control plane that gives it up does not."""
+    if split and commands:
+        return AgentsProcess(commands)
+    return Agents(commands, lambda line: say(f"fairlead: {line}"))
+
+
+def _agents(
+    node: Path | None, traffic: Path | None, home: Path | None, socket: Path
+) -> dict[str, list[str]]:
     """The agents' commands by name. A bad file is an error before anything starts.
 
-    With a `home` their state is kept there, unless their settings name another directory.
+    With a `home` their state is kept there, unless their settings name another directory. They
+    report to this control plane, unless their settings name another.
     """
     from fairlead.compose.node import root_below
     from fairlead.node.cgroup_mounts import read_cgroup_host
 
     commands: dict[str, list[str]] = {}
 
-    def add(name: str, configured: str | None, *arguments: str) -> None:
+    def add(name: str, document: Any, *arguments: str) -> None:
         commands[name] = [sys.executable, "-m", "fairlead", name, "run", *arguments]
-        configured = configured or os.environ.get(f"FAIRLEAD_{name.upper()}_STATE_DIR")
-        if home is not None and not configured:
+        variable = f"FAIRLEAD_{name.upper()}_"
+        if home is not None and not (document.state_dir or os.environ.get(variable + "STATE_DIR")):
             commands[name] += ["--state-dir", str(home / name)]
+        if document.report is None and not os.environ.get(variable + "REPORT_TO"):
+            commands[name] += ["--report-to", str(socket)]
 
     if node is not None:
         document = node_document(node, {"root": os.environ.get("FAIRLEAD_NODE_ROOT")})
         with bad_usage(node):
             root_below(read_cgroup_host(), document.root)
-        add("node", document.state_dir, "--config", str(node))
+        add("node", document, "--config", str(node))
     if traffic is not None:
-        add("traffic", traffic_document(traffic, {}).state_dir, str(traffic))
+        add("traffic", traffic_document(traffic, {}), str(traffic))
     return commands
 
 

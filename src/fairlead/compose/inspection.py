@@ -33,7 +33,6 @@ _ALWAYS = (
     ),
     Coverage("records of node and traffic agents", None, "`fairlead replay` and `fairlead audit`"),
 )
-_KINDS = (access.USER, access.TOKEN)
 
 
 @dataclass(slots=True)
@@ -78,7 +77,7 @@ def _states(reader: StoreReader, found: Inspection, progress: Progress | None) -
         for entry in page:
             try:
                 projection.apply(entry)
-                if entry.kind in _KINDS:
+                if entry.kind in access.KINDS:
                     rights.fold(entry)
             except (Fault, InvariantBroken, msgspec.MsgspecError, LookupError) as error:
                 how = f"no control plane wrote entry {entry.seq}, {entry.kind}: {error}"

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,7 +12,9 @@ from fairlead.api.access import Access
 from fairlead.api.cluster_server import ClusterListen, ClusterServer, ControllerState
 from fairlead.api.queries import Ask, Asker, answer
 from fairlead.api.service import Service
+from fairlead.compose.clock import machine_clock
 from fairlead.engine.gpu import Author, Config, ControlPlane
+from fairlead.engine.gpu.clock import LedgerClock
 from fairlead.host.clock import now_ms
 from fairlead.host.memory import keep_little
 from fairlead.kube.client import KubeClient, RateLimit, connection
@@ -57,10 +60,10 @@ class KubeConfig:
     terms: Terms = field(default_factory=Terms)
 
 
-def _service(plane: ControlPlane, ledger: Ledger) -> Service:
-    access = Access(ledger, now_ms)
+def _service(plane: ControlPlane, ledger: Ledger, clock: LedgerClock) -> Service:
+    access = Access(ledger, clock)
     plane.committer.after_checkpoint = access.keep
-    return Service(plane, ledger, access, lambda *_: [], now_ms)
+    return Service(plane, ledger, access, lambda *_: [], clock)
 
 
 @contextmanager
@@ -86,8 +89,9 @@ def controller(
             opening = open_up(config.data, config.ledger, take_over=True)
             ledger = opened.enter_context(opening)
             master = open_master(config.data / KEYS)
-            plane = ControlPlane(ledger, executor, now_ms, config.engine, master)
-            served.service = _service(plane, ledger)
+            clock = machine_clock(config.engine.clock)
+            plane = ControlPlane(ledger, executor, clock, config.engine, master)
+            served.service = _service(plane, ledger, clock)
             return plane
 
         def queries(client: KubeClient, wake: Callable[[], None]) -> ControllerPart:
@@ -117,10 +121,7 @@ def controller(
             yield made
             return
         bugs: list[BaseException] = []
-
-        def on_bug(error: BaseException) -> None:
-            bugs.append(error)
-            made.stop()
+        on_bug = partial(_stop_with, made, bugs)
 
         def state() -> ControllerState:
             counters = {
@@ -155,6 +156,11 @@ def controller(
             server.stop()
         if bugs:
             raise bugs[0]
+
+
+def _stop_with(made: ClusterController, bugs: list[BaseException], error: BaseException) -> None:
+    bugs.append(error)
+    made.stop()
 
 
 @dataclass(slots=True)

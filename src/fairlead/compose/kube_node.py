@@ -11,11 +11,10 @@ from fairlead.engine.cpu import CpuTurn
 from fairlead.kube.client import KubeClient, RateLimit, connection
 from fairlead.kube.cpu.publish import PodAllocations
 from fairlead.kube.cpu.roster import NodePods
-from fairlead.node.agent import Agent
+from fairlead.node.agent import Actuators, Agent
 from fairlead.node.cgroup_mounts import host_at, read_cgroup_host
 from fairlead.node.cgroups import CgroupFiles, open_files
 from fairlead.node.pods import PodSensor
-from fairlead.ports.cpu import CpuActuator
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.schema.border import BadInput
 from fairlead.schema.cpu import cpu_config
@@ -94,9 +93,9 @@ def kube_node_agent(
     # The kubelet keeps the system's part out of `allocatable`.
     cpu = replace(cpu_config(document, capacity, document.policy), reserve=0.0)
 
-    def actuator(_directory: object) -> CpuActuator:
+    def actuators(_directory: object) -> Actuators:
         node.allocations.start()
-        return node.allocations
+        return Actuators(node.allocations)
 
     def turned(turn: CpuTurn, agent: Agent) -> None:
         if turn.sequence is not None and not turn.observed_only:
@@ -111,7 +110,7 @@ def kube_node_agent(
         document,
         cpu=cpu,
         sensor=_Sensor(files, node),
-        make_actuator=actuator,
+        make_actuators=actuators,
         directory=node_directory(document),
         dry_run=dry_run,
         open_recorder=open_recorder,

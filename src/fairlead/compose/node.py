@@ -4,15 +4,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from fairlead.core.cpu import Actuation
 from fairlead.engine.cpu import CpuTurn
 from fairlead.host.paths import state_directory
-from fairlead.node.agent import Agent
+from fairlead.node.agent import Actuators, Agent
 from fairlead.node.cgroup_mounts import CgroupHost, read_cgroup_host
 from fairlead.node.cgroups import CgroupFiles, open_files
-from fairlead.node.limits import CgroupActuator, Originals
+from fairlead.node.limits import CgroupActuator, Guarantees, Originals
 from fairlead.node.sensor import CgroupSensor
 from fairlead.node.state import StateDirectory
-from fairlead.ports.cpu import CpuActuator
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.border import BadInput
@@ -32,17 +32,23 @@ def node_agent(
     cpu, files = cpu_config(document, capacity, document.policy), node_files(document)
     sensor = CgroupSensor(files, document.pattern, document.pods, discover_ms=cpu.clear_ms // 2)
 
-    def actuator(directory: StateDirectory) -> CpuActuator:
+    def actuators(directory: StateDirectory) -> Actuators:
         files.cpu.claim()
-        originals = Originals(directory)
+        originals = Originals(directory, cpu.actuate)
+        originals.begin(files)
         sensor.first = lambda pods: originals.freeze(pods, files)
-        return CgroupActuator(files, burst=document.burst)
+        limits = CgroupActuator(files, burst=document.burst)
+        if not files.with_weights:
+            return Actuators(limits)
+        guarantees = Guarantees(files, limits, originals)
+        sensor.guarantee = guarantees.millicores
+        return Actuators(guarantees, guarantees)
 
     return Agent(
         document,
         cpu=cpu,
         sensor=sensor,
-        make_actuator=actuator,
+        make_actuators=actuators,
         directory=node_directory(document),
         dry_run=dry_run,
         open_recorder=open_recorder,
@@ -55,7 +61,11 @@ def node_files(document: NodeAgentDocument) -> CgroupFiles:
     host = read_cgroup_host()
     root = root_below(host, document.root)
     cpuacct = host.cpuacct_mount / root if host.cpuacct_mount is not None else None
-    return open_files(host.version, host.cpu_mount / root, cpuacct)
+    weights = document.actuate is not Actuation.LIMITS
+    waits = weights or any(rule.latency_target_ms is not None for rule in document.pods)
+    return open_files(
+        host.version, host.cpu_mount / root, cpuacct, with_weights=weights, with_waits=waits
+    )
 
 
 def root_below(host: CgroupHost, root: str | None) -> str:

@@ -36,7 +36,7 @@ def rebuild(
     rights, projection, total = access.AccessState(), Projection(), ledger.head().head.size
     for entry in _all(ledger, archive):
         projection.apply(entry)
-        if entry.kind in (access.USER, access.TOKEN):
+        if entry.kind in access.KINDS:
             rights.fold(entry)
         if progress is not None and entry.seq % PAGE == 0:
             progress(entry.seq, total)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead.core.invariant import known
 from fairlead.core.traffic.memory import EDITION
 from fairlead.engine.traffic import GroupRules, TickRound
 from fairlead.engine.traffic.loop import Orders
@@ -19,10 +20,11 @@ from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.recorder import FlightRecorder
 from fairlead.ports.traffic import EventLog
+from fairlead.schema.dataplane import DataplaneDocument, DataplaneKind
 from fairlead.schema.traffic_agent import (
-    DataplaneDocument,
-    DataplaneKind,
+    BackendAddressDocument,
     GroupDocument,
+    RetryKind,
     ScrapeDocument,
     TrafficDocument,
     group_config,
@@ -42,12 +44,12 @@ def traffic_agent(
     drains: Callable[[], Orders] = dict,
     apart: bool = False,
 ) -> TrafficAgent:
-    directory = traffic_directory(document)
+    document, directory = _with_servers(document), traffic_directory(document)
     name = document.node.name or os.uname().nodename
     sensors = NetworkSensors(document, name, now_ms)
 
     def again() -> Reloaded:
-        fresh = reload() if reload is not None else document
+        fresh = _with_servers(reload()) if reload is not None else document
         fixed = [
             field
             for field in document.__struct_fields__
@@ -80,6 +82,8 @@ def traffic_directory(document: TrafficDocument) -> Path:
 
 def open_dataplane(document: DataplaneDocument, directory: Path) -> Dataplane:
     """The dataplane that is configured, in its folder. Only its own module is imported."""
+    if document.running is not None:
+        return _open_running(document, directory)
     folder = Path(document.folder) if document.folder else directory / document.kind.value
     match document.kind:
         case DataplaneKind.HAPROXY:
@@ -96,6 +100,45 @@ def open_dataplane(document: DataplaneDocument, directory: Path) -> Dataplane:
             from fairlead.dataplane.memory import MemoryDataplane  # noqa: PLC0415 - one of four
 
             return MemoryDataplane(monotonic_ms)
+
+
+def _open_running(document: DataplaneDocument, directory: Path) -> Dataplane:
+    """A proxy of its operator's; `directory` keeps what was found there."""
+    if (haproxy := document.haproxy) is not None:
+        from fairlead.dataplane.haproxy import RunningHaproxyDataplane  # noqa: PLC0415 - one of six
+
+        folder = directory / "running-haproxy"
+        return RunningHaproxyDataplane(haproxy.socket, folder, backend=haproxy.backend)
+    from fairlead.dataplane.envoy import RunningEnvoyDataplane  # noqa: PLC0415 - one of six
+
+    envoy = known(document.envoy, "it is one of two")
+    return RunningEnvoyDataplane(
+        xds=envoy.xds,
+        admin_place=envoy.admin,
+        folder=directory / "running-envoy",
+        cluster=envoy.cluster,
+        requests=Path(envoy.requests) if envoy.requests else None,
+    )
+
+
+def _with_servers(document: TrafficDocument) -> TrafficDocument:
+    """The groups of a HAProxy that runs already with its servers, where they list none."""
+    plane = document.plane.haproxy
+    if plane is None or all(group.backends is not None for group in document.groups):
+        return document
+    from fairlead.dataplane.haproxy import discover  # noqa: PLC0415 - one of six
+
+    groups = []
+    for index, group in enumerate(document.groups):
+        if group.backends is None:
+            name = plane.backend or group.name
+            listed = [
+                BackendAddressDocument(server.id, server.host, server.port)
+                for server in discover(plane.socket, name, f"groups[{index}]")
+            ]
+            group = msgspec.structs.replace(group, backends=listed)  # noqa: PLW2901 - with servers
+        groups.append(group)
+    return msgspec.structs.replace(document, groups=groups)
 
 
 def _open_ebpf(document: DataplaneDocument) -> Dataplane:
@@ -126,6 +169,7 @@ def remove_dataplane(document: DataplaneDocument, directory: Path) -> None:
 def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
     listed = group.backends or ()
     backends = tuple(Backend(backend.id, backend.host, backend.port) for backend in listed)
+    retry = group.retry is RetryKind.IDEMPOTENT
     # What the operator set is not learned.
     named, scrape = {*document.config, *group.config}, group.scrape or ScrapeDocument()
     rules = GroupRules(
@@ -136,14 +180,16 @@ def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
         own_reference="q_ref" not in named,
         own_latency="l_ref_ms" not in named,
         own_bound="inside_max" not in named,
+        own_flow="g_min" not in named,
         check_failures=None if group.check is None else group.check.failures,
         scrape_every_ms=scrape.every_ms,
         scrape_timeout_ms=scrape.timeout_ms,
         node_every_ms={node.name: node.every_ms for node in document.nodes},
         edition=EDITION,
+        retry=retry,
     )
     return GroupSpec(
-        RouteGroup(group.name, group.vip, group.port, Proto(group.proto.value), backends),
+        RouteGroup(group.name, group.vip, group.port, Proto(group.proto.value), backends, retry),
         rules,
         {backend.id: backend.node for backend in listed if backend.node is not None},
         looked_up=group.service is not None,

@@ -13,16 +13,9 @@ are floored first and the leftovers go to the largest remainders.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fairlead.core.claims import Claim, events_of, reach, rising_at_start
 from fairlead.core.invariant import require
-
-
-class Claim(NamedTuple):
-    """One claimant of a water-fill: x(t) = clamp(base + rate*t, low, high)."""
-
-    base: int
-    rate: int
-    low: int
-    high: int
+from fairlead.core.rough import rough_level
 
 
 class Fill(NamedTuple):
@@ -32,7 +25,7 @@ class Fill(NamedTuple):
     high bound and the rest stays unused.
     """
 
-    grants: tuple[int, ...]
+    grants: list[int]
     numerator: int
     denominator: int
 
@@ -42,76 +35,107 @@ def largest_remainder(total: int, shares: Sequence[int]) -> list[int]:
     whole = sum(shares)
     if whole == 0:
         return [0] * len(shares)
-    divided = [divmod(total * share, whole) for share in shares]
-    return _settle(total, [quotient for quotient, _ in divided], [rest for _, rest in divided])
+    grants: list[int] = []
+    rests: list[int] = []
+    for share in shares:
+        product = total * share
+        quotient = product // whole
+        grants.append(quotient)
+        rests.append(product - quotient * whole)
+    _settle(total, grants, rests)
+    return grants
 
 
-def water_fill(total: int, claims: Sequence[Claim]) -> Fill:
+def water_fill(total: int, claims: list[Claim]) -> Fill:
     """Solve Σ clamp(base + rate*t, low, high) = total for t >= 0, exactly, in O(n log n).
 
     The caller makes sure that Σ at t = 0 does not pass the total.
     """
-    grants = [min(max(claim.base, claim.low), claim.high) for claim in claims]
-    require(sum(grants) <= total, "a water-fill starts at or below its total")
-    numerator, denominator = _level(total - sum(grants), claims, grants)
-    if denominator == 0:
-        tops = [c.high if c.rate else grant for c, grant in zip(claims, grants, strict=True)]
-        return Fill(tuple(tops), 0, 0)
-    rests = [0] * len(claims)
-    for index, claim in enumerate(claims):
-        quotient, rest = divmod(claim.rate * numerator, denominator)
-        floor = claim.base + quotient
-        if claim.low <= floor < claim.high:
-            grants[index], rests[index] = floor, rest
-        else:
-            grants[index] = claim.high if floor >= claim.high else claim.low
-    return Fill(tuple(_settle(total, grants, rests)), numerator, denominator)
-
-
-def _level(missing: int, claims: Sequence[Claim], grants: Sequence[int]) -> tuple[int, int]:
-    """The level at which the claims take `missing` more than `grants`; (0, 0) if they never do.
-
-    Sweep the points where a claim starts or stops rising. Keys are exact integers: two different
-    fractions with denominators below 2^b differ by more than 2^-2b, so scaling by 2^2b keeps them
-    apart and makes equal ones equal.
-    """
+    starts = [min(max(claim.base, claim.low), claim.high) for claim in claims]
+    missing = total - sum(starts)
+    require(missing >= 0, "a water-fill starts at or below its total")
     if missing == 0:
-        return 0, 1
-    shift = 2 * max((claim.rate for claim in claims), default=0).bit_length()
-    events: list[tuple[int, int, int, int, int]] = []
-    rate_now = 0
-    for claim, grant in zip(claims, grants, strict=True):
-        rate = claim.rate
-        if not rate or grant >= claim.high:
-            continue
-        stop = claim.high - claim.base
-        events.append(((stop << shift) // rate, 1, stop, rate, grant))
-        if grant > claim.base:  # held up by its low bound until t reaches it
-            start = claim.low - claim.base
-            events.append(((start << shift) // rate, 0, start, rate, grant))
-        else:
-            rate_now += rate
-    events.sort()
-    # Taken so far is rate_now*t - offset, exactly, between two events.
-    offset = 0
-    for _, stops, reach, rate, _ in events:
+        return Fill(starts, 0, 1)
+    grants, rests = [0] * len(claims), [0] * len(claims)
+    # Doubles find the level faster than integers; what they find is proved, or not used.
+    numerator, denominator = rough_level(missing, claims, starts)
+    if not denominator or not _stand(claims, (numerator, denominator), total, grants, rests):
+        numerator, denominator = _level(missing, claims, starts)
+        if not denominator:
+            tops = [c.high if c.rate else start for c, start in zip(claims, starts, strict=True)]
+            return Fill(tops, 0, 0)
+        _stand(claims, (numerator, denominator), total, grants, rests)
+    _settle(total, grants, rests)
+    return Fill(grants, numerator, denominator)
+
+
+def _level(missing: int, claims: list[Claim], starts: list[int]) -> tuple[int, int]:
+    """The level at which the claims take `missing` more than at t = 0; (0, 0) if they never do.
+
+    Keys are integers: two different fractions with denominators below 2^b differ by more than
+    2^-2b, so scaling by 2^2b keeps them apart and makes equal ones equal.
+    """
+    shift = 2 * max([claim.rate for claim in claims], default=0).bit_length()
+    keyed = [
+        ((reach(claims, event) << shift) // claims[event // 2].rate, event)
+        for event in events_of(claims, starts)
+    ]
+    events = [event for _, event in sorted(keyed)]
+    number, rate = missing, rising_at_start(claims, starts, events)
+    for event in events:
+        claim, taken = claims[event // 2], reach(claims, event)
         # Does the level reach `missing` no later than this event, at t = reach/rate?
-        if rate_now and (missing + offset) * rate <= rate_now * reach:
-            return missing + offset, rate_now
-        if stops:
-            rate_now, offset = rate_now - rate, offset - reach
+        if rate and number * claim.rate <= rate * taken:
+            return number, rate
+        if event % 2:
+            number, rate = number - taken, rate - claim.rate
         else:
-            rate_now, offset = rate_now + rate, offset + reach
+            number, rate = number + taken, rate + claim.rate
     return 0, 0
 
 
-def _settle(total: int, grants: list[int], rests: list[int]) -> list[int]:
+def _stand(
+    claims: list[Claim], level: tuple[int, int], total: int, grants: list[int], rests: list[int]
+) -> bool:
+    """Where the claims stand at a level: whole grants, and remainders over the denominator.
+
+    Says whether that is the lowest level at which they add up to the total: a claim takes part in
+    it that was lower just before.
+    """
+    numerator, denominator = level
+    left, rest_sum, lowest = total, 0, False
+    for index, claim in enumerate(claims):
+        product = claim.rate * numerator
+        quotient = product // denominator
+        rest = product - quotient * denominator
+        floor = claim.base + quotient
+        if floor < claim.low:
+            floor, rest = claim.low, 0
+        elif floor >= claim.high:
+            if floor == claim.high > claim.low and quotient and not rest:
+                lowest = True
+            floor, rest = claim.high, 0
+        elif rest or (quotient and floor > claim.low):
+            lowest = True
+        grants[index], rests[index] = floor, rest
+        left -= floor
+        rest_sum += rest
+    return lowest and left * denominator == rest_sum
+
+
+def _settle(total: int, grants: list[int], rests: list[int]) -> None:
     """Hand the units that flooring left over to the largest remainders, ties in order."""
     left = total - sum(grants)
     require(0 <= left < max(1, len(grants)), "flooring leaves less than one unit each")
-    if left:
-        by_rest = sorted(range(len(rests)), key=rests.__getitem__, reverse=True)
-        for index in by_rest[:left]:
-            require(rests[index] > 0, "a leftover unit belongs to a claim with a remainder")
+    if not left:
+        return
+    cut = sorted(rests, reverse=True)[left - 1]
+    require(cut > 0, "a leftover unit belongs to a claim with a remainder")
+    for rest in rests:
+        left -= rest > cut
+    for index, rest in enumerate(rests):
+        if rest > cut:
             grants[index] += 1
-    return grants
+        elif rest == cut and left:
+            grants[index] += 1
+            left -= 1

@@ -37,6 +37,11 @@ class BoundReason(StrEnum):
     """The limit in force is still the user's: the first grant may lie anywhere."""
     UNLIMITED = "unlimited"
     """No limit is in force yet: there is nothing to move from."""
+    LENDING = "lending"
+    """It gets less than it needs, and uses what the others leave: what it lacks is taken off its
+    guarantee, down to its minimum."""
+    LATENCY = "latency-target"
+    """Its threads wait longer for a CPU than its latency target allows, or did a while ago."""
 
 
 class CoverRefusal(StrEnum):

@@ -101,6 +101,15 @@ class OutOfRange(ValueError):
         self.message = message
 
 
+def quotient(numerator: int, denominator: int) -> float:
+    """The double nearest to a fraction, whatever the size of its parts.
+
+    Compiled code divides integers as doubles, which is the same up to 2^53. This module is never
+    compiled: it divides as Python does.
+    """
+    return numerator / denominator
+
+
 def counted(number: int, noun: str) -> str:
     """`1 GPU`, `2 GPUs`: how a sentence counts."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
@@ -172,7 +181,7 @@ def check(value: Any, path: str = "") -> None:
 
     A whole number where a fraction is declared becomes one, a list a tuple, a text its enum.
     """
-    if _test(value.__class__)(value):
+    if test_of(value.__class__)(value):
         return
     for field, kind, low, high, optional, make in rules(value.__class__):
         given = getattr(value, field)
@@ -183,7 +192,7 @@ def check(value: Any, path: str = "") -> None:
 
 
 @cache
-def _test(cls: type) -> Callable[[Any], bool]:
+def test_of(cls: type) -> Callable[[Any], bool]:
     """Whether nothing is to be said about a value, as one expression over its fields.
 
     Written as text like the constructor of a dataclass: a fleet has a million pods, and the loop
@@ -196,7 +205,7 @@ def _test(cls: type) -> Callable[[Any], bool]:
         if low is not None:
             part += f" and low{i} <= value.{field} <= high{i}"
         elif kind is None:  # a text: what is not plain is looked at
-            part += f" and value.{field} and value.{field}.isascii()"
+            part += f" and value.{field} != '' and value.{field}.isascii()"
         parts.append(f"(value.{field} is None or {part})" if optional else part)
     return cast("Callable[[Any], bool]", eval(f"lambda value: {' and '.join(parts)}", names))
 

@@ -12,7 +12,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -24,10 +24,13 @@ from fairlead.dataplane import tables
 from fairlead.dataplane.tables import Active
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.files import replace
+from fairlead.host.http import HttpEndpoint
 from fairlead.ports.dataplane import Backend, GroupRefused, Proto, RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.schema.convert import decode_json
 
+Place = Path | str
+"""Of a proxy's own socket: its path, or host:port."""
 Address = tuple[str, int]  # a virtual address and its port
 SIDES, HASHED = ("a", "b"), "f"
 """Of a group: two copies, of which one serves and the next table is laid out on the other, and the
@@ -52,6 +55,14 @@ def escape(name: str) -> str:
 
 def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def endpoint_of(place: Place) -> HttpEndpoint:
+    """Where a proxy answers."""
+    if str(place).startswith("/"):
+        return HttpEndpoint("proxy", unix=str(place))
+    host, _, port = str(place).rpartition(":")
+    return HttpEndpoint(host.strip("[]"), int(port))
 
 
 def other_side(side: str) -> str:
@@ -136,11 +147,15 @@ class RequestLog:
     backend's key is its group and its name, as the dataplane writes them."""
 
     def __init__(
-        self, whole: str = "-", unreached: Callable[[str], bool] = lambda _: False
+        self,
+        whole: str = "-",
+        unreached: Callable[[str], bool] = lambda _: False,
+        *,
+        sided: bool = True,
     ) -> None:
         """`whole` is the proxy's mark of an unbroken reply, `unreached` tells its mark of a
-        connection that failed or was refused."""
-        self._whole, self._unreached = whole, unreached
+        connection that failed or was refused; not `sided`: groups have no copies."""
+        self._whole, self._unreached, self._sided = whole, unreached, sided
         self._rest = b""
         self._windows: dict[tuple[str, str], deque[tuple[int, float]]] = {}
         self._failures: dict[tuple[str, str], int] = {}
@@ -150,14 +165,14 @@ class RequestLog:
 
     def feed(self, data: bytes, now_ms: int) -> None:
         """Read the lines that are complete with this data: the group's copy, backend, status, how
-        it ended and how long it took."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            fields = line.decode(errors="replace").split()
-            if len(fields) != 5:
+        it ended, how long it took, and what only tells it from others."""
+        whole, _, self._rest = (self._rest + data).rpartition(b"\n")
+        for line in whole.decode(errors="replace").split("\n"):
+            fields = line.split()
+            if len(fields) not in (5, 6):
                 continue
-            copy, backend, status, ended, took_ms = fields
-            group, _, side = copy.rpartition("_")
+            copy, backend, status, ended, took_ms = fields[:5]
+            group, _, side = copy.rpartition("_") if self._sided else (copy, "", COPIES[0])
             if side in COPIES:  # else a refusal of our own
                 ok = ended == self._whole and status.isdigit() and succeeded(int(status))
                 latency_ms = float(took_ms) if ok else None
@@ -214,6 +229,7 @@ class GroupCount:
     admitted: int = 0
     refused_soft: int = 0
     refused_hard: int = 0
+    retries: int = 0
     backends: dict[str, BackendCount] = field(default_factory=dict)
 
     def seen(
@@ -227,10 +243,20 @@ class GroupCount:
         backends = {}
         for id, name in names.items():
             failures, p95_ms = signals(name)
-            counts = asdict(self.backends.get(name, BackendCount()))
-            backends[id] = BackendSeen(**counts, consecutive_failures=failures, p95_ms=p95_ms)
+            counts = self.backends.get(name) or BackendCount()
+            backends[id] = BackendSeen(
+                admitted=counts.admitted,
+                connect_failures=counts.connect_failures,
+                consecutive_failures=failures,
+                successes=counts.successes,
+                errors=counts.errors,
+                open=counts.open,
+                queue=counts.queue,
+                p95_ms=p95_ms,
+                inside=counts.inside,
+            )
         totals = (self.admitted, self.refused_soft, self.refused_hard)
-        return tables.group_seen(active, liveness, totals, backends)
+        return tables.group_seen(active, liveness, totals, backends, retries=self.retries)
 
 
 ProxyView = tuple[Mapping[str, GroupCount], Mapping[str, Active], Liveness]

@@ -26,10 +26,10 @@ class Active:
     side: str = "a"  # proxies have two copies of every group; this one serves
 
 
-def check_groups(groups: Sequence[RouteGroup]) -> None:
-    """Refuse what no dataplane can route."""
+def check_groups(groups: Sequence[RouteGroup], *, placed: bool = True) -> None:
+    """Refuse what no dataplane can route; not `placed`: groups have no address of their own."""
     try:
-        check_routes(groups)
+        check_routes(groups, placed=placed)
     except BadInput as error:
         raise PermanentFault(str(error)) from error
 
@@ -100,7 +100,12 @@ def configured(groups: Mapping[str, _T], name: str) -> _T:
 
 
 def group_seen(
-    active: Active, liveness: Liveness, counts: Sequence[int], backends: Mapping[str, BackendSeen]
+    active: Active,
+    liveness: Liveness,
+    counts: Sequence[int],
+    backends: Mapping[str, BackendSeen],
+    *,
+    retries: int | None = None,
 ) -> GroupSeen:
     """One group's counters; `counts` are admitted, refused softly and refused hard."""
     table, limits = active.table, active.table.limits
@@ -108,4 +113,4 @@ def group_seen(
     mode = (limits.fallback.admission if alone else limits.admission).mode
     admitted, soft, hard = counts
     seen = (table.epoch, liveness, mode, admitted, soft, hard)
-    return GroupSeen(*seen, backends, active.decision)
+    return GroupSeen(*seen, backends, active.decision, retries)

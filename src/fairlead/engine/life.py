@@ -31,10 +31,9 @@ class LifeRecord:
         follows, self._linked = self._linked, False
         return Link(follows, not follows or recorder.begins_segment(self._kind))
 
-    def append(
-        self, recorder: Recorder, time_ms: int, *, input: dict[str, Any], output: dict[str, Any]
-    ) -> int:
-        """Record a decision before it is applied; its sequence number."""
+    def append(self, recorder: Recorder, time_ms: int, *, input: Any, output: Any) -> int:
+        """Record a decision before it is applied; its sequence number. Documents, or where the
+        recorder is one of files, their canonical text (`Rendered`)."""
         sequence = recorder.append(
             self._kind, version=self._version, time_ms=time_ms, input=input, output=output
         )

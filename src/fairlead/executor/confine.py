@@ -3,8 +3,8 @@
     kind       a grandchild that daemonises     a fork bomb          after the shim was killed
     cgroup2    dies (cgroup.kill, atomic)       dies                 dies
     freezer    dies (freeze, kill, thaw)        dies                 dies
-    tree       dies: the shim is its subreaper  may outrun the kill  dies if its environment still
-                                                                     names the job (weaker)
+    tree       dies: the shim is its subreaper  may outrun kill and  dies if its environment still
+                                                pause                names the job (weaker)
 
 Used by the shim and by the executor; standard library only. A command that runs as root can leave
 any cgroup; that is one reason why it needs `allow_root`.
@@ -16,12 +16,14 @@ import signal
 from typing import Any, Literal
 
 from fairlead.host import kernel
+from fairlead.host.clock import boot_id
 
 Kind = Literal["cgroup2", "freezer", "tree"]
 KINDS: tuple[Kind, ...] = ("cgroup2", "freezer", "tree")
 CGROUP = "fairlead-exec"
 """All cgroups of all executors on a machine lie below this one."""
 _MAKE_TRIES = 10
+_LOOKS_MAX = 20
 
 
 def make(path: str) -> None:
@@ -128,7 +130,20 @@ class Tree:
         return not self._members()
 
     def freeze(self, *, frozen: bool) -> None:
-        self._send(signal.SIGSTOP if frozen else signal.SIGCONT)
+        """Stop, or let go on. A process forked between a look and its signals is found by the next
+        look; stopped processes fork nothing. The looks are bounded: a job that forks faster than
+        they are may keep running, and the shim must still hear a stop."""
+        if not frozen:
+            self._send(signal.SIGCONT)
+            return
+        stopped: list[dict[str, Any]] = []
+        for _ in range(_LOOKS_MAX):
+            fresh = [member for member in self._members() if member not in stopped]
+            for member in fresh:
+                send(member, signal.SIGSTOP)
+            stopped += fresh
+            if not fresh:
+                return
 
     def _members(self) -> list[dict[str, Any]]:
         if self._shim is not None:
@@ -148,7 +163,9 @@ def described(job: dict[str, Any]) -> Confinement:
     confine = job["confine"]
     if confine["kind"] != "tree":
         return Cgroup(confine["kind"], confine["path"])
-    return Tree(f"FAIRLEAD_JOB={job['id']}", job["uid"])
+    # The file is this executor's and this job's alone; another executor may have the same job id.
+    name = "FAIRLEAD_WIDTH_FILE"
+    return Tree(f"{name}={job.get('env', {}).get(name, '')}", job["uid"])
 
 
 def find(kinds: tuple[Kind, ...] = KINDS) -> tuple[Kind, str]:
@@ -208,12 +225,6 @@ def _works(kind: Kind, point: str) -> bool:
 
 
 # A process's identity: its number, start time and boot. A number alone may be reused.
-
-
-def boot_id() -> str:
-    """This boot of the machine: start times count from it, so they mean nothing without it."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
 
 
 def stat(pid: int) -> tuple[int, int] | None:

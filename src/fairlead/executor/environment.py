@@ -83,13 +83,16 @@ def shown(devices: Iterable[str], visible: Mapping[str, str]) -> str:
     return ",".join(dict.fromkeys(ids))
 
 
-def resolve(name: str | None, *, allow_root: bool) -> CommandUser:
+def resolve(name: str | None, *, allow_root: bool, root_as: int | None = None) -> CommandUser:
     """The user of a job. `None` is the user of the executor; a number needs no passwd entry.
 
     Root is refused unless it was configured, whatever it is called here: the number decides.
+    `root_as`: root's jobs are this user's instead.
     """
     own = os.geteuid()
-    user = _lookup(str(own) if name is None else name)
+    user = account(str(own) if name is None else name)
+    if user.uid == 0 and not allow_root and root_as is not None:
+        user = account(str(root_as))
     if user.uid == 0 and not allow_root:
         remedy = "submit it as another user, or start `fairlead up --allow-root`"
         raise BadEnvironment(f"running as root is not allowed here ({remedy})")
@@ -104,10 +107,11 @@ def resolve(name: str | None, *, allow_root: bool) -> CommandUser:
 
 def uid_of(name: str) -> int:
     """The number of a user of this machine; raises `BadEnvironment`."""
-    return _lookup(name).uid
+    return account(name).uid
 
 
-def _lookup(name: str) -> CommandUser:
+def account(name: str) -> CommandUser:
+    """A user of this machine, by name or number; raises `BadEnvironment`."""
     number = int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else None
     try:
         entry = pwd.getpwnam(name) if number is None else pwd.getpwuid(number)

@@ -7,10 +7,7 @@ where this one was. Two at once do no harm: only the holder of a job's lock acts
 import contextlib
 import hashlib
 import os
-import re
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -18,8 +15,10 @@ from signal import SIGTERM
 from typing import Any
 
 from fairlead.executor import bounds, confine, environment, launch, peers, shim
-from fairlead.host import files, process
-from fairlead.host.clock import now_ms
+from fairlead.executor.job_folder import JobFolder, key, shims_of
+from fairlead.executor.past import PastJobs
+from fairlead.host import files
+from fairlead.host.clock import boot_id, now_ms, since_boot_ms
 from fairlead.ports.executor import Exit, Job, JobOutput, Keyboard
 from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
@@ -28,80 +27,20 @@ WIDTH_FILE = "width.json"
 UMASK = 0o027
 # A shim that dies before it can start anything is tried again; one that always dies is a reason.
 _LAUNCHES_MAX = 10
-_LAUNCH = b"--- launched\n"
-# A launch takes 0.05 s; on a machine that swaps it may take long, but not for ever.
-_LAUNCH_S_MAX = 60
-_SLUG_MAX = 40
-_HOW = ("time_ms", "code", "signal", "lost", "interrupted", "reason")
-"""The members of exit.json that an `Exit` has too."""
+_FOR_READERS = 0o2710
+"""Their group passes through, and lists nothing; what is made inside has the same group."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SEEN, _SEEN_EVERY_MS = "seen.json", 10_000
 """When the executor last looked after its jobs: after a restart of the machine it is all that is
 known of their end."""
-
-
-def key(text: str) -> str:
-    """A name for a folder: readable for people, and different for different texts."""
-    slug = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:_SLUG_MAX]
-    return f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
-
-
-class JobFolder:
-    """One job on disk. Raises OSError as the disk does.
-
-    job.json      written first; from then on the job exists
-    lock          held by the living shim
-    shim.json     the shim's identity      command.json   the command's, before it may begin
-    stop.json     request to end           paused.json    request to pause
-    width.json    how many changes of its width were announced
-    exit.json     how it ended             output.log     its output (and output.1.log before it)
-    shim.err      a line for each launch of a shim, and what shims say that fail
-
-    Requests name the recorded decision that they carry out.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.lock, self.errors = path, path / shim.LOCK, path / "shim.err"
-        self._job: dict[str, Any] = {}
-        self._exit: Exit | None = None
-
-    @property
-    def job(self) -> dict[str, Any]:
-        """What was asked; empty when a crash came before it was written."""
-        if not self._job:
-            self._job = files.read_json(self.path / shim.JOB) or {}
-        return self._job
-
-    @property
-    def exit(self) -> Exit | None:
-        """How it ended; None while it has not."""
-        if self._exit is None:
-            found = files.read_json(self.path / shim.EXIT)
-            if found is not None:
-                how = {name: found[name] for name in _HOW if name in found}
-                self._exit = Exit(self.job["id"], self.job["run"], **how)
-        return self._exit
-
-    def ask(self, name: str, request: dict[str, Any], *, durable: bool = False) -> None:
-        """Ask the shim for something; holds even if no shim is alive now."""
-        files.replace_json(self.path / name, request, durable=durable)
-        self.wake()
-
-    def launches(self) -> int:
-        """How many shims were launched, by this executor and those before it."""
-        with contextlib.suppress(FileNotFoundError):
-            return self.errors.read_bytes().count(_LAUNCH)
-        return 0
-
-    def wake(self) -> None:
-        # Written first, signalled second; the shim names itself first and looks second.
-        confine.send(files.read_json(self.path / shim.SHIM), shim.WAKE)
 
 
 class LocalExecutor:
     """An `Executor` over processes of this machine. `folder` is its own, and survives it.
 
     `visible` says what CUDA calls a leased slot (`node#0` to a UUID), if not by its ordinal;
-    `minors` the number of its device node, which the device filter leaves open.
+    `minors` the number of its device node, which the device filter leaves open. `readers` is the
+    group that may read the output of jobs, besides us.
     """
 
     pauses = True
@@ -111,48 +50,83 @@ class LocalExecutor:
         folder: Path,
         *,
         allow_root: bool = False,
+        root_as: int | None = None,
         visible: Mapping[str, str] | None = None,
         minors: Mapping[str, int] | None = None,
         log_bytes_max: int = LOG_BYTES_MAX,
         kinds: tuple[confine.Kind, ...] = confine.KINDS,
+        readers: int | None = None,
         now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._folder = folder.resolve()
         self._allow_root, self._visible = allow_root, dict(visible or {})
+        self._root_as = root_as
         self._minors = dict(minors or {})
         self._log_bytes_max, self._now_ms = log_bytes_max, now_ms
+        self._readers = readers
         self._mutex = threading.RLock()
         self._jobs, self._done = self._folder / "jobs", self._folder / "done"
         # "told" holds the width files; running jobs know its path.
         self._runs, self._widths = self._folder / "runs", self._folder / "told"
+        self._past = PastJobs(self._folder / "past")
         with faults("open the executor's folder"):
             for part in (self._folder, self._jobs, self._done, self._runs, self._widths):
                 part.mkdir(mode=0o700, parents=True, exist_ok=True)
             for part in (self._folder, self._widths):
                 part.chmod(0o711)  # commands of other users find their width file, and no other
+            if readers is not None:
+                self._admit_readers(readers)
             self.kind, self._cgroups = confine.find(kinds)
             self.controls = bounds.find(self.kind, self._cgroups)
             # A control plane that is itself a run's process: its run does not count for its peers.
             self._around = peers.job_cgroups("self")
-            folders = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
-            self._open = {folder.job["id"]: folder for folder in folders if folder.job}
-            seen = files.read_json(self._folder / SEEN) or {}
-            self._last_seen_ms, self._seen_ms = int(seen.get("time_ms", 0)), 0
+            folders = map(JobFolder, sorted(self._jobs.iterdir()))
+            own = [folder.require_own() for folder in folders if folder.job]
+            self._last_seen = files.read_json(self._folder / SEEN) or {}
+            self._last_seen_ms, self._seen_ms = int(self._last_seen.get("time_ms", 0)), 0
+            self._open = {folder.job["id"]: folder for folder in own}
+            self._asked = set[str]()
+            """Jobs whose start this process was asked for: only these are launched. A document that
+            an earlier one wrote, or another user, starts nothing by itself."""
+
+    @property
+    def isolation(self) -> str:
+        """What holds a run to its devices, CPUs and memory here, or why nothing does."""
+        return self.controls.words()
+
+    def _admit_readers(self, group: int) -> None:
+        """What is made in these folders is of their group; jobs of an earlier start are given."""
+        for part in (self._jobs, self._done):
+            os.chown(part, -1, group)
+            part.chmod(_FOR_READERS)
+            for folder in part.iterdir():
+                if folder.stat().st_gid != group:
+                    for name in (shim.OUTPUT, shim.OLDER_OUTPUT):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.chown(folder / name, -1, group)
+                            (folder / name).chmod(0o640)
+                    os.chown(folder, -1, group)
+                    folder.chmod(_FOR_READERS)
 
     def start(self, job: Job) -> None:
         with self._mutex, faults(f"start {job.id}"):
-            folder = JobFolder(self._jobs / key(job.id))
+            folder = self._open.get(job.id) or JobFolder(self._jobs / key(job.id))
             if (self._done / folder.path.name).exists():
                 return
             if not folder.job:
+                if job.id in self._past:
+                    return
                 for other in self._of(job.run):
                     self._mend(other)
                     if other.exit is None:
                         running = f"{job.run} is still running as {other.job['id']}"
                         raise TemporaryFault(running)
                 self._create(folder, job)
+            elif job.id not in self._asked:
+                self._create_again(folder, job)
+            self._asked.add(job.id)
             self._open.setdefault(job.id, folder)
-            self._mend(self._open[job.id])
+            self._mend(folder)
 
     def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
         """SIGTERM to the group now, SIGKILL to all that is left after the grace; does not wait."""
@@ -176,10 +150,8 @@ class LocalExecutor:
         with self._mutex, faults(f"resize {run}"):
             for folder in self._of(run):
                 self._write_width(folder, devices)
-                announced = files.read_json(folder.path / shim.WIDTH) or {"number": 0}
-                request = {"number": announced["number"] + 1, "decision": decision}
-                request |= {"minors": self._open_minors(devices), "grace_ms": grace_ms}
-                folder.ask(shim.WIDTH, request)
+                minors = self._open_minors(devices)
+                folder.announce_width({"minors": minors, "grace_ms": grace_ms}, decision)
 
     def warn(
         self, run: str, notice: Mapping[str, object], *, signal: str | None, decision: str
@@ -226,13 +198,15 @@ class LocalExecutor:
                     files.sync_directory(self._done)
                     files.sync_directory(self._jobs)
                 del self._open[exit.job]
+                self._asked.discard(exit.job)
 
     def running(self) -> set[str]:
         with self._mutex, faults("look after the jobs"):
             found = {folder.job["id"] for folder in self._mended() if folder.exit is None}
             now_ms = self._now_ms()
             if not self._seen_ms <= now_ms < self._seen_ms + _SEEN_EVERY_MS:
-                files.replace_json(self._folder / SEEN, {"time_ms": now_ms}, durable=False)
+                seen = {"time_ms": now_ms, "boot": boot_id(), "since_boot_ms": since_boot_ms()}
+                files.replace_json(self._folder / SEEN, seen, durable=False)
                 self._seen_ms = now_ms
             return found
 
@@ -268,12 +242,24 @@ class LocalExecutor:
         """What is kept of a job's output; None where the job is not known."""
         with self._mutex, faults(f"find the output of {job}"):
             folder = self._find(key(job))
-            if folder is None:
-                return None
-            parts = (folder.path / shim.OLDER_OUTPUT, folder.path / shim.OUTPUT)
-            dropped = files.read_json(folder.path / shim.DROPPED) or {"bytes": 0}
-            kept = tuple(part for part in parts if part.exists())
-            return JobOutput(job, kept, dropped["bytes"])
+            return None if folder is None else folder.output()
+
+    def has_begun(self, job: str) -> bool:
+        """Whether a job's command was let go, now or long ago: a start then does nothing."""
+        with self._mutex, faults(f"look for {job}"):
+            folder = self._open.get(job)
+            if folder is not None:
+                return folder.has_begun or folder.exit is not None
+            return (self._done / key(job)).exists() or job in self._past
+
+    def devices_of(self, run: str) -> dict[str, list[str]]:
+        """The jobs of a run that are not over, and the devices that each was told to have."""
+        with self._mutex, faults(f"look for the devices of {run}"):
+            found: dict[str, list[str]] = {}
+            for folder in self._of(run):
+                width = files.read_json(self._widths / folder.path.name / WIDTH_FILE) or {}
+                found[folder.job["id"]] = list(width.get("devices", ()))
+            return found
 
     def _find(self, name: str) -> JobFolder | None:
         folders = (JobFolder(parent / name) for parent in (self._jobs, self._done))
@@ -288,7 +274,7 @@ class LocalExecutor:
         return peers.job_of(
             pid,
             cgroups={self._cgroup_name(folder): str(folder.job["id"]) for folder in folders},
-            shims=_shims(folders) if trees else None,
+            shims=shims_of(folders) if trees else None,
             around=self._around,
         )
 
@@ -296,20 +282,10 @@ class LocalExecutor:
         """Pass on what the owner types; how many bytes were taken. None: no job of the run is
         running. Bytes for a job without a terminal are not taken."""
         with self._mutex, faults(f"type into {run}"):
-            for folder in self._of(run):
-                if keys.interrupt or keys.size is not None:
-                    before = files.read_json(folder.path / shim.KEYS) or {
-                        "interrupts": 0,
-                        "size": [0, 0],
-                    }
-                    pressed = before["interrupts"] + int(keys.interrupt)
-                    size = before["size"] if keys.size is None else list(keys.size)
-                    folder.ask(shim.KEYS, {"interrupts": pressed, "size": size})
-                return _write_fifo(folder.path / shim.TYPED, keys.text)
-            return None
+            return next((folder.press(keys) for folder in self._of(run)), None)
 
     def prune(self, ended_before_ms: int, *, living: Collection[str] = ()) -> int:
-        """Forget acknowledged jobs that ended before this; how many. Their ids are free again.
+        """Forget acknowledged jobs that ended before this; how many. Their ids stay taken.
 
         `living`: runs that may start again. What they wrote stays, however long ago.
         """
@@ -335,6 +311,7 @@ class LocalExecutor:
             newest = self._runs / key(folder.job["run"])
             if files.read_json(newest) == {"folder": folder.path.name}:
                 newest.unlink()
+            self._past.add(folder.job["id"])
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder.path)
         return True
@@ -343,6 +320,17 @@ class LocalExecutor:
         open_ = self._open.values()
         return [folder for folder in open_ if folder.job["run"] == run and folder.exit is None]
 
+    def _create_again(self, folder: JobFolder, job: Job) -> None:
+        """What an earlier process wrote down and did not begin, begins as it is asked for now."""
+        lock = files.try_lock(folder.lock)
+        if lock is None:
+            return  # its shim lives
+        try:
+            if folder.exit is None and not folder.has_begun:
+                self._create(folder, job)
+        finally:
+            os.close(lock)
+
     def _create(self, folder: JobFolder, job: Job) -> None:
         """Write the job down. What can be refused already ends it here, with the reason."""
         document: dict[str, object] = {"id": job.id, "run": job.run, "owner": job.owner}
@@ -350,7 +338,7 @@ class LocalExecutor:
         try:
             if not job.command:
                 raise environment.BadEnvironment("the run has no command")
-            user = environment.resolve(job.user, allow_root=self._allow_root)
+            user = environment.resolve(job.user, allow_root=self._allow_root, root_as=self._root_as)
             width = str(self._widths / folder.path.name / WIDTH_FILE)
             document |= {
                 "argv": list(job.command),
@@ -363,6 +351,7 @@ class LocalExecutor:
                 "terminal": job.terminal,
                 "allow_root": self._allow_root,
                 "log_bytes_max": self._log_bytes_max,
+                "output_mode": 0o600 if self._readers is None else 0o640,
                 "bounds": self._bounds(job),
             }
             uid = user.uid
@@ -372,7 +361,9 @@ class LocalExecutor:
         self._write_width(folder, job.devices)
         # A folder left half made by a crash is completed.
         folder.path.mkdir(mode=0o700, exist_ok=True)
-        files.replace_json(folder.path / shim.JOB, document)
+        if self._readers is not None:
+            folder.path.chmod(_FOR_READERS)
+        folder.write(document)
         files.sync_directory(self._jobs)
         files.replace_json(self._runs / key(job.run), {"folder": folder.path.name}, durable=False)
 
@@ -414,7 +405,7 @@ class LocalExecutor:
         finally:
             os.close(lock)
         if again:
-            self._launch(folder)
+            folder.launch()
 
     def _settle(self, folder: JobFolder) -> bool:
         """Without a shim: end what has begun, and say whether what has not may begin."""
@@ -428,11 +419,14 @@ class LocalExecutor:
             if not holding.empty():
                 return False  # till the next poll: the exit must mean that devices are free
             how = {"lost": True, "reason": "its shim was killed, so it was ended"}
-            if begun["boot"] != confine.boot_id():
+            if begun["boot"] != boot_id():
                 how = {"lost": True, "interrupted": True, "reason": "the machine was restarted"}
                 began_ms = int((folder.path / shim.COMMAND).stat().st_mtime * 1000)
                 seen_ms = self._last_seen_ms or time_ms
+                # A file has the wall clock's time, which may have been wrong.
+                began_ms = min(began_ms, seen_ms + _SEEN_EVERY_MS)
                 time_ms = min(time_ms, max(began_ms, seen_ms))
+                how |= {"boot": begun["boot"], "since_boot_ms": self._last_alive_ms(begun)}
         elif job["refused"] is not None:
             how = {"code": launch.CANNOT, "reason": job["refused"]}
         elif (folder.path / shim.STOP).exists():
@@ -441,48 +435,15 @@ class LocalExecutor:
             reason = "its shim cannot be started; see shim.err in the job's folder"
             how = {"code": launch.CANNOT, "reason": reason}
         else:
-            return True
+            return job["id"] in self._asked
         files.replace_json(folder.path / shim.EXIT, {"time_ms": time_ms, **how})
         holding.remove()
         bounds.remove(job)
         return False
 
-    def _launch(self, folder: JobFolder) -> None:
-        """Start a shim and wait until it has left us: it then holds the lock, or has failed."""
-        # A Python that is not there, or hangs, is one of the launches that failed.
-        failures = (FileNotFoundError, PermissionError, subprocess.TimeoutExpired)
-        with folder.errors.open("ab", buffering=0) as errors, contextlib.suppress(*failures):
-            with contextlib.suppress(OSError):  # a full disk: not counted, and tried again
-                errors.write(_LAUNCH)
-            process.run_detached(
-                [sys.executable, "-I", "-S", "-B", shim.__file__, str(folder.path)],
-                output=errors,
-                env={"LANG": "C.UTF-8"},
-                timeout_s=_LAUNCH_S_MAX,
-            )
-
-
-def _shims(folders: Iterable[JobFolder]) -> dict[peers.Identity, str]:
-    """The shims that were started since the machine was, and their jobs."""
-    found: dict[peers.Identity, str] = {}
-    for folder in folders:
-        identity = files.read_json(folder.path / shim.SHIM)
-        if identity is not None and identity["boot"] == confine.boot_id():
-            found[identity["pid"], identity["start_ticks"]] = str(folder.job["id"])
-    return found
-
-
-def _write_fifo(path: Path, data: bytes) -> int:
-    """As much as fits; nothing where no process reads it."""
-    if not data:
-        return 0
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        return os.write(descriptor, data)
-    except BlockingIOError:
-        return 0
-    finally:
-        os.close(descriptor)
+    def _last_alive_ms(self, begun: dict[str, Any]) -> int:
+        """When a command of an earlier boot was last there, since that boot: at our last look, or
+        when it began, if that was later."""
+        last, began_ms = self._last_seen, int(begun["start_ticks"]) * 1000 // _TICKS_PER_S
+        seen_ms = int(last.get("since_boot_ms", 0)) if last.get("boot") == begun["boot"] else 0
+        return max(began_ms, seen_ms)

@@ -51,7 +51,7 @@ class Shim:
             files.read_json(self._path(JOB)), "a job is written before its shim"
         )
         self._confine = confine.described(job)
-        self._output = OutputFile(folder, job["log_bytes_max"])
+        self._output = OutputFile(folder, job["log_bytes_max"], job.get("output_mode", 0o600))
         self._poll = select.poll()
         self._wake = self._listen()
         self._pipe = self._complaint = -1
@@ -283,7 +283,9 @@ class Shim:
         """The exit, durably; a disk that is full now may have room later, and we can wait."""
         dropped = self._output.dropped
         self._output.close()
-        exit_ = {"time_ms": clock.now_ms(), "output_dropped_bytes": dropped, **how}
+        # By the time since the boot it is placed in ledger time, whatever the wall clock shows.
+        ended = {"boot": clock.boot_id(), "since_boot_ms": clock.since_boot_ms()}
+        exit_ = {"time_ms": clock.now_ms(), **ended, "output_dropped_bytes": dropped, **how}
         while True:
             try:
                 files.replace_json(self._path(EXIT), exit_)
@@ -302,7 +304,8 @@ class Shim:
 class OutputFile:
     """A job's output, in two parts of half the bound. A full disk costs output, never the job."""
 
-    def __init__(self, folder: str, bytes_max: int) -> None:
+    def __init__(self, folder: str, bytes_max: int, mode: int = 0o600) -> None:
+        self._mode = mode
         self._path, self._older = os.path.join(folder, OUTPUT), os.path.join(folder, OLDER_OUTPUT)
         self._part_max = max(1, bytes_max // 2)
         self.dropped = 0  # bytes that are no longer, or were never, on disk
@@ -342,7 +345,7 @@ class OutputFile:
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        return os.open(self._path, flags, 0o600)
+        return os.open(self._path, flags, self._mode)
 
 
 def main(folder: str) -> int:

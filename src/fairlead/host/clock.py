@@ -1,7 +1,9 @@
 """Clocks. Decisions never read one: `now_ms` is a field of what they are given."""
 
+import socket
 import time
 from collections.abc import Callable
+from functools import cache
 
 _WALL_AT_START_NS = time.time_ns() - time.monotonic_ns()
 
@@ -18,6 +20,24 @@ def steady_now_ms() -> int:
 
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+def since_boot_ms() -> int:
+    """Milliseconds since the boot, time asleep included: the same in every process."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+@cache
+def boot_id() -> str:
+    """This boot of the machine: times since it mean nothing without it."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def read_clocks() -> tuple[int, int, str, str]:
+    """All that the machine says of the time: the wall clock, the time since the boot, which boot
+    and which machine."""
+    return now_ms(), since_boot_ms(), boot_id(), socket.gethostname()
 
 
 def wait_until(ready: Callable[[], bool], *, within_s: float, every_s: float = 0.01) -> bool:

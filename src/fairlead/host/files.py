@@ -114,6 +114,11 @@ def sync_directory(path: Path) -> None:
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
+def sync_file(path: Path) -> None:
+    """Make what was written to a file durable, by whomever."""
+    _sync(path, os.O_RDONLY)
+
+
 def _sync(path: Path, flags: int) -> None:
     descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:

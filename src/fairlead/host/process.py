@@ -77,7 +77,8 @@ def free_port(host: str = "127.0.0.1") -> int:
     could take one of those before a server listens on it."""
     ranges = Path("/proc/sys/net/ipv4/ip_local_port_range")
     low = int(ranges.read_text().split()[0]) if ranges.exists() else 32_768
-    first = os.getpid() * 61 + next(_ASKED)
+    # Processes that start one after the other ask for hundreds each: their ranges lie far apart.
+    first = os.getpid() * 2_003 + next(_ASKED)
     for offset in range(_PORTS):
         port = low - 1 - (first + offset) % _PORTS
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -19,6 +19,9 @@ ADMINISTER: Document = {
     "resourceAttributes": {"group": GROUP, "resource": "budgets", "verb": "update"}
 }
 SCRAPE: Document = {"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}
+REPORT: Document = {"nonResourceAttributes": {"path": "/v1/reports", "verb": "post"}}
+NODE = "authentication.kubernetes.io/node-name"
+"""What the API server says of a token that it gave to a pod: the pod's node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,10 @@ class Rights:
     """`update` on budgets.fairlead.dev: it may act as an admin."""
     scrapes: bool
     """`get` on the path /metrics."""
+    reports: bool = False
+    """`post` on the path /v1/reports: it is an agent."""
+    node: str | None = None
+    """The node of its pod, where it is one."""
 
 
 class Reviews:
@@ -66,10 +73,11 @@ class Reviews:
         if not status.get("authenticated"):
             return None
         user = status["user"]
-        reads, administers, scrapes = (
-            self._may(user, about) for about in (READ, ADMINISTER, SCRAPE)
+        reads, administers, scrapes, reports = (
+            self._may(user, about) for about in (READ, ADMINISTER, SCRAPE, REPORT)
         )
-        return Rights(user["username"], reads, administers, scrapes)
+        node = next(iter((user.get("extra") or {}).get(NODE) or ()), None)
+        return Rights(user["username"], reads, administers, scrapes, reports, node)
 
     def _may(self, user: Document, about: Document) -> bool:
         spec = {

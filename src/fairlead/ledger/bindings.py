@@ -19,7 +19,8 @@ from fairlead.core.audit import (
     statement_to_sign,
 )
 from fairlead.ledger.entries import entry_of
-from fairlead.ledger.keys import SecretKey, signature_holds
+from fairlead.ledger.keys import SecretKey
+from fairlead.ledger.signatures import signature_holds
 from fairlead.ledger.statements import ARCHIVED, SNAPSHOT
 from fairlead.ledger.store import Execute, Found, read_nodes
 from fairlead.ports.ledger import Damaged, Draft, Entry, ProjectionSnapshot

@@ -10,14 +10,14 @@ from contextlib import suppress
 from hmac import digest as hmac
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fairlead.core.audit import Head, SignedHead, key_id
 from fairlead.core.lottery.pseudonym import SECRET_BYTES
 from fairlead.core.lottery.seed import lp
 from fairlead.host import files
+from fairlead.ledger.signatures import signature_holds
 from fairlead.ports.faults import PermanentFault
 
 MASTER = "chance.key"
@@ -75,16 +75,6 @@ class KeyDirectory:
 
 def sign_head(head: Head, signer: SecretKey) -> SignedHead:
     return SignedHead(head, signer.sign(head.to_sign()).hex())
-
-
-def signature_holds(public_key: bytes, data: bytes, signature: str) -> bool:
-    """Whether the holder of the key signed these bytes; False for anything malformed."""
-    try:
-        key = Ed25519PublicKey.from_public_bytes(public_key)
-        key.verify(bytes.fromhex(signature), data)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 class MasterEntropy:

@@ -42,7 +42,7 @@ def open_up(data: Path, address: str | None, *, take_over: bool = False) -> "Sto
     A directory stays with its ledger: runs that another one knows nothing of would be ended. One
     that does not continue what was seen here before is refused.
     """
-    from fairlead.ledger.seen import check_seen, remember  # noqa: PLC0415 - as above
+    from fairlead.ledger.seen import check_seen, remember  # noqa: PLC0415 - loads the keys
 
     ledger = _open_up(data, address, take_over=take_over)
     with ExitStack() as undo:

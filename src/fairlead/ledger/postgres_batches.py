@@ -11,7 +11,8 @@ from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from fairlead.core.audit import Head, statement_to_sign
-from fairlead.ledger.keys import SecretKey, signature_holds
+from fairlead.ledger.keys import SecretKey
+from fairlead.ledger.signatures import signature_holds
 
 COLUMNS = "id, expected_size, time_ms, drafts, after, seal"
 # Entries that may be recorded while a batch waits: it is older than that only if it was put back.

@@ -65,24 +65,32 @@ def replay(reader: EntrySource, entry: Entry, kinds: Shipped = SHIPPED) -> Repla
         detail = f"entry {entry.seq} ({entry.kind}) is no decision"
         return answer(Verdict.UNKNOWN, detail=detail)
     try:
-        found = (_drawn if entry.kind in DRAWN else _decided)(reader, entry)
+        found = documents(reader, entry)
     except BadInput as error:
         return answer(Verdict.DIFFERENT, detail=f"its documents cannot be read: {error}")
     if found is None:
         detail = f"the documents of entry {entry.seq} are not kept here"
         return answer(Verdict.UNKNOWN, detail=detail)
-    kind, input, output, problem = found
-    if problem:
-        return answer(Verdict.DIFFERENT, detail=problem)
-    return Replayer(kinds).run(entry.seq, kind, entry.version, input, output)
+    if found.problem:
+        return answer(Verdict.DIFFERENT, detail=found.problem)
+    return Replayer(kinds).run(entry.seq, found.kind, entry.version, found.input, found.output)
 
 
-Found = tuple[str, dict[str, Any], dict[str, Any], str]
-"""Kind, input, output, and what is wrong with them."""
+class Documents(NamedTuple):
+    """What a decision was made from, what it came to, and what is wrong with them."""
+
+    kind: str
+    input: dict[str, Any]
+    output: dict[str, Any]
+    problem: str
 
 
-def _decided(reader: EntrySource, entry: Entry) -> Found | None:
-    """None where neither body nor blobs have the input."""
+def documents(reader: EntrySource, entry: Entry) -> Documents | None:
+    """Those of an entry's decision; None where they are not kept here. Raises BadInput."""
+    return (_drawn if entry.kind in DRAWN else _decided)(reader, entry)
+
+
+def _decided(reader: EntrySource, entry: Entry) -> Documents | None:
     input = entry.body.get("input")
     if input is None and entry.input_digest is not None:
         data = reader.blob_get(entry.input_digest)
@@ -91,10 +99,10 @@ def _decided(reader: EntrySource, entry: Entry) -> Found | None:
         return None
     same = sha256(canonical(input)).hexdigest() == entry.input_digest
     problem = "" if same else "its input is not the one of its digest"
-    return entry.kind, input, entry.body["output"], problem
+    return Documents(entry.kind, input, entry.body["output"], problem)
 
 
-def _drawn(reader: EntrySource, entry: Entry) -> Found | None:
+def _drawn(reader: EntrySource, entry: Entry) -> Documents | None:
     """The conflict that the commitment froze, with the seed that the draw disclosed."""
     try:
         commit = reader.entry(entry.body["commit_seq"])
@@ -111,4 +119,4 @@ def _drawn(reader: EntrySource, entry: Entry) -> Found | None:
             doubts = check_reveal(promised, shown, previous.body["next_commitment"])
     problem = f"the reveal does not fit its commitment: {', '.join(doubts)}" if doubts else ""
     input = {**parse_json(frozen), "seed": entry.body["seed"]}
-    return "gpu.resolve", input, parse_json(result), problem
+    return Documents("gpu.resolve", input, parse_json(result), problem)

@@ -6,15 +6,13 @@ own memory. A restore by `fairlead audit restore` records itself, and is no such
 """
 
 from pathlib import Path
-from typing import Any
 
 from fairlead.core.audit import Head, check_consistency
 from fairlead.core.canonical import canonical
 from fairlead.host import files
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.faults import PermanentFault, faults
-from fairlead.ports.ledger import Damaged
+from fairlead.ports.ledger import Damaged, LedgerReader
 from fairlead.schema.audit import read_head
 from fairlead.schema.border import BadInput
 
@@ -51,7 +49,7 @@ def _continues(ledger: StoreReader, seen: Head, head: Head) -> bool:
     )
 
 
-def remember(ledger: StoreWriter[Any], directory: Path) -> None:
+def remember(ledger: LedgerReader, directory: Path) -> None:
     """Keep the newest checkpoint, durably."""
     data, path = canonical(ledger.head().as_document()), directory / SEEN
     with faults(f"write {path}"):

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from fairlead.core.audit import Frontier, SignedHead, TreeNode, check_consistency, leaf_hash
 from fairlead.core.canonical import canonical
 from fairlead.ledger.entries import blobs_named, parse
-from fairlead.ledger.keys import signature_holds
+from fairlead.ledger.signatures import signature_holds
 from fairlead.ledger.verify import answer
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged, Entry, LedgerReader, Progress, Verification

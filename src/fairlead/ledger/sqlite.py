@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -66,6 +66,8 @@ class SqliteLedger(StoreWriter[sqlite3.Connection]):
                 resources.callback(os.close, files.lock_alone(lock_file(path), of=path))
                 create(path)
             session = resources.enter_context(closing(SqliteSession(path, open_writer(path))))
+            with faults(f"sync {path}"):
+                sync_recovered(path)
             begin(session, signers)
             source = resources.enter_context(closing(SqliteSession(path, open_reader(path))))
             return cls(session, source, signers, resources)
@@ -205,6 +207,15 @@ def create(path: Path) -> None:
     """Make an empty file under its name, durably; nothing if there is one."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
     files.sync_directory(path.parent)
+
+
+def sync_recovered(path: Path) -> None:
+    """Make durable what is read at an opening. A process that was killed between a write and its
+    sync, or whose disk was full, leaves a log that SQLite recovers from and does not sync: what we
+    show from it, and sign, would be gone after a power loss."""
+    for file in (path.with_name(f"{path.name}-wal"), path):
+        with suppress(FileNotFoundError):
+            files.sync_file(file)
 
 
 def open_writer(path: Path) -> sqlite3.Connection:

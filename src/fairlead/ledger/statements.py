@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.core.audit import SignedHead, key_id, statement_to_sign
-from fairlead.ledger.keys import SecretKey, signature_holds
+from fairlead.ledger.keys import SecretKey
+from fairlead.ledger.signatures import signature_holds
 from fairlead.ports.ledger import Draft, Entry
 
 CREATED, ROTATED, EPOCH = "ledger.created", "key.rotated", "ledger.epoch"

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from fairlead.core.cpu import CpuConfig
+from fairlead.core.cpu import Actuation, CpuConfig, PodMemory
 from fairlead.core.cpu.allocate import GovernedPod
 from fairlead.engine.cpu import BadState, CpuGovernor, CpuLoop, CpuTurn
 from fairlead.host.clock import steady_now_ms
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory, fields
-from fairlead.ports.cpu import CpuActuator, CpuSensor
+from fairlead.ports.cpu import CpuActuator, CpuSensor, LimitActuator
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.node import NodeAgentDocument
@@ -29,7 +29,14 @@ class AgentSensor(CpuSensor, Protocol):
     def close(self) -> None: ...
 
 
-MakeActuator = Callable[[StateDirectory], CpuActuator]
+class Actuators(NamedTuple):
+    """What writes limits or guarantees, and what contains pods beside guarantees."""
+
+    writes: CpuActuator
+    contains: LimitActuator | None = None
+
+
+MakeActuators = Callable[[StateDirectory], Actuators]
 """Given the agent's directory, once it is locked."""
 
 
@@ -42,7 +49,7 @@ class Agent:
         *,
         cpu: CpuConfig,
         sensor: AgentSensor,
-        make_actuator: MakeActuator,
+        make_actuators: MakeActuators,
         directory: Path,
         dry_run: bool,
         open_recorder: Callable[[Path], Recorder],
@@ -57,7 +64,7 @@ class Agent:
         self._report, self._report_fault = report, fault
         self._stop = threading.Event()
         self.directory = StateDirectory(directory)
-        self._sensor, self._make_actuator = sensor, make_actuator
+        self._sensor, self._make_actuators = sensor, make_actuators
         self._open_recorder = open_recorder
         self._recorder: Recorder | None = None
         self.loop: CpuLoop
@@ -75,10 +82,13 @@ class Agent:
         self.directory.create()
         self.directory.lock()
         self._recorder = self._open_recorder(self.directory.path / RECORD)
+        governor = self._restore()
+        actuators = self._make_actuators(self.directory)
         self.loop = CpuLoop(
-            self._restore(),
+            governor,
             sensor=self._sensor,
-            actuator=self._make_actuator(self.directory),
+            actuator=actuators.writes,
+            limits=actuators.contains,
             recorder=self._recorder,
             keep=lambda state: self.directory.replace(STATE, state),
             paused=lambda: self._observe_only or self.directory.observe_only,
@@ -153,6 +163,7 @@ def status_document(turn: CpuTurn, governor: CpuGovernor) -> dict[str, Any]:
         "time_ms": turn.snapshot.now_ms,
         "sequence": turn.sequence,
         "policy": turn.snapshot.policy.value,
+        "actuate": governor.config.actuate.value,
         "mode": plan.mode.value,
         **fields(governor.config, "node_millicores", "clear_ms"),
         **fields(plan, "capacity_millicores", "total_min", "total_need", "shadow_price"),
@@ -167,6 +178,11 @@ def status_document(turn: CpuTurn, governor: CpuGovernor) -> dict[str, Any]:
     }
 
 
+def _in_force(pod: PodMemory, actuate: Actuation) -> dict[str, Any]:
+    guaranteed = None if actuate is Actuation.LIMITS else pod.current_millicores
+    return {"limit_millicores": pod.limit_in_force(actuate), "guarantee_millicores": guaranteed}
+
+
 def _pod(turn: CpuTurn, governor: CpuGovernor, seen: GovernedPod) -> dict[str, Any]:
     uid, plan, state = seen.uid, turn.plan, governor.pods[seen.uid]
     bound = plan.bounds[uid]
@@ -174,7 +190,7 @@ def _pod(turn: CpuTurn, governor: CpuGovernor, seen: GovernedPod) -> dict[str, A
         "pod": uid,
         "need_millicores": plan.needs[uid],
         "grant_millicores": plan.allocations[uid],
-        "limit_millicores": state.current_millicores,
+        **_in_force(state, governor.config.actuate),
         **fields(seen, "usage_millicores", "demand", "min_millicores", "max_millicores"),
         **fields(seen, "weight", "signal_ok"),
         **fields(state, "throttling", "original_limit_millicores"),

@@ -20,6 +20,8 @@ from fairlead.core.cpu import Counters
 from fairlead.core.units import INTEGER_MAX
 from fairlead.node import kernel_files
 from fairlead.node.kernel_files import FILE_BYTES_MAX, Quota
+from fairlead.node.waits import WaitMeter, Waits
+from fairlead.node.weights import WEIGHTS
 from fairlead.ports.faults import PermanentFault
 
 DEFAULT_PERIOD_US = 100_000
@@ -153,11 +155,13 @@ def quota_for(millicores: int, period_us: int, *, burst: bool) -> Quota:
 class ContainerFiles:
     """Kept descriptors of one container: its counters and its limit.
 
-    v1: cpu.stat, cpuacct.usage, cpu.cfs_quota_us, cpu.cfs_period_us. v2: cpu.stat, cpu.max.
+    v1: cpu.stat, cpuacct.usage, cpu.cfs_quota_us, cpu.cfs_period_us. v2: cpu.stat, cpu.max. Where
+    weights are governed, then the file of its weight, and a meter of its waits.
     """
 
     def __init__(self, version: int, descriptors: list[int]) -> None:
         self._version, self.descriptors = version, descriptors
+        self.waits: WaitMeter | None = None
 
     def counters(self) -> Counters | None:
         """The counters now; None when any of it is missing or rubbish."""
@@ -174,21 +178,31 @@ class ContainerFiles:
             return None  # the container went away
         if stat is None or usage_us is None:
             return None
-        counters = Counters(time.monotonic_ns() // 1000, usage_us, *stat[:3])
+        waits = Waits(None, None) if self.waits is None else self.waits.read()
+        counters = Counters(time.monotonic_ns() // 1000, usage_us, *stat[:3], *waits)
         # Counters are recorded, and a record holds no larger integers. (It would take 285 years.)
-        return counters if max(counters) <= INTEGER_MAX else None
+        return counters if max(counters[:5]) <= INTEGER_MAX else None
 
     def quota(self) -> Quota | None:
         """The limit in force; None when it cannot be read as the kernel writes it."""
         try:
             if self._version == 2:
                 return kernel_files.quota_v2(read_file(self.descriptors[1]))
-            quota, period = (read_file(descriptor) for descriptor in self.descriptors[2:])
+            quota, period = (read_file(descriptor) for descriptor in self.descriptors[2:4])
         except OSError:
             return None
         return kernel_files.quota_v1(quota, period)
 
+    def weight(self) -> int | None:
+        """The weight in force; None when it cannot be read as the kernel writes it."""
+        try:
+            return WEIGHTS[self._version].read(read_file(self.descriptors[-1]))
+        except OSError:
+            return None
+
     def close(self) -> None:
+        if self.waits is not None:
+            self.waits.close()
         while self.descriptors:
             os.close(self.descriptors.pop())
 
@@ -196,25 +210,56 @@ class ContainerFiles:
 class CgroupFiles:
     """The files of one cgroup version below the agent's root. Raises OSError as the kernel does."""
 
-    def __init__(self, version: int, cpu: CgroupTree, cpuacct: CgroupTree) -> None:
-        """`cpuacct` is `cpu` itself where one hierarchy has both."""
-        self.cpu, self._cpuacct, self._version = cpu, cpuacct, version
+    def __init__(
+        self,
+        version: int,
+        cpu: CgroupTree,
+        cpuacct: CgroupTree,
+        *,
+        with_weights: bool = False,
+        with_waits: bool = False,
+    ) -> None:
+        """`cpuacct` is `cpu` itself where one hierarchy has both. `with_weights`, `with_waits`:
+        containers are opened with these, too."""
+        self.with_weights, self._with_waits = with_weights, with_waits
+        self.cpu, self._cpuacct = cpu, cpuacct
+        self.version, self.weights = version, WEIGHTS[version]
+        self._tasks_file = "tasks" if version == 1 else "cgroup.threads"
         self._burst_file = "cpu.cfs_burst_us" if version == 1 else "cpu.max.burst"
 
     def container(self, path: str) -> ContainerFiles:
         """Open the files of the container at `path`, to be read again and again: all or none."""
         files = [(self.cpu, "cpu.stat"), (self.cpu, "cpu.max")]
-        if self._version == 1:
+        if self.version == 1:
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
             files = [files[0], (self._cpuacct, "cpuacct.usage"), *((self.cpu, n) for n in names)]
-        opened = ContainerFiles(self._version, [])
+        if self.with_weights:
+            files.append((self.cpu, self.weights.name))
+        opened = ContainerFiles(self.version, [])
         try:
             for tree, name in files:
                 opened.descriptors.append(tree.open_file(path, name))
+            if self._with_waits:
+                opened.waits = self._waits(path)
         except OSError:
             opened.close()
             raise
         return opened
+
+    def _waits(self, path: str) -> WaitMeter:
+        pressure = None
+        if self.version == 2:
+            with suppress(OSError):  # PSI is off
+                pressure = self.cpu.open_file(path, "cpu.pressure")
+        return WaitMeter(self.cpu.open_file(path, self._tasks_file), pressure)
+
+    def weight(self, path: str) -> int | None:
+        """The weight in force, as the kernel has it; None where it cannot be read."""
+        with open(self.cpu.open_file(path, self.weights.name), "rb", buffering=0) as file:
+            return self.weights.read(file.read(FILE_BYTES_MAX + 1))
+
+    def set_weight(self, path: str, weight: int) -> None:
+        self._write(path, self.weights.name, str(weight))
 
     def quota(self, path: str) -> Quota | None:
         with closing(self.container(path)) as files:
@@ -235,7 +280,7 @@ class CgroupFiles:
         """v2: in one write. v1: the period before the quota when it grows, after when it shrinks,
         so that the limit is never above both the old and the new one.
         """
-        if self._version == 2:
+        if self.version == 2:
             amount = "max" if quota.quota_us is None else str(quota.quota_us)
             self._write(path, "cpu.max", f"{amount} {quota.period_us}")
             return
@@ -267,7 +312,16 @@ class CgroupFiles:
             tree.close()
 
 
-def open_files(version: int, cpu_root: Path, cpuacct_root: Path | None) -> CgroupFiles:
+def open_files(
+    version: int,
+    cpu_root: Path,
+    cpuacct_root: Path | None,
+    *,
+    with_weights: bool = False,
+    with_waits: bool = False,
+) -> CgroupFiles:
     cpu = CgroupTree(cpu_root)
     apart = version == 1 and cpuacct_root is not None and cpuacct_root != cpu_root
-    return CgroupFiles(version, cpu, CgroupTree(cpuacct_root) if apart and cpuacct_root else cpu)
+    cpuacct = CgroupTree(cpuacct_root) if apart and cpuacct_root else cpu
+    waits = with_weights or with_waits
+    return CgroupFiles(version, cpu, cpuacct, with_weights=with_weights, with_waits=waits)

@@ -2,93 +2,107 @@
 
 The `apex_*` names and units are those of the allocator specification Fairlead implements; ours
 start with `fairlead_cpu_`. On plain cgroups `pod` is the path below the root, `namespace` is empty;
-on Kubernetes they are the pod's.
+on Kubernetes they are the pod's. `fairlead.schema.metrics` lists them all.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairlead.core.cpu import CpuMode
+from fairlead.core.cpu import Actuation, CpuMode
 from fairlead.engine.cpu import CpuTurn
 from fairlead.node.agent import Agent
 from fairlead.node.kernel_files import read_node_pressure
 from fairlead.ports.faults import faults
+from fairlead.schema.exposition import Samples, TableCollector
+from fairlead.schema.metrics import Process
 
 
-class NodeCollector(Collector):
-    """Turns the agent's last turn into metric families."""
+class NodeMeasures:
+    """The agent's counters and its last turn as samples."""
 
     def __init__(self, agent: Agent, *, node: str | None = None, kube: bool = False) -> None:
         self._agent, self._kube = agent, kube
         self._node = node or os.environ.get("NODE_NAME") or os.uname().nodename
 
-    def collect(self) -> Iterator[Metric]:
-        """All families; the per-pod ones are empty until the first clearing."""
-        agent = self._agent
-        for name, text, value in (
-            ("clears", "clearings decided", agent.clears),
-            ("limit_writes", "limits written", agent.writes),
-            ("limit_write_failures", "limits that could not be written", agent.write_failures),
-            ("samples_missed", "samples that came too late", agent.missed_samples),
-            ("faults", "temporary faults survived", agent.faults),
-        ):
-            yield CounterMetricFamily(f"fairlead_cpu_{name}", text, value=value)
-        if pressure := read_node_pressure():
-            name, text = "pressure_some_seconds", "time some task waited for CPU (PSI)"
-            yield CounterMetricFamily(f"fairlead_cpu_{name}", text, value=pressure.some_us / 1e6)
-        if agent.last_turn is not None:
-            yield from self._node_metrics(agent.last_turn)
-            yield from self._pod_metrics(agent.last_turn)
+    def collector(self) -> Collector:
+        return TableCollector(Process.NODE_AGENT, self.samples)
 
-    def _node_metrics(self, turn: CpuTurn) -> Iterator[Metric]:
+    def samples(self) -> Samples:
+        """Those of pods and of the node are empty until the first clearing."""
+        agent, pressure = self._agent, read_node_pressure()
+        values: dict[str, float | None] = {
+            "clears_total": agent.clears,
+            "limit_writes_total": agent.writes,
+            "limit_write_failures_total": agent.write_failures,
+            "samples_missed_total": agent.missed_samples,
+            "faults_total": agent.faults,
+            "pressure_some_seconds_total": None if pressure is None else pressure.some_us / 1e6,
+        }
+        if agent.last_turn is None:
+            return _plain(values)
+        plain = _plain(values | self._node_values(agent.last_turn))
+        return {**plain, **self._modes(agent.last_turn), **self._pods(agent.last_turn)}
+
+    def _node_values(self, turn: CpuTurn) -> dict[str, float | None]:
         plan, governor = turn.plan, self._agent.loop.governor
-        name, text = "apex_allocation_mode", "which allocation mode was used"
-        family = GaugeMetricFamily(name, text, labels=["node", "mode"])
-        for mode in CpuMode:
-            family.add_metric([self._node, mode.value], float(mode is plan.mode))
-        yield family
-        for name, text, value in (
-            ("capacity_cores", "what may be handed out", plan.capacity_millicores / 1000),
-            ("need_cores", "sum of needs", plan.total_need / 1000),
-            ("min_cores", "sum of minimums", plan.total_min / 1000),
-            ("limits_cores", "sum of the limits in force", governor.adopted_millicores / 1000),
-            ("shadow_price", "marginal value of one more millicore", plan.shadow_price),
-            ("observe_only", "1 while limits are not touched", float(turn.observed_only)),
-        ):
-            if value is not None:
-                yield GaugeMetricFamily(f"fairlead_cpu_{name}", text, value=value)
+        return {
+            "capacity_cores": plan.capacity_millicores / 1000,
+            "need_cores": plan.total_need / 1000,
+            "min_cores": plan.total_min / 1000,
+            "limits_cores": governor.adopted_millicores / 1000,
+            "shadow_price": plan.shadow_price,
+            "observe_only": float(turn.observed_only),
+        }
 
-    def _pod_metrics(self, turn: CpuTurn) -> Iterator[Metric]:
-        plan, labels = turn.plan, ["pod", "namespace"]
-        pods = turn.snapshot.pods
+    def _modes(self, turn: CpuTurn) -> Samples:
+        rows = [
+            ({"node": self._node, "mode": mode.value}, float(mode is turn.plan.mode))
+            for mode in CpuMode
+        ]
+        return {"apex_allocation_mode": rows}
+
+    def _pods(self, turn: CpuTurn) -> Samples:
+        plan, pods = turn.plan, turn.snapshot.pods
         shares = {pod.uid: (pod.usage_millicores, plan.allocations[pod.uid]) for pod in pods}
         used = {
             uid: use / grant for uid, (use, grant) in shares.items() if use is not None and grant
         }
         throttled = {pod.uid: pod.throttling for pod in pods if pod.throttling is not None}
-        for name, text, values in (
-            ("apex_need_milli", "what the pod needs", plan.needs),
-            ("apex_allocation_milli", "what the pod got", plan.allocations),
-            (
-                "apex_nash_reduction_ratio",
-                "(need - allocation)/(need - baseline)",
-                plan.reduction_ratio,
-            ),
-            ("apex_headroom_utilization", "actual usage / allocation", used),
-            ("fairlead_cpu_throttled_ratio", "smoothed share of throttled periods", throttled),
-        ):
-            family = GaugeMetricFamily(name, text, labels=labels)
-            for uid, value in values.items():
-                family.add_metric(self._labels(uid), value)
-            yield family
+        values: dict[str, Mapping[str, float]] = {
+            "apex_need_milli": plan.needs,
+            "apex_allocation_milli": plan.allocations,
+            "apex_nash_reduction_ratio": plan.reduction_ratio,
+            "apex_headroom_utilization": used,
+            "fairlead_cpu_throttled_ratio": throttled,
+            "fairlead_cpu_contained": self._contained(),
+        }
+        return {
+            name: [(self._labels(uid), value) for uid, value in rows.items()]
+            for name, rows in values.items()
+        }
 
-    def _labels(self, uid: str) -> tuple[str, str]:
+    def _contained(self) -> dict[str, float]:
+        """None where limits are governed: there every pod has one."""
+        governor = self._agent.loop.governor
+        if governor.config.actuate is Actuation.LIMITS:
+            return {}
+        return {uid: float(pod.is_contained) for uid, pod in governor.pods.items()}
+
+    def _labels(self, uid: str) -> dict[str, str]:
         namespace, slash, name = uid.partition("/")
-        return (name, namespace) if self._kube and slash else (uid, "")
+        if self._kube and slash:
+            return {"pod": name, "namespace": namespace}
+        return {"pod": uid, "namespace": ""}
+
+
+def _plain(values: Mapping[str, float | None]) -> Samples:
+    """Metrics without labels; what is not known has no sample."""
+    return {
+        f"fairlead_cpu_{name}": [({}, value)] for name, value in values.items() if value is not None
+    }
 
 
 def serve_metrics(collector: Collector, address: str, port: int) -> int:

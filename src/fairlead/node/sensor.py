@@ -50,6 +50,10 @@ class CgroupSensor:
         self._discover_ms = discover_ms
         self._discovered_ms: int | None = None
         self._pods: dict[str, _Pod] = {}
+        self.guarantee: Callable[[str, int], int] = lambda _, weight: files.weights.millicores(
+            weight
+        )
+        """The guarantee that a container's weight in force stands for, given its path, too."""
         self.first: Callable[[list[PodSighting]], list[PodSighting]] = lambda sightings: sightings
         """Is given each sample before the governor, and so the actuator, knows of its pods; returns
         it with what is known of them from before."""
@@ -98,8 +102,7 @@ class CgroupSensor:
             if name not in pod.containers:
                 pod.containers[name] = self._files.container(container_path(uid, name))
 
-    @staticmethod
-    def _sight(uid: str, pod: _Pod) -> PodSighting:
+    def _sight(self, uid: str, pod: _Pod) -> PodSighting:
         containers = []
         for name in sorted(pod.containers):
             files = pod.containers[name]
@@ -107,7 +110,14 @@ class CgroupSensor:
             limit = None if quota is None else quota.millicores
             # A limit that cannot be read is not "unlimited": the whole reading is missing.
             counters = None if quota is None else files.counters()
-            containers.append(ContainerSighting(name, limit, counters))
+            guarantee = None
+            if self._files.with_weights:
+                weight = files.weight()
+                if weight is None:  # nor is a weight that cannot be read none at all
+                    limit = counters = None
+                else:
+                    guarantee = self.guarantee(container_path(uid, name), weight)
+            containers.append(ContainerSighting(name, limit, counters, guarantee))
         rule = pod.rule
         return PodSighting(
             uid,
@@ -117,6 +127,7 @@ class CgroupSensor:
             rule.opted_out,
             pod.started_ms,
             pod.identity,
+            latency_target_ms=rule.latency_target_ms,
         )
 
 

@@ -1,15 +1,21 @@
 """The agents beside an embedded control plane, each a process of its own.
 
-`fairlead up` starts them. An agent that ends is started again, ever later while it keeps ending at
-once; one whose configuration is wrong after the longest pause, because the file may be corrected
-meanwhile. One that found a bug in itself is not started again. They end with the control plane,
-however that ends: the next one starts its own, and two would fight over one dataplane.
+    python -I -m fairlead.node.supervisor CONFIG     # by `AgentsProcess`, never by hand
+
+`fairlead up` starts them: itself, or, where it gives up root, by a process that stays root, is told
+nothing after its start, and ends when its pipe does. An agent that ends is started again, ever
+later while it keeps ending at once; one whose configuration is wrong after the longest pause,
+because the file may be corrected meanwhile. One that found a bug in itself is not started again.
+They end with the control plane, however that ends: the next one starts its own, and two would fight
+over one dataplane.
 """
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -123,6 +129,48 @@ class Agents:
             return process
 
 
+class AgentsProcess:
+    """The same by a process that keeps our rights; made before we give them up."""
+
+    def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
+        read, self._write = os.pipe()
+        config = {"commands": {name: list(command) for name, command in commands.items()}}
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-m", __name__, json.dumps({**config, "pipe": read})],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[read],
+            start_new_session=True,
+        )
+        os.close(read)
+
+    def __enter__(self) -> "AgentsProcess":
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._write, b"g")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._write)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2 * STOP_S)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"fairlead: {line}\n")
+
+
+def main(text: str) -> int:
+    """Run agents from the first byte of the pipe to its end, whatever else may be in it."""
+    config = json.loads(text)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if not os.read(config["pipe"], 1):
+        return 0  # the control plane did not start
+    with Agents(config["commands"], _say):
+        while os.read(config["pipe"], 1024):
+            pass
+    return 0
+
+
 def end_with_supervisor() -> None:
     """In an agent: have the kernel end us with our supervisor, if we have one."""
     supervisor = os.environ.pop(SUPERVISOR, None)
@@ -132,3 +180,7 @@ def end_with_supervisor() -> None:
         alive = die_with_parent(int(supervisor))
     if not alive:
         raise PermanentFault("the control plane that started this agent is gone")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -19,12 +19,22 @@ class CpuSensor(Protocol):
 
 
 class CpuActuator(Protocol):
-    """Puts limits in force. Idempotent: writing a limit twice is writing it once."""
+    """Puts limits, or guarantees, in force. Idempotent: writing one twice is writing it once."""
 
     def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
-        """Limit one container as recorded decision `decision` says; returns the limit in force.
-        Raises `Gone` when the container is no longer there, another fault when it may not be
-        touched."""
+        """Limit one container as recorded decision `decision` says, or guarantee it that much;
+        returns what is in force. Raises `Gone` when the container is no longer there, another
+        fault when it may not be touched."""
+
+
+class LimitActuator(Protocol):
+    """Contains pods with limits where their guarantees are governed. Idempotent."""
+
+    def contain(
+        self, decision: int, uid: str, container: str, limit_millicores: int | None
+    ) -> None:
+        """Limit one container as recorded decision `decision` says; None: put its user's own limit
+        back. Raises as `CpuActuator.write`."""
 
 
 @dataclass(frozen=True, slots=True)

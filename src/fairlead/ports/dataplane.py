@@ -49,6 +49,8 @@ class RouteGroup:
     port: int
     proto: Proto
     backends: tuple[Backend, ...]
+    retry: bool = False
+    """Whether idempotent requests may be repeated, as far as a table's limits allow it."""
     split: Split | None = field(default=None, compare=False)
     """What it goes by until the first table for these backends; None: nothing is decided, and what
     stays keeps its slots, or all get the same."""
@@ -119,7 +121,8 @@ class Dataplane(Protocol):
 
     def read(self) -> Mapping[str, GroupSeen]: ...
     def detach(self) -> None:
-        """Let go without changing anything: connections go on by the active table."""
+        """Let go without changing anything: connections go on by the active table. A proxy of its
+        operator's gets back what was found there."""
 
     def remove(self) -> None:
         """Take everything of this dataplane off the machine."""

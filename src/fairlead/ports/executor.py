@@ -94,6 +94,10 @@ class Exit:
     """Lost with its machine, or with what the executor knew: no fault of its own."""
     reason: str | None = None
     """A sentence where the code alone does not say it: not started and why, or why it was lost."""
+    boot: str = ""
+    since_boot_ms: int = 0
+    """The same moment by the machine's monotonic clock. Ledger time follows from it, whatever the
+    wall clock showed. Empty: only `time_ms` is known."""
 
     @property
     def succeeded(self) -> bool:
@@ -143,6 +147,9 @@ class Executor(Protocol):
 
     def running(self) -> set[str]:
         """Ids of the jobs (not runs) that have started and not ended."""
+
+    def devices_of(self, run: str) -> dict[str, list[str]]:
+        """The jobs of a run that are not over, and the devices that each was told to have."""
 
     def ended(self, job: str, run: str) -> Exit | None:
         """How a job ended that was started by the ledger and is no longer here: as it was reported

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from fairlead.core.canonical import canonical
+from fairlead.core.canonical import Rendered, canonical
 from fairlead.core.invariant import known, require
 from fairlead.host import files
 from fairlead.ports.faults import faults
@@ -98,10 +98,16 @@ class FileRecorder:
             self._begin_segment()
 
     def append(
-        self, kind: str, *, version: int, time_ms: int, input: Document, output: Document
+        self,
+        kind: str,
+        *,
+        version: int,
+        time_ms: int,
+        input: Document | Rendered,
+        output: Document | Rendered,
     ) -> int:
         """Record a decision; raises `NotCanonical` for documents that JSON cannot carry."""
-        entry = {"kind": kind, "version": version, "time_ms": time_ms}
+        entry: Document = {"kind": kind, "version": version, "time_ms": time_ms}
         entry |= {"input": input, "output": output}
         if self._full():
             canonical(entry)  # what cannot be recorded begins no segment

@@ -46,6 +46,7 @@ def cpu_config(settings: Any, node_millicores: int, policy: cpu.Policy) -> cpu.C
         settings.sample_ms,
         settings.clear_ms,
         settings.hysteresis_band,
+        actuate=settings.actuate,
         headroom=STYLE.to_core(cpu.Headroom, settings.headroom),
         smoothing=STYLE.to_core(cpu.Smoothing, settings.smoothing),
         guardrails=STYLE.to_core(cpu.Guardrails, settings.guardrails),

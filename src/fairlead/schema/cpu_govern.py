@@ -5,7 +5,9 @@ configuration, too; all hold the samples and what became of each limit of the pl
 output is that of `cpu.allocate` with a digest of the memory, smoothed demands included, that the
 samples led to.
 
-Version 1 held the limits that were written, and not why others were left out. Its records replay.
+Version 3 knows `actuate`: guarantees instead of limits, the limits beside them that contain pods,
+and how long threads waited. Version 1 held the limits that were written, and not why others were
+left out. Records of both former versions replay.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,12 +34,18 @@ from fairlead.schema.border import BadInput, read_document
 from fairlead.schema.cpu import from_plan
 from fairlead.schema.life import begin, digest
 
-KIND, VERSION = "cpu.govern", 2
+KIND, VERSION = "cpu.govern", 3
 _encoder = msgspec.json.Encoder(order="deterministic")
 _ZERO = Counters(0, 0, 0, 0, 0)
-_BLIND = (None,) * len(_ZERO)
+_SUMS = 5
+"""How many counters every reading has; the last one, how long threads waited, may be missing."""
+_BLIND = (None,) * _SUMS
+WITH_WEIGHTS = 3
+"""The version since which guarantees are known."""
 LEFT_OUT = (WriteResult.DECREASE_FAILED, WriteResult.NO_ROOM)
-_EMPTY: tuple["Column", ...] = ((),) * (1 + len(_ZERO))
+_FURTHER = ("guarantees", "waited_us", "runs")
+"""Columns that are left out where they hold nothing."""
+_EMPTY: tuple["Column", ...] = ((),) * (1 + _SUMS)
 
 
 class PodRow(NamedTuple):
@@ -51,6 +59,7 @@ class PodRow(NamedTuple):
     started_ms: int | None
     identity: str
     originals: Mapping[str, int | None] = {}
+    latency_target_ms: int | None = None
 
 
 Roster = tuple[PodRow, ...]
@@ -75,36 +84,72 @@ class SampleDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     periods: Column
     throttled_periods: Column
     throttled_us: Column
+    guarantees: Column | None = None
+    """As `limits`, where weights are governed; None: no container has one."""
+    waited_us: Column | None = None
+    """None: it was measured of no container."""
+    runs: Column | None = None
 
     def rows(self) -> Iterator[tuple[int | None, ...]]:
         columns = (self.time_us, self.usage_us, self.periods, self.throttled_periods)
-        return zip(self.limits, *columns, self.throttled_us, strict=True)
+        none = (None,) * len(self.limits)
+        further = (self.guarantees or none, self.waited_us or none, self.runs or none)
+        return zip(self.limits, *columns, self.throttled_us, *further, strict=True)
 
 
 def sample_document(memory: CpuMemory, sample: NodeSample) -> SampleDocument:
     """A sample as it is recorded; `memory` is what it is added to."""
     rows: list[tuple[int | None, ...]] = []
+    further: list[tuple[int | None, ...]] = []
     for pod in sample.pods:
         before = memory.counters(pod.uid)
-        for name, limit, seen in pod.containers:
-            added = _BLIND if seen is None else tuple(map(sub, seen, before.get(name, _ZERO)))
+        for name, limit, seen, guarantee in pod.containers:
+            base = before.get(name, _ZERO)
+            added = _BLIND if seen is None else tuple(map(sub, seen[:_SUMS], base[:_SUMS]))
             rows.append((limit, *added))
+            further.append((guarantee, *_added(seen, base)))
     roster = tuple(
         PodRow(pod.uid, pod.request_millicores, tuple(seen[0] for seen in pod.containers), *pod[3:])
         for pod in sample.pods
     )
-    return SampleDocument(sample.now_ms, roster, *(zip(*rows, strict=True) if rows else _EMPTY))
+    limits, at, used, periods, throttled, held = zip(*rows, strict=True) if rows else _EMPTY
+    columns = zip(*further, strict=True) if further else ((), (), ())
+    guarantees, waits, runs = map(_column, columns)
+    return SampleDocument(
+        sample.now_ms, roster, limits, at, used, periods, throttled, held, guarantees, waits, runs
+    )
+
+
+def _added(seen: Counters | None, base: Counters) -> tuple[int | None, int | None]:
+    """What was added to the counters that may be missing."""
+    if seen is None:
+        return None, None
+    waited, runs = seen.waited_us, seen.runs
+    return (
+        None if waited is None else waited - (base.waited_us or 0),
+        None if runs is None else runs - (base.runs or 0),
+    )
+
+
+def _column(values: Column) -> Column | None:
+    return None if values.count(None) == len(values) else values
 
 
 def _sighting(pod: PodRow, rows: Iterator[Column], before: Mapping[str, Counters]) -> PodSighting:
     """The inverse, for one pod; takes the rows of its containers."""
     containers = []
-    for name, (limit, *added) in zip(pod.containers, rows, strict=False):
+    for name, (limit, *added, guarantee, waited, runs) in zip(pod.containers, rows, strict=False):
         numbers = [number for number in added if number is not None]
-        if 0 < len(numbers) < len(added):
+        extra = waited is not None or runs is not None
+        if 0 < len(numbers) < len(added) or (extra and not numbers):
             raise BadInput("samples", "must hold all counters of a container, or none")
-        seen = Counters(*map(add, numbers, before.get(name, _ZERO))) if numbers else None
-        containers.append(cpu.ContainerSighting(name, limit, seen))
+        base, seen = before.get(name, _ZERO), None
+        if numbers:
+            seen = Counters(*map(add, numbers, base[:_SUMS]))._replace(
+                waited_us=None if waited is None else waited + (base.waited_us or 0),
+                runs=None if runs is None else runs + (base.runs or 0),
+            )
+        containers.append(cpu.ContainerSighting(name, limit, seen, guarantee))
     return PodSighting(pod.uid, pod.request_millicores, tuple(containers), *pod[3:])
 
 
@@ -119,6 +164,8 @@ class CpuGovernDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
     """None, as `config`: as the entry before this one left it."""
     config: CpuConfig | None
     samples: list[SampleDocument]
+    contained: tuple[WrittenLimit, ...] = ()
+    """What became of each limit beside the guarantees; no limit where the user's own is back."""
 
 
 def input_of(
@@ -127,6 +174,7 @@ def input_of(
     roster: Roster | None,
     *,
     written: Sequence[WrittenLimit] | None,
+    contained: Sequence[WrittenLimit] = (),
     memory: CpuMemory | None = None,
     config: CpuConfig | None = None,
 ) -> tuple[dict[str, Any], Roster | None]:
@@ -135,6 +183,9 @@ def input_of(
     rows = []
     for sample in samples:
         row = {name: getattr(sample, name) for name in SampleDocument.__struct_fields__}
+        for name in _FURTHER:
+            if row[name] is None:
+                del row[name]
         if sample.pods == roster:
             row["pods"] = None
         roster = sample.pods
@@ -146,12 +197,35 @@ def input_of(
         "config": msgspec.to_builtins(config),
         "samples": rows,
     }
+    if contained:
+        document["contained"] = contained
     return document, roster
 
 
-def output_of(memory: CpuMemory, plan: cpu.NodePlan) -> dict[str, Any]:
+def output_of(
+    memory: CpuMemory,
+    plan: cpu.NodePlan,
+    contain: Sequence[cpu.Containment],
+    *,
+    version: int = VERSION,
+) -> dict[str, Any]:
     """The output document of a decision; `memory` is what it was made from."""
-    return {**from_plan(plan), "digest": digest(_encoder.encode(memory))}
+    if version < WITH_WEIGHTS:
+        return {**from_plan(plan), "digest": digest(_former(memory))}
+    document = {**from_plan(plan), "contain": msgspec.to_builtins(contain)}
+    return {**document, "digest": digest(_encoder.encode(memory))}
+
+
+def _former(memory: CpuMemory) -> bytes:
+    """The memory as versions before weights encoded it."""
+    document = msgspec.to_builtins(memory, order="deterministic")
+    for pod in document["pods"].values():
+        del pod["latency_millicores"]
+        pod["containers"] = {name: row[:3] for name, row in pod["containers"].items()}
+    for uid, (used, readings, counters, _) in document["windows"].items():
+        rows = {name: row[:_SUMS] for name, row in counters.items()}
+        document["windows"][uid] = (used, readings, rows)
+    return msgspec.json.encode(document)
 
 
 class CpuLife(NamedTuple):
@@ -163,6 +237,7 @@ class CpuLife(NamedTuple):
     roster: Roster | None
     plan: cpu.NodePlan | None = None
     """Where it is known, the next entry is checked to have written what it had to."""
+    contain: tuple[cpu.Containment, ...] = ()
 
 
 class Followed(NamedTuple):
@@ -173,11 +248,19 @@ class Followed(NamedTuple):
     config: CpuConfig
     roster: Roster | None
 
+    def decide(self) -> tuple[cpu.NodePlan, tuple[cpu.Containment, ...]]:
+        plan = cpu.allocate(self.snapshot)
+        return plan, cpu.contain(self.memory, self.snapshot, plan, self.config)
+
     def settle(
-        self, mode: cpu.CpuMode, misses: Mapping[str, cpu.Misses], plan: cpu.NodePlan | None = None
+        self,
+        mode: cpu.CpuMode,
+        misses: Mapping[str, cpu.Misses],
+        plan: cpu.NodePlan | None = None,
+        contain: tuple[cpu.Containment, ...] = (),
     ) -> CpuLife:
         memory = cpu.settle(self.memory, mode, misses)
-        return CpuLife(self.snapshot.now_ms, memory, self.config, self.roster, plan)
+        return CpuLife(self.snapshot.now_ms, memory, self.config, self.roster, plan, contain)
 
 
 def follow(document: CpuGovernDocument, before: CpuLife | None) -> Followed:
@@ -200,7 +283,7 @@ def _begin(
 ) -> tuple[CpuMemory, CpuConfig, Roster | None]:
     led = None
     if before is not None and document.written is not None:
-        led = _carried_out(before, document.written)
+        led = _contained(_carried_out(before, document.written), before, document)
     memory = begin(document.memory, led, _encoder.encode)
     if document.memory is None or document.config is None:
         life = known(before, "what is left out follows from an entry")
@@ -219,7 +302,9 @@ def _carried_out(before: CpuLife, written: tuple[WrittenLimit, ...]) -> CpuMemor
     for index, row in enumerate(written):
         if plan is not None:
             write = plan.writes[index]
-            reason = cpu.left_out(memory, plan, write, decrease_failed=failed)
+            reason = cpu.left_out(
+                memory, plan, write, decrease_failed=failed, actuate=before.config.actuate
+            )
             if (row.uid, row.container) != (write.uid, write.container):
                 raise BadInput(f"written[{index}]", "is not the limit that the plan has there")
             if (row.result if row.result in LEFT_OUT else None) != reason:
@@ -227,6 +312,18 @@ def _carried_out(before: CpuLife, written: tuple[WrittenLimit, ...]) -> CpuMemor
                 raise BadInput(f"written[{index}]", f"was to be {was}")
             failed |= write.phase is WritePhase.DECREASE and row.result is WriteResult.FAILED
         memory = cpu.applied(memory, before.now_ms, row)
+    return memory
+
+
+def _contained(memory: CpuMemory, before: CpuLife, document: CpuGovernDocument) -> CpuMemory:
+    """The same for the limits beside the guarantees: all of the plan, or none."""
+    rows = document.contained
+    named = [(row.uid, row.container) for row in before.contain]
+    if before.plan is not None and rows and [(row.uid, row.container) for row in rows] != named:
+        raise BadInput("contained", f"must hold all {len(named)} limits of the plan, or none")
+    for row in rows:
+        if row.result is WriteResult.WRITTEN:
+            memory = cpu.contained(memory, row)
     return memory
 
 
@@ -249,6 +346,6 @@ def replay_cpu(
 ) -> tuple[Mapping[str, Any], CpuLife]:
     """An entry of `cpu.govern` decided again, given what the one before it led to."""
     followed = follow(read_document(canonical(input), CpuGovernDocument), before)
-    plan = cpu.allocate(followed.snapshot)
-    life = followed.settle(plan.mode, plan.memory, plan if version > 1 else None)
-    return output_of(followed.memory, plan), life
+    plan, contain = followed.decide()
+    life = followed.settle(plan.mode, plan.memory, plan if version > 1 else None, contain)
+    return output_of(followed.memory, plan, contain, version=version), life

@@ -4,7 +4,6 @@ The control plane keeps running totals, so it asks with usage per envelope and n
 leases: that is `gpu.fund`, whose output is `gpu.cover`'s, so that an entry replays byte for byte.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -278,15 +277,6 @@ _SENTENCES = {
     CoverRefusal.CONCURRENCY_CAP_EXCEEDED: "too many GPUs at once",
     CoverRefusal.NO_ENVELOPE: "no envelope of this flavor is reachable in an open window",
 }
-
-
-_ONE = re.compile(r"\b1 GPUs\b")
-
-
-def singular(message: str) -> str:
-    """A refusal's message as people read it. In the outputs of `gpu.cover` and `gpu.fund` it counts
-    in plurals: these keep their bytes, or recorded decisions would no more replay."""
-    return _ONE.sub("1 GPU", message)
 
 
 def _message(refusal: gpu.Refusal, remedy: RemedyDocument | None) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from fairlead.core import gpu
 from fairlead.core.lottery import SEED_BYTES, OwnerWeighting, unfold
 from fairlead.core.reasons import StartReason
-from fairlead.core.units import Count, Hex, Name, OutOfRange, counted, repeats
+from fairlead.core.units import Count, Hex, Name, OutOfRange, repeats
 from fairlead.schema.derive import Style
 from fairlead.schema.funding import FUND, CoverResult, FundInput, from_plan
 
@@ -55,16 +55,6 @@ def decide_place(document: Any) -> dict[str, Any]:
     """Find devices for a gang of GPUs: best fit, groups inside one domain."""
     given = STYLE.to_core(PlaceInput, document)
     return STYLE.from_core(gpu.place(given.nodes, given.gang))
-
-
-def no_room(missing_gpus: int, gpus: int) -> str:
-    """What finds no place, of how much; spares included."""
-    whole, none = counted(gpus, "GPU"), "there are no free devices for"
-    if gpus == 1:
-        return f"{none} its {whole}"
-    if missing_gpus == gpus:
-        return f"{none} its {whole} together"
-    return f"{none} the groups that hold {missing_gpus} of its {whole}"
 
 
 # -- gpu.start, gpu.resize and gpu.refund -----------------------------------------------------
@@ -239,10 +229,13 @@ def decide_backfill(document: Any) -> dict[str, Any]:
 
 
 def from_backfill(asked: gpu.BackfillRequest, found: gpu.Backfill) -> dict[str, Any]:
-    """Where no estimate was overrun, the output has no `overrun`, as it always had."""
+    """Where no estimate was overrun, the output has no `overrun`, as it always had; `ends_by` is of
+    version 2."""
     made = STYLE.from_core(found)
     if not asked.overruns:
         del made["overrun"]
+    if asked.policy.halving_ms is None:
+        del made["ends_by"]
     return made
 
 

@@ -5,10 +5,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from fairlead.core.cpu import Policy
+from fairlead.core.cpu import Actuation, Policy
 from fairlead.core.units import SIZE_MAX
 from fairlead.schema import cpu
 from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.reports import ReportSettings
 from fairlead.schema.yaml import read_settings
 
 Milliseconds = Annotated[int, Meta(ge=10, le=3_600_000)]
@@ -22,6 +23,7 @@ class PodRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     request_millicores: cpu.Millicores = 0
     priority: Annotated[int, Meta(ge=-(10**9), le=10**9)] = 0
     opted_out: bool = False
+    latency_target_ms: Annotated[int, Meta(ge=1, le=60_000)] | None = None
 
 
 class NodeAgentDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -31,6 +33,7 @@ class NodeAgentDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
     pattern: Annotated[str, Meta(min_length=1)] = "*"
     capacity_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)] | None = None
     policy: Policy = Policy.NASH
+    actuate: Actuation = Actuation.LIMITS
     reserve: cpu.Ratio = 0.10
     sample_ms: Milliseconds = 1_000
     clear_ms: Milliseconds = 5_000
@@ -49,10 +52,16 @@ class NodeAgentDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
     kubeconfig: str | None = None
     context: str | None = None
     cgroups: str | None = None
+    report: ReportSettings | None = None
 
 
 def read_node_document(data: bytes, overrides: dict[str, Any]) -> NodeAgentDocument:
     document = check_shape(read_settings(data, overrides), NodeAgentDocument)
     if document.sample_ms > document.clear_ms:
         raise BadInput("sample_ms", f"must be at most clear_ms, {document.clear_ms}")
+    if document.actuate is not Actuation.LIMITS:
+        if document.kube:
+            raise BadInput("actuate", "must be limits with kube: pods are resized by their limits")
+        if "/" in document.pattern:
+            raise BadInput("pattern", "must be of one level where weights are governed")
     return document

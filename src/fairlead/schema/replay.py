@@ -18,7 +18,7 @@ from fairlead.schema.cpu_govern import VERSION as CPU_VERSION
 from fairlead.schema.cpu_govern import replay_cpu
 from fairlead.schema.gpu import VERSIONS, decide_resolve
 from fairlead.schema.kinds import KINDS, Kind
-from fairlead.schema.traffic import AgentTickDocument
+from fairlead.schema.traffic import AgentTickDocument, ConfirmingTickDocument
 from fairlead.schema.traffic_govern import KIND, VERSION, replay_govern
 
 Shipped = Mapping[tuple[str, int], Kind]
@@ -34,7 +34,9 @@ SHIPPED: Shipped = {
         if weighting is not OwnerWeighting.OWNERS
     },
     ("gpu.queue", 2): KINDS["gpu.queue"],
+    ("gpu.backfill", 2): KINDS["gpu.backfill"],
     ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),
+    ("traffic.tick", 3): replace(KINDS["traffic.tick"], input_shape=ConfirmingTickDocument),
 }
 """The decisions this release can run again, by name and version.
 
@@ -112,3 +114,24 @@ class Replayer:
         same = canonical(result) == canonical(output)
         verdict = Verdict.SAME if same else Verdict.DIFFERENT
         return Replayed(seq, kind, version, verdict, result, recorded=output)
+
+
+def explain_difference(decision: Replayed) -> str:
+    """The first field that differs, or why there is no result."""
+    if decision.verdict is Verdict.DIFFERENT and not decision.detail:
+        return first_difference(decision.recorded, decision.result)
+    return decision.detail
+
+
+def first_difference(one: Any, other: Any, path: str = "") -> str:
+    """`slots.b1: recorded 12, decided 13` for the first field that differs; empty if none does."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        keys = sorted({*one, *other})
+        pairs = ((f"{path}.{key}".lstrip("."), one.get(key), other.get(key)) for key in keys)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        items = enumerate(zip(one, other, strict=True))
+        pairs = ((f"{path}[{index}]", mine, yours) for index, (mine, yours) in items)
+    else:
+        return "" if one == other else f"{path or 'output'}: recorded {one!r}, decided {other!r}"
+    differences = (first_difference(mine, yours, where) for where, mine, yours in pairs)
+    return next(filter(None, differences), "")

@@ -18,8 +18,9 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.dataplane import DataplaneKind
 from fairlead.schema.objects import Label
-from fairlead.schema.traffic_agent import DataplaneKind, GroupSettings, Port, Proto, check_settings
+from fairlead.schema.traffic_agent import GroupSettings, Port, Proto, check_retry, check_settings
 
 CONFIG_MAX = {"derivative_window_ms": 60_000, "s_total": 1_024, "stall_m": 100}
 """Parameters that an agent's memory or time grows with."""
@@ -70,6 +71,7 @@ def read_route_group(spec: Any, all_groups: Mapping[str, Any]) -> RouteGroupSpec
         raise BadInput("spec.port", f"is required on {read.dataplane.value}")
     if not ebpf and read.proto is Proto.UDP:
         raise BadInput("spec.proto", f"must be tcp on {read.dataplane.value}")
+    check_retry(read, read.dataplane.value, "spec.retry")
     for name in ("scrape", "check"):
         part = getattr(read, name)
         if part is not None and part.every_ms < EVERY_MS_MIN:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 from msgspec import Meta
 
-from fairlead.core.cpu import Policy
+from fairlead.core.cpu import Actuation, Policy
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.cpu import GuardrailsDocument, HeadroomDocument, Ratio, SmoothingDocument
 from fairlead.schema.yaml import parse_yaml
@@ -146,6 +146,7 @@ class FaultDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class GovernorDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The governor's configuration; the defaults are the product's."""
 
+    actuate: Actuation = Actuation.LIMITS
     reserve: Ratio = 0.10
     sample_ms: Step = 1_000
     clear_ms: Step = 5_000

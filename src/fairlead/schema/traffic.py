@@ -40,6 +40,8 @@ _DESCRIBED: Mapping[type, Mapping[str, str]] = {traffic.Backend: {"p95_ms": "of 
 TICK = Style(strict=_STRICT, left_out=AGENT_ONLY, described=_DESCRIBED)
 AGENT = Style(strict=_STRICT, left_out={traffic.Snapshot: {"confirm"}}, described=_DESCRIBED)
 """The second version of the input, which the agent records where debt is weighed."""
+CONFIRMING = Style(strict=_STRICT, described=_DESCRIBED)
+"""The third version: everything that the agent's tick looks at."""
 
 
 _Slots = Annotated[int, Meta(ge=0, le=SLOTS_MAX)]
@@ -57,7 +59,7 @@ class StateDocument(msgspec.Struct):
     version: Annotated[int, Meta(ge=states.VERSION, le=states.VERSION)]
 
 
-for _style in (TICK, AGENT):
+for _style in (TICK, AGENT, CONFIRMING):
     _style.derived(Theta)(ThetaDocument)
     _style.document(states.StepGate, "GateDocument")
     _style.derived(states.State)(StateDocument)
@@ -74,6 +76,7 @@ class TickDocument(msgspec.Struct):
 
 
 AgentTickDocument = AGENT.document(traffic.Snapshot)
+ConfirmingTickDocument = CONFIRMING.document(traffic.Snapshot, "ConfirmingTickDocument")
 AgentConfigDocument = AGENT.document(Config)
 AGENT_DEFAULTS: Mapping[str, Any] = {"warmup_ms": 15_000, "error_requests_min": 1_000}
 """Where the agent departs from the tick's own defaults, unless the operator sets them. Half the
@@ -147,6 +150,7 @@ def decide_tick(document: Any) -> dict[str, Any]:
 def to_snapshot(document: Any) -> traffic.Snapshot:
     """A checked document, of either version, as core's frozen value."""
     style = TICK if isinstance(document, TickDocument) else AGENT
+    style = CONFIRMING if isinstance(document, ConfirmingTickDocument) else style
     return style.to_core(traffic.Snapshot, document)
 
 
@@ -162,6 +166,12 @@ def from_snapshot(snapshot: traffic.Snapshot) -> dict[str, Any]:
         "config": from_config(snapshot.config),
         "state": None if snapshot.state is None else from_state(snapshot.state),
     }
+
+
+def from_whole_snapshot(snapshot: traffic.Snapshot) -> dict[str, Any]:
+    """The document of version 3, which runs again as the agent's own tick ran."""
+    backends = [CONFIRMING.from_core(backend) for backend in snapshot.backends]
+    return {**from_snapshot(snapshot), "backends": backends, "confirm": snapshot.confirm}
 
 
 def version_of(snapshot: traffic.Snapshot) -> int:

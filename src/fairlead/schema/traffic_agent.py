@@ -25,6 +25,16 @@ from msgspec import Meta
 
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.dataplane import (
+    EBPF_SLOTS_MAX,
+    HTTP_PROXIES,
+    DataplaneDocument,
+    DataplaneKind,
+    check_plane,
+    name_kind,
+)
+from fairlead.schema.reports import ReportSettings
+from fairlead.schema.running_proxy import Text
 from fairlead.schema.selector import Selector
 from fairlead.schema.traffic import AGENT_DEFAULTS, read_config
 from fairlead.schema.yaml import read_settings
@@ -37,7 +47,6 @@ _PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(?P<port>[0-9]
 PORT_MAX = 65_535
 Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
 Milliseconds = Annotated[int, Meta(ge=10, le=3_600_000)]
-Text = Annotated[str, Meta(min_length=1)]
 UrlPath = Annotated[
     str,
     Meta(description="begins with a slash, no spaces", extra_json_schema={"pattern": "^/[!-~]*$"}),
@@ -47,8 +56,6 @@ Ratio = Annotated[float, Meta(ge=1, le=1_000)]
 # From 3 s on a dataplane holds its table: a tick may fail twice before that.
 TickMs = Annotated[int, Meta(ge=10, le=1_000)]
 SCRAPED = ("requests", "errors", "retries", "queue", "latency", "p95")
-EBPF_SLOTS_MAX, EBPF_BACKENDS_MAX = 1_024, 2**20
-"""What a table in the kernel has room for, and what an index in it can tell apart."""
 
 
 class Unit(StrEnum):
@@ -120,18 +127,6 @@ class LocalNodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
     disks: list[Text] = []
 
 
-class DataplaneKind(StrEnum):
-    """What moves the connections."""
-
-    MEMORY = "memory"
-    HAPROXY = "haproxy"
-    ENVOY = "envoy"
-    EBPF = "ebpf"
-
-
-HTTP_PROXIES = (DataplaneKind.HAPROXY, DataplaneKind.ENVOY)
-
-
 class Proto(StrEnum):
     """What a group carries."""
 
@@ -139,33 +134,12 @@ class Proto(StrEnum):
     UDP = "udp"
 
 
-class SoftErrno(StrEnum):
-    """What `connect` returns to clients that should try again."""
+class RetryKind(StrEnum):
+    """Which requests a proxy repeats at another backend when they fail."""
 
-    EAGAIN = "EAGAIN"
-    EBUSY = "EBUSY"
-    ECONNREFUSED = "ECONNREFUSED"
-
-
-class CapacityDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """How much the eBPF maps hold; what is left out keeps its default."""
-
-    groups: Annotated[int, Meta(ge=1, le=2**14)] | None = None
-    backends: Annotated[int, Meta(ge=1, le=EBPF_BACKENDS_MAX)] | None = None
-    connections: Annotated[int, Meta(ge=1, le=2**24)] | None = None
-    replies: Annotated[int, Meta(ge=1, le=2**24)] | None = None
-
-
-class DataplaneDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The dataplane and where it lives. The proxies have `folder` and `binary`, eBPF the rest."""
-
-    kind: DataplaneKind
-    folder: Text | None = None
-    binary: Text | None = None
-    cgroup: Text | None = None
-    pins: Text | None = None
-    capacity: CapacityDocument | None = None
-    soft_errno: SoftErrno | None = None
+    NONE = "none"
+    IDEMPOTENT = "idempotent"
+    """GET, HEAD, OPTIONS, PUT and DELETE, once, within a budget."""
 
 
 class BackendAddressDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -197,14 +171,18 @@ class GroupSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     scrape: ScrapeDocument | None = None
     probe: ProbeDocument = ProbeDocument()
     check: CheckDocument | None = None
+    retry: Annotated[
+        RetryKind, Meta(description="repeat failed idempotent requests once, elsewhere")
+    ] = RetryKind.NONE
 
 
 class GroupDocument(GroupSettings, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A virtual address and the equivalent backends behind it, listed or looked up."""
 
     name: str
-    vip: str
-    port: Port
+    vip: str = ""
+    port: Port = 0
+    """Both are left out where a proxy that already runs is driven."""
     backends: list[BackendAddressDocument] | None = None
     service: Annotated[Text | None, Meta(description="name:port, looked up in DNS")] = None
 
@@ -241,6 +219,7 @@ class TrafficDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ledger_keys: Text | None = None
     metrics_port: Annotated[int, Meta(ge=0, le=PORT_MAX)] | None = None
     metrics_address: str = "127.0.0.1"
+    report: ReportSettings | None = None
 
 
 def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficDocument:
@@ -249,6 +228,7 @@ def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficD
         settings["kube"] = {**(read_settings(data, {}).get("kube") or {}), **kube}
     if isinstance(settings.get("plane"), str):  # `plane: haproxy` is short for a kind alone
         settings["plane"] = {"kind": settings["plane"]}
+    name_kind(settings.get("plane"))
     document = check_shape(settings, TrafficDocument)
     read_config(document.config, "config")
     if document.kube is not None:
@@ -257,7 +237,8 @@ def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficD
         raise BadInput("groups", "must have at least 1 item, got 0")
     _check_groups(document)
     _check_nodes(document)
-    _check_plane(document.plane)
+    check_plane(document.plane)
+    _check_named(document)
     for index, group in enumerate(document.groups):
         check_carried(document, group, f"groups[{index}]")
     return document
@@ -288,6 +269,8 @@ def _merged(all_groups: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_kube(document: TrafficDocument, kube: KubeDocument) -> None:
+    if document.plane.running is not None:
+        raise BadInput("kube", "must be left out where a proxy that already runs is driven")
     if document.groups:
         raise BadInput("groups", "must be left out where RouteGroups of a cluster are followed")
     port_range(kube.ports)
@@ -306,12 +289,17 @@ def port_range(text: str, path: str = "kube.ports") -> range:
     raise BadInput(path, f"must be two ports such as 20000-20999, got {text!r}")
 
 
-def _check_plane(plane: DataplaneDocument) -> None:
-    """A setting of another dataplane would be ignored without a word."""
-    for name in plane.__struct_fields__[1:]:
-        owners = HTTP_PROXIES if name in ("folder", "binary") else (DataplaneKind.EBPF,)
-        if plane.kind not in owners and getattr(plane, name) is not None:
-            raise BadInput(f"plane.{name}", f"has no meaning on the {plane.kind.value} plane")
+def _check_named(document: TrafficDocument) -> None:
+    """The name of one backend or cluster stands for one group."""
+    plane = document.plane
+    named = {
+        "plane.haproxy.backend": plane.haproxy and plane.haproxy.backend,
+        "plane.envoy.cluster": plane.envoy and plane.envoy.cluster,
+    }
+    for path, name in named.items():
+        if name is not None and len(document.groups) > 1:
+            problem = "must be left out with several groups: each is the one of its group's name"
+            raise BadInput(path, problem)
 
 
 def check_carried(document: TrafficDocument, group: GroupDocument, path: str) -> None:
@@ -319,6 +307,7 @@ def check_carried(document: TrafficDocument, group: GroupDocument, path: str) ->
     kind = document.plane.kind
     if kind in HTTP_PROXIES and group.proto is Proto.UDP:
         raise BadInput(f"{path}.proto", f"must be tcp on the {kind.value} plane")
+    check_retry(group, kind.value, f"{path}.retry")
     if kind is not DataplaneKind.EBPF:
         return
     family = _plain(group.vip, f"{path}.vip")
@@ -329,6 +318,13 @@ def check_carried(document: TrafficDocument, group: GroupDocument, path: str) ->
     if group_config(document, group).s_total > EBPF_SLOTS_MAX:
         place = f"{path}.config" if "s_total" in group.config else "config"
         raise BadInput(f"{place}.s_total", f"must be at most {EBPF_SLOTS_MAX} on the ebpf plane")
+
+
+def check_retry(group: GroupSettings, kind: str, path: str) -> None:
+    """Only a proxy has the request that is to be repeated."""
+    if group.retry is not RetryKind.NONE and kind not in HTTP_PROXIES:
+        message = f"must be none on the {kind} plane: it places connections and sees no requests"
+        raise BadInput(path, message)
 
 
 def _plain(text: str, path: str) -> int:
@@ -354,12 +350,16 @@ def _check_nodes(document: TrafficDocument) -> None:
 
 
 def _check_groups(document: TrafficDocument) -> None:
-    check_routes(document.groups)
+    running = document.plane.running is not None
+    for index, group in enumerate(document.groups):
+        _check_place(group, f"groups[{index}]", document.plane)
+    check_routes(document.groups, placed=not running)
     for index, group in enumerate(document.groups):
         path = f"groups[{index}]"
         if not _NAME.fullmatch(group.name):
             raise BadInput(f"{path}.name", _not_a_name("63", group.name))
-        if (group.backends is None) == (group.service is None):
+        listed = (group.backends is not None) + (group.service is not None)
+        if listed != 1 and not (listed == 0 and document.plane.haproxy is not None):
             raise BadInput(path, "must have either backends or a service")
         if group.service is not None:
             service_place(group.service, f"{path}.service")
@@ -368,6 +368,23 @@ def _check_groups(document: TrafficDocument) -> None:
                 where = f"{path}.backends[{number}].id"
                 raise BadInput(where, _not_a_name("63, and colons", backend.id))
         check_settings(group, document.config, path)
+
+
+def _check_place(group: GroupDocument, path: str, plane: DataplaneDocument) -> None:
+    """A group has an address unless clients connect to a proxy of its operator's."""
+    if plane.running is None:
+        for name in ("vip", "port"):
+            if not getattr(group, name):
+                raise BadInput(f"{path}.{name}", "is required")
+        return
+    for name in ("vip", "port"):
+        if getattr(group, name):
+            message = "must be left out: clients connect to the proxy that already runs"
+            raise BadInput(f"{path}.{name}", message)
+    if plane.haproxy is not None and group.service is not None:
+        raise BadInput(f"{path}.service", "must be left out: HAProxy lists its own servers")
+    if group.retry is not RetryKind.NONE:
+        raise BadInput(f"{path}.retry", "must be none: retries are settings of the proxy that runs")
 
 
 def check_settings(group: GroupSettings, all_groups: Mapping[str, Any], path: str) -> None:
@@ -380,15 +397,16 @@ def check_settings(group: GroupSettings, all_groups: Mapping[str, Any], path: st
         check_path(group.check.path, f"{path}.check.path")
 
 
-def check_routes(groups: Sequence[Any]) -> None:
-    """Names and addresses of groups and their backends, of a document or of the dataplane port.
+def check_routes(groups: Sequence[Any], *, placed: bool = True) -> None:
+    """Names and addresses of groups and their backends, of a document or of the dataplane port. Not
+    `placed`: the groups have no address of their own.
 
     Proxies count by address, so two backends of a group at one address could not be distinguished.
     """
     refuse_repeats([group.name for group in groups], "groups", ".name", "repeats {}.name")
     addresses = [
         (*_place(group.vip, group.port, f"groups[{index}]", "vip"), group.proto.value)
-        for index, group in enumerate(groups)
+        for index, group in enumerate(groups if placed else ())
     ]
     refuse_repeats(addresses, "groups", ".vip", "is the address of {}")
     for index, group in enumerate(groups):

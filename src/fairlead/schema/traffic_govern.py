@@ -5,11 +5,12 @@ rules, too; all hold the sighting and whether the plan before it was applied. Th
 `traffic.tick` with the limits for the dataplane, the backends to drain, and a digest of the memory
 and of the snapshot that the plan was made from.
 
-Version 3 left out how much may be inside a group without its agent, and its rules have edition 1:
-one backend could close admission. Version 2 left out what brought an early tick forward, and what
-each of a backend's servers may hold. Version 1 also recorded the verdicts of health checks, not
-their results, and left out sensors that had been silent for too long. Records of all of them still
-replay.
+Version 4 had no retries, and its rules no `own_flow`: slow backends alone could restrict a bounded
+group. Version 3 left out how much may be inside a group without its agent, and
+its rules have edition 1: one backend could close admission. Version 2 left out what brought an
+early tick forward, and what each of a backend's servers may hold. Version 1 also recorded the
+verdicts of health checks, not their results, and left out sensors that had been silent for too
+long. Records of all of them still replay.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlead.core.canonical import canonical
+from fairlead.core.canonical import Rendered, canonical
 from fairlead.core.invariant import known
 from fairlead.core.traffic import (
     CHECK_FAILURES,
@@ -33,9 +34,10 @@ from fairlead.core.traffic import (
 from fairlead.core.units import OutOfRange
 from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.life import begin, digest
+from fairlead.schema.rendering import rendered
 from fairlead.schema.traffic import from_plan, plain
 
-KIND, VERSION = "traffic.govern", 4
+KIND, VERSION = "traffic.govern", 5
 _encoder = msgspec.json.Encoder()
 
 
@@ -57,6 +59,11 @@ def from_memory(memory: GroupMemory) -> dict[str, Any]:
     return document
 
 
+def write_memory(memory: GroupMemory) -> bytes:
+    """The document of a memory, as JSON."""
+    return _encoder.encode(memory)
+
+
 def to_memory(document: Mapping[str, Any]) -> GroupMemory:
     """A kept memory; `BadInput` for what is none."""
     try:
@@ -69,20 +76,30 @@ def to_memory(document: Mapping[str, Any]) -> GroupMemory:
     return memory
 
 
-def input_of(
+def written_input(
     group: str,
     sighting: Sighting,
     *,
     applied: bool | None,
     memory: GroupMemory | None = None,
     rules: GroupRules | None = None,
-) -> dict[str, Any]:
+) -> Rendered:
+    """The input document of a decision, as it is recorded."""
+    return rendered(GovernDocument(group, applied, memory, rules, sighting))
+
+
+def written_output(memory: GroupMemory, decision: GroupDecision) -> Rendered:
+    """`output_of` as it is recorded."""
+    return rendered(_output(memory, decision, VERSION))
+
+
+def _output(memory: GroupMemory, decision: GroupDecision, version: int) -> dict[str, Any]:
     return {
-        "group": group,
-        "applied": applied,
-        "memory": None if memory is None else from_memory(memory),
-        "rules": None if rules is None else plain(rules),
-        "sighting": plain(sighting),
+        **from_plan(decision.plan),
+        "digest": _digest(memory, decision.snapshot, version),
+        "drains": list(decision.drains),
+        "limits": decision.limits,
+        "urgent": list(decision.urgent),
     }
 
 
@@ -90,13 +107,10 @@ def output_of(
     memory: GroupMemory, decision: GroupDecision, *, version: int = VERSION
 ) -> dict[str, Any]:
     """The output document of a decision; `memory` is what it left behind."""
-    document = {
-        **from_plan(decision.plan),
-        "digest": _digest(memory, decision.snapshot, version),
-        "drains": list(decision.drains),
-        "limits": plain(decision.limits),
-        "urgent": list(decision.urgent),
-    }
+    document = _output(memory, decision, version)
+    document["limits"] = plain(decision.limits)
+    if version < 5:
+        del document["limits"]["retries"]
     if version < 4:
         del document["limits"]["fallback"]["bound"]
     if version < 3:
@@ -115,11 +129,13 @@ def _digest(memory: GroupMemory, snapshot: Snapshot, version: int) -> str:
 
 
 def _of_version(memory: GroupMemory, version: int) -> Any:
-    """What a version remembers: the first one left the streaks of checks to the adapter."""
-    if version > 1:
+    """What a version remembers: up to 4 nothing of retries, and the first one left the streaks of
+    checks to the adapter."""
+    if version > 4:
         return memory
     document = from_memory(memory)
-    for backend in document["backends"]:
+    del document["retry"]
+    for backend in document["backends"] if version == 1 else ():
         del backend["check_failures"]
     return document
 

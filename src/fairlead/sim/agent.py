@@ -12,15 +12,15 @@ import msgspec
 
 from fairlead.core.canonical import canonical
 from fairlead.core.cpu import (
+    Actuation,
     ContainerSighting,
     Counters,
     CpuConfig,
     NodePlan,
     PodSighting,
-    allocate,
 )
 from fairlead.core.invariant import require
-from fairlead.engine.cpu import CpuGovernor, CpuLoop, GovernorState
+from fairlead.engine.cpu import CpuGovernor, CpuLoop, CpuTurn, GovernorState
 from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import RecordEntry, RecordHead, Status
@@ -111,6 +111,7 @@ class SimPorts:
         self, node: SimNode, clock: VirtualClock, faults: Faults, record: RunRecord
     ) -> None:
         self.node, self.clock, self.faults, self.record = node, clock, faults, record
+        self.actuate = Actuation.LIMITS
         self.written: Callable[[str], None] = lambda _: None
         self.decided: Callable[[SimDecision], None] = lambda _: None
         self._open: dict[int, RecordEntry] = {}
@@ -136,7 +137,8 @@ class SimPorts:
         if fires(FaultPoint.SENSOR_RESET, name, now_ms):
             pod.reset_counters()
             self.log(f"the counters of {name} start again at zero")
-        counters: Counters | None = pod.counters(now_ms)
+        weights = self.actuate is not Actuation.LIMITS
+        counters: Counters | None = pod.counters(now_ms, waits=weights)
         if fires(FaultPoint.SENSOR_GARBAGE, name, now_ms):
             counters = Counters(now_ms * 1000, _GARBAGE_US, 0, 0, 0)
         if fires(FaultPoint.SENSOR_MISSING, name, now_ms):
@@ -144,7 +146,15 @@ class SimPorts:
         return PodSighting(
             uid=name,
             request_millicores=pod.spec.request_millicores,
-            containers=(ContainerSighting("", pod.limit_millicores, counters),),
+            containers=(
+                ContainerSighting(
+                    "",
+                    pod.limit_millicores,
+                    counters,
+                    pod.guarantee_millicores if weights else None,
+                ),
+            ),
+            originals={"": pod.spec.limit_millicores} if weights else {},
             priority=pod.spec.priority,
             opted_out=pod.spec.opted_out,
             started_ms=pod.started_ms,
@@ -159,16 +169,35 @@ class SimPorts:
         if slow is not None:
             # The agent blocks in the write, as it would on a machine, while virtual time goes on.
             clock.run_until(clock.now_ms + slow.delay_ms)
+        pod = self._reach(uid)
+        wrong = fires(FaultPoint.ACTUATOR_WRONG, uid, clock.now_ms)
+        in_force = millicores * (1 if wrong is None else wrong.factor)
+        if self.actuate is Actuation.LIMITS:
+            pod.limit_millicores = in_force
+        else:
+            pod.guarantee_millicores = in_force
+        self.written(uid)
+        return millicores
+
+    def contain(
+        self, decision: int, uid: str, container: str, limit_millicores: int | None
+    ) -> None:
+        """Limit a pod beside its guarantee, or put its user's own limit back."""
+        require(0 < decision <= len(self.record.decisions), "a limit is of a recorded decision")
+        self._may_crash("between two limits")
+        pod = self._reach(uid)
+        own = pod.spec.limit_millicores
+        pod.limit_millicores = own if limit_millicores is None else limit_millicores
+
+    def _reach(self, uid: str) -> SimPod:
+        """The pod to write to, where it is there and can be written to."""
         pod = self.node.pods.get(uid)
         if pod is None:
             raise Gone(f"{uid} left the node")
-        if fires(FaultPoint.ACTUATOR_FAIL, uid, clock.now_ms) is not None:
-            self.log(f"the limit of {uid} could not be written")
-            raise TemporaryFault(f"{uid}{container}: cannot be written", retry_after_ms=1_000)
-        wrong = fires(FaultPoint.ACTUATOR_WRONG, uid, clock.now_ms)
-        pod.limit_millicores = millicores * (1 if wrong is None else wrong.factor)
-        self.written(uid)
-        return millicores
+        if self.faults.fires(FaultPoint.ACTUATOR_FAIL, uid, self.clock.now_ms) is not None:
+            self.log(f"{uid} could not be written to")
+            raise TemporaryFault(f"{uid}: cannot be written", retry_after_ms=1_000)
+        return pod
 
     def begins_segment(self, kind: str) -> bool:
         return self._life is None
@@ -184,9 +213,9 @@ class SimPorts:
     ) -> int:
         record = self.record
         followed = follow(read_document(canonical(input), CpuGovernDocument), self._life)
-        plan = allocate(followed.snapshot)
-        self._life = followed.settle(plan.mode, plan.memory, plan)
-        same = canonical(output_of(followed.memory, plan)) == canonical(output)
+        plan, contain = followed.decide()
+        self._life = followed.settle(plan.mode, plan.memory, plan, contain)
+        same = canonical(output_of(followed.memory, plan, contain)) == canonical(output)
         decision = record.decision(time_ms, followed.snapshot, plan, output, same=same)
         seq = len(record.decisions)
         self._open[seq] = RecordEntry(seq, time_ms, kind, version, input, output, record.digest)
@@ -227,7 +256,10 @@ class SimAgent:
         """What the limits must fit into; None until a plan was applied completely."""
         self.settled: NodePlan | None = None
         """The plan that is in force completely, None while one is being applied."""
+        self.turn: CpuTurn | None = None
+        """The last one."""
         self._ports, self._check, self._on_decision = ports, check, on_decision
+        ports.actuate = config.actuate
         ports.written, ports.decided = self._written, self._begin
         self._stored: bytes | None = None
         self._busy = False
@@ -260,6 +292,7 @@ class SimAgent:
             return
         finally:
             self._busy = False
+        self.turn = turn
         if not turn.failures:
             self.settled = turn.plan
             self.capacity_millicores = turn.plan.capacity_millicores
@@ -299,6 +332,8 @@ class SimAgent:
             self._stored = msgspec.json.encode(state)
 
         ports = self._ports
-        loop = CpuLoop(governor, sensor=ports, actuator=ports, recorder=ports, keep=keep)
+        loop = CpuLoop(
+            governor, sensor=ports, actuator=ports, limits=ports, recorder=ports, keep=keep
+        )
         loop.heal(self._ports.clock.now_ms)
         return loop

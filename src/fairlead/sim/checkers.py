@@ -23,7 +23,8 @@ class Broken(Exception):
 class NodeState:
     """The node between two events.
 
-    `limits` are those in force on adopted pods; `bounds` the user's (minimum, maximum).
+    `limits` are those in force on adopted pods, or their guarantees where weights are governed;
+    `beside` are the limits in force beside guarantees. `bounds` are the user's (minimum, maximum).
     `capacity_millicores` is None until a plan was applied completely; while the next one is being
     applied it is the larger of the two. `settled` is the plan in force, None while one is applied.
     """
@@ -32,22 +33,35 @@ class NodeState:
     bounds: Mapping[str, tuple[int, int]]
     capacity_millicores: int | None
     settled: NodePlan | None
+    beside: Mapping[str, int | None] | None = None
 
 
 def limits_fit(now: NodeState) -> str | None:
-    """Σ limits <= capacity, from the first complete apply on, in every instant."""
-    total = sum(limit or 0 for limit in now.limits.values())
+    """Σ limits <= capacity, from the first complete apply on, in every instant; where weights are
+    governed, Σ guarantees."""
+    total = sum(amount or 0 for amount in now.limits.values())
     if now.capacity_millicores is None or total <= now.capacity_millicores:
         return None
-    return f"the limits add up to {total}m of {now.capacity_millicores}m"
+    noun = "limits" if now.beside is None else "guarantees"
+    return f"the {noun} add up to {total}m of {now.capacity_millicores}m"
 
 
 def limits_bounded(now: NodeState) -> str | None:
-    """No adopted limit is above the user's own, or without bound."""
+    """No adopted limit or guarantee is above the user's own limit, or without bound."""
     for uid, limit in now.limits.items():
         high = now.bounds[uid][1]
         if limit is None or not 0 <= limit <= high:
             return f"the limit of {uid} is {limit}m, its maximum {high}m"
+    return None
+
+
+def limits_only_to_contain(now: NodeState) -> str | None:
+    """Where weights are governed a limit is the user's own, or (under `both`) contains a pod: it is
+    never below what the pod is guaranteed."""
+    for uid, limit in now.beside.items() if now.beside and now.settled else ():
+        promised = now.limits[uid] or 0
+        if limit is not None and limit < promised:
+            return f"the limit of {uid} is {limit}m, and it is guaranteed {promised}m"
     return None
 
 
@@ -91,6 +105,7 @@ def replays(decision: SimDecision) -> str | None:
 STATE_CHECKS: Mapping[str, Callable[[NodeState], str | None]] = {
     "limits-fit": limits_fit,
     "limits-bounded": limits_bounded,
+    "limits-only-to-contain": limits_only_to_contain,
     "minimums-kept": minimums_kept,
     "applied-as-decided": applied_as_decided,
 }

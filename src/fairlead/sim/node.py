@@ -14,8 +14,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fairlead.core.apportion import Claim, water_fill
-from fairlead.core.cpu import Counters
+from fairlead.core.apportion import water_fill
+from fairlead.core.claims import Claim
+from fairlead.core.cpu import Actuation, Counters
 from fairlead.core.invariant import require
 from fairlead.schema import scenario as documents
 from fairlead.schema.scenario import SimPodDocument
@@ -162,6 +163,8 @@ class NodeMeter:
     """Work not run in the period in which it arrived, whether it was lost or had to wait."""
     granted_us: int = 0
     throttled_us: int = 0
+    waited_us: int = 0
+    """How long threads stood runnable while others ran."""
     periods: int = 0
     throttled_periods: int = 0
     lifetime_ms: int = 0
@@ -179,6 +182,8 @@ class SimPod:
     spec: SimPodDocument
     want: Want
     limit_millicores: int | None
+    guarantee_millicores: int
+    """What its scheduling weight stands for."""
     threads: int
     started_ms: int
     arriving_us: int = 0
@@ -193,14 +198,15 @@ class SimPod:
         want = build_want(spec.want, entropy, spec.name)
         # Pods that are there when the simulation begins have been running for a while.
         started_ms = spec.arrive_s * 1000 if spec.arrive_s else -AGE_AT_BEGIN_MS
-        return cls(spec, want, spec.limit_millicores, threads, started_ms)
+        # The kernel's cpu.weight, as a container runtime derives it from the request.
+        weight = max(2, spec.request_millicores)
+        return cls(spec, want, spec.limit_millicores, weight, threads, started_ms)
 
-    @property
-    def share_weight(self) -> int:
-        """The kernel's cpu.weight, as a container runtime derives it from the request."""
-        return max(2, self.spec.request_millicores)
+    def in_force(self, actuate: Actuation) -> int | None:
+        """What the governor moves: the limit, or the guarantee."""
+        return self.limit_millicores if actuate is Actuation.LIMITS else self.guarantee_millicores
 
-    def counters(self, now_ms: int) -> Counters:
+    def counters(self, now_ms: int, *, waits: bool = False) -> Counters:
         read = self.meter.since(self.counters_base)
         return Counters(
             time_us=now_ms * 1000,
@@ -208,6 +214,7 @@ class SimPod:
             periods=read.periods,
             throttled_periods=read.throttled_periods,
             throttled_us=read.throttled_us,
+            waited_us=read.waited_us if waits else None,
         )
 
     def reset_counters(self) -> None:
@@ -227,6 +234,7 @@ class SimPod:
         meter = self.meter
         meter.used_us += used_us
         meter.unserved_us += max(0, self.arriving_us - used_us)
+        meter.waited_us += allowed_us - used_us
         meter.lifetime_ms += PERIOD_MS
         # The queue keeps what waits; what it cannot keep is lost.
         self.queue_us = min(self.queue_us - used_us, self.spec.queue_core_s * 1_000_000)
@@ -268,7 +276,8 @@ class SimNode:
         if sum(allowed) <= whole_us:
             return allowed
         claims = [
-            Claim(0, pod.share_weight, 0, most) for pod, most in zip(pods, allowed, strict=True)
+            Claim(0, pod.guarantee_millicores, 0, most)
+            for pod, most in zip(pods, allowed, strict=True)
         ]
         shares = list(water_fill(whole_us, claims).grants)
         require(sum(shares) <= whole_us, "a node never runs more than its cores")

@@ -89,7 +89,8 @@ class RunRecord:
         same: bool,
     ) -> SimDecision:
         """Record a decision before it is applied, as documents of `cpu.allocate`."""
-        result = {name: value for name, value in output.items() if name != "digest"}
+        beside = ("contain", "digest")
+        result = {name: value for name, value in output.items() if name not in beside}
         input = canonical(from_snapshot(snapshot))
         made = SimDecision(time_ms, snapshot, plan, input, canonical(result), same)
         self.decisions.append(made)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fairlead.core.canonical import digest
-from fairlead.core.cpu import Policy, pod_bounds
+from fairlead.core.cpu import Actuation, Policy, pod_bounds
 from fairlead.core.invariant import InvariantBroken
 from fairlead.schema.cpu import cpu_config
 from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
@@ -66,9 +66,9 @@ class Simulation:
         for act in self.scenario.acts:
             at(act.at_s * 1000, Turn.SCENARIO, partial(self._begin, act))
         for spec in sorted(self.scenario.pods, key=lambda spec: spec.name):
-            at(spec.arrive_s * 1000, Turn.SCENARIO, partial(self._arrive, spec))
+            at(spec.arrive_s * 1000, Turn.SCENARIO, partial(self.arrive, spec))
             if spec.leave_s is not None:
-                at(spec.leave_s * 1000, Turn.SCENARIO, partial(self._leave, spec))
+                at(spec.leave_s * 1000, Turn.SCENARIO, partial(self.leave, spec))
         self.clock.every(PERIOD_MS, Turn.KERNEL, self._tick)
         self.clock.every(config.sample_ms, Turn.SAMPLE, self.agent.sample)
         # Not at time 0: nothing has been measured yet.
@@ -90,17 +90,18 @@ class Simulation:
         if act.policy is not None and not self._forced:
             self.agent.reconfigure(replace(self.agent.config, policy=act.policy))
 
-    def _arrive(self, spec: SimPodDocument) -> None:
+    def arrive(self, spec: SimPodDocument) -> None:
+        """A pod comes now, the scenario's or another."""
         self.node.pods[spec.name] = SimPod.arriving(spec, self._entropy)
         capacity = self.agent.config.capacity_millicores
         low, high = pod_bounds(
             spec.request_millicores, spec.limit_millicores, capacity_millicores=capacity
         )
         self._bounds[spec.name] = (min(low, high), high)
-        if spec.arrive_s:
+        if self.clock.now_ms:
             self.record.event(self.clock.now_ms, "arrive", f"{spec.name} arrives")
 
-    def _leave(self, spec: SimPodDocument) -> None:
+    def leave(self, spec: SimPodDocument) -> None:
         self.gone[spec.name] = self.node.pods.pop(spec.name)
         self.agent.adopted.discard(spec.name)  # its limit left with it
         self.record.event(self.clock.now_ms, "leave", f"{spec.name} leaves")
@@ -109,12 +110,15 @@ class Simulation:
 
     def check(self) -> None:
         """Run the state checks on the node as it is now."""
-        agent = self.agent
+        agent, actuate = self.agent, self.agent.config.actuate
+        adopted = {name: self.node.pods[name] for name in sorted(agent.adopted)}
+        beside = {name: pod.limit_millicores for name, pod in adopted.items()}
         now = NodeState(
-            limits={name: self.node.pods[name].limit_millicores for name in sorted(agent.adopted)},
+            limits={name: pod.in_force(actuate) for name, pod in adopted.items()},
             bounds=self._bounds,
             capacity_millicores=agent.capacity_millicores,
             settled=agent.settled,
+            beside=None if actuate is Actuation.LIMITS else beside,
         )
         for name, check in STATE_CHECKS.items():
             self._demand(name, check(now))
@@ -150,7 +154,8 @@ class Simulation:
         )
 
     def _limits_total(self) -> int:
-        return sum(self.node.pods[name].limit_millicores or 0 for name in self.agent.adopted)
+        actuate = self.agent.config.actuate
+        return sum(self.node.pods[name].in_force(actuate) or 0 for name in self.agent.adopted)
 
     def _pod_frame(self, pod: SimPod) -> PodFrame:
         name = pod.spec.name

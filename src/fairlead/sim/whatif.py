@@ -22,12 +22,13 @@ from fairlead.recorder import CorruptRecord, read
 from fairlead.recorder.reader import segments
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.cpu import STYLE, AllocateDocument, ClearDocument
-from fairlead.schema.cpu_govern import CpuGovernDocument, CpuLife, follow
+from fairlead.schema.cpu_govern import KIND, VERSION, CpuGovernDocument, CpuLife, follow
 
 BATCH = 2_000
 GAP_MS_MAX = 60_000
 """A snapshot counts until the next one, but not longer: the agent was not running in between."""
-_READ = (("cpu.govern", 1), ("cpu.govern", 2), ("cpu.allocate", 1), ("cpu.clear", 1))
+_GOVERN = {(KIND, version) for version in range(1, VERSION + 1)}
+_READ = {*_GOVERN, ("cpu.allocate", 1), ("cpu.clear", 1)}
 LAST_MS = 5_000
 """For how long a record's only snapshot counts: the usual time between two."""
 

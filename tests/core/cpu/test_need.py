@@ -102,3 +102,20 @@ def test_misses_decay_after_a_quiet_minute() -> None:
     assert count(1, 119_999, 60_000) == (1, 60_000)
     assert count(0, 600_000, 0) == (0, 0)
     assert count(1, 600_000, None) == (1, None)
+
+
+def test_a_minimum_that_is_the_maximum_is_not_above_it() -> None:
+    assert list(estimate_need(Pod("a", 200, 200, 0.5)).reasons) == ["demand-driven"]
+
+
+def test_without_a_priority_the_request_is_the_weight() -> None:
+    assert pod_weight(250) == pod_weight(250, 0) == 250.0
+
+
+def test_what_is_out_of_range_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^request_millicores: "):
+        pod_weight(-1)
+    with pytest.raises(ValueError, match=r"^request_millicores: "):
+        pod_bounds(-1, None, capacity_millicores=1000)
+    with pytest.raises(ValueError, match=r"^limit_millicores: "):
+        pod_bounds(100, -1, capacity_millicores=1000)

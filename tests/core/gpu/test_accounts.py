@@ -296,3 +296,31 @@ def test_settling_a_lease_that_ends_as_it_starts_costs_nothing() -> None:
     """No time, no charge, everything void."""
     charge = settle(lease(gpus=3, lasts=1), T0, [])
     assert (charge.used_ms, charge.void_ms, charge.parts) == (0, 3 * HOUR_MS, ())
+
+
+def test_a_clock_that_is_set_forward_charges_nothing_and_keeps_what_was_posted() -> None:
+    """Open leases began as long ago as before, held and unfunded hours included; a new period
+    begins with the charges of its days alone."""
+    monthly = replace(WEST, recurrence=Recurrence.MONTHLY)
+    account = Account(monthly, T0)
+    account.hold(lease("done", 2))
+    account.post("done", at(5))
+    account.hold(lease("ends", 1, start=6, lasts=10))
+    account.hold(lease("late", 1, start=6))
+    account.demote("late", at(7))
+    account.restore("late", at(8))
+    account.demote("late", at(9))
+    shift_ms = 3 * DAY_MS
+    before, overdraft_ms = account.usage(at(10)), account.overdraft_ms(at(10))
+    account.restate(shift_ms, at(10) + shift_ms)
+    assert account.usage(at(10) + shift_ms) == before
+    assert account.overdraft_ms(at(10) + shift_ms) == overdraft_ms == 2 * HOUR_MS
+    charge = account.post("late", at(11) + shift_ms)
+    assert (charge.used_ms, charge.overdraft_ms) == (5 * HOUR_MS, 3 * HOUR_MS)
+    assert account.post("ends", at(11) + shift_ms).void_ms == 5 * HOUR_MS
+
+    accounts = Accounts()
+    accounts.define(Budget("a", "a", (), (monthly,)), T0)
+    accounts.hold(lease("l", 2))
+    accounts.restate(60 * DAY_MS, at(1) + 60 * DAY_MS)
+    assert accounts.at(at(1) + 60 * DAY_MS)["a", "west"].used_ms == 2 * HOUR_MS

@@ -49,3 +49,19 @@ def test_a_document_is_checked() -> None:
     with pytest.raises(BadInput) as refused:
         KINDS["gpu.after"].run(json.dumps({"after": [twice, twice]}).encode())
     assert refused.value.path == "after[1].run"
+
+
+def test_the_runs_that_decide_are_named_in_their_order() -> None:
+    """Those that can no more be met; else those that it waits for; else all."""
+    ok, any_ = AfterCondition.OK, AfterCondition.ANY
+    lost, open_ = (
+        Dependency("lost", ok, RunProgress.FAILED),
+        Dependency("open", ok, RunProgress.OPEN),
+    )
+    done, gone = (
+        Dependency("done", any_, RunProgress.FAILED),
+        Dependency("gone", ok, RunProgress.GONE),
+    )
+    assert after(Dependencies((open_, lost, done, gone))).runs == ("lost", "gone")
+    assert after(Dependencies((done, open_))).runs == ("open",)
+    assert after(Dependencies((done,))).runs == ("done",)

@@ -102,6 +102,7 @@ class Cluster:
 
     gpus: int
     works: list[Work]
+    policy: BackfillPolicy = field(default_factory=BackfillPolicy)
     now: int = 0
     running: dict[int, int] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)
@@ -141,14 +142,19 @@ class Cluster:
         assert start_ms is not None, "whatever runs is taken to end"
         self.promised.setdefault(i, (start_ms - NOW_MS) // MINUTE)
 
+    def head(self, i: int) -> QueueHead:
+        work = self.works[i]
+        return QueueHead(str(i), Gang("H100", work.gpus), since_ms=NOW_MS + work.at * MINUTE)
+
     def may(self, i: int, head: int) -> bool:
         work, now_ms = self.works[i], NOW_MS + self.now * MINUTE
         end_ms = None if work.estimate is None else now_ms + work.estimate * MINUTE
         asked = BackfillRequest(
             now_ms,
             Backfiller(str(i), {"p": work.gpus}, end_ms),
-            (QueueHead(str(head), Gang("H100", self.works[head].gpus)),),
+            (self.head(head),),
             (self.pool(),),
+            self.policy,
         )
         return backfill(asked).starts
 
@@ -266,3 +272,47 @@ def test_an_estimate_does_not_count_while_one_is_overrun() -> None:
     assert "overrun" not in decide(STYLE.from_core(asked)), "as it always was"
     unknown = replace(asked, heads=(replace(head, since_ms=None),))
     assert backfill(replace(unknown, overruns=(Overrun("late", "b", NOW_MS),))).starts
+
+
+HOUR = 60 * MINUTE
+HALVING = BackfillPolicy(halving_ms=4 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("waited", "ends_by"), [(0, 6), (2, 4), (4, 3), (8, 2), (20, 1), (-1, 6), (None, 6)]
+)
+def test_a_head_leaves_less_time_to_others_the_longer_it_waits(
+    waited: int | None, ends_by: int
+) -> None:
+    """In hours: 6 until its start, and halves after 4. A run that leaves room starts all the same;
+    a head of which it is not known since when it waits leaves all of it, as in version 1."""
+    since_ms = None if waited is None else NOW_MS - waited * HOUR
+    head = QueueHead("wide", Gang("H100", 4), since_ms=since_ms)
+    pool = Pool("p", free_gpus=2, releases=(Release(3, NOW_MS, NOW_MS + 6 * HOUR),))
+    last_ms = NOW_MS + ends_by * HOUR
+    asked = BackfillRequest(
+        NOW_MS, Backfiller("r", {"p": 2}, last_ms), (head,), (pool,), policy=HALVING
+    )
+    assert backfill(asked).reason is BackfillReason.ENDS_BEFORE
+    late = replace(asked, run=Backfiller("r", {"p": 2}, last_ms + 1))
+    found = backfill(late)
+    assert (found.reason, found.delays) == (BackfillReason.DELAYS, "wide")
+    assert found.ends_by_ms == last_ms
+    narrow = replace(late, run=Backfiller("r", {"p": 1}, last_ms + 1))
+    assert backfill(narrow).reason is BackfillReason.LEAVES_ROOM
+    document = decide(STYLE.from_core(late))
+    assert document["ends_by"] == STYLE.from_core(found)["ends_by"]
+    before = replace(late, policy=BackfillPolicy(), run=Backfiller("r", {"p": 2}))
+    assert "ends_by" not in decide(STYLE.from_core(before)), "as it always was"
+
+
+@settings(deadline=None)
+@given(works(honest=True))
+def test_a_promise_is_kept_by_heads_that_leave_less(works: list[Work]) -> None:
+    """What is let in under version 2 is a part of what version 1 lets in."""
+    cluster = Cluster(8, works, policy=replace(HALVING, halving_ms=5 * MINUTE))
+    while len(cluster.started) < len(works):
+        cluster.turn()
+        assert cluster.now < 2_000
+    for run, minute in cluster.promised.items():
+        assert cluster.started[run] <= minute

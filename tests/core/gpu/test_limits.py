@@ -61,3 +61,13 @@ def test_a_document_decides_the_same() -> None:
         "since": "2026-01-01T01:00:00Z",
         "lease": None,
     }
+
+
+def test_a_run_ends_at_the_moment_its_time_is_over() -> None:
+    assert limit(RunLimits(60, "r", 10, 50)).reason is LimitReason.MAX_RUNTIME
+    assert limit(RunLimits(59, "r", 10, 50)).reason is LimitReason.WITHIN
+
+
+def test_a_lease_that_is_there_twice_is_refused_with_its_place() -> None:
+    (fault,) = RunLimits(9, "r", 0, None, (lease("a", 5), lease("b", 5), lease("a", 7))).faults()
+    assert (fault.field, fault.message) == ("leases[2].lease", "repeats another lease's lease, 'a'")

@@ -38,3 +38,11 @@ def test_a_document_decides_the_same() -> None:
     devices = [{"slot": "n#0", "memory_bytes": 2**30}, {"slot": "n#1", "memory_bytes": 0}]
     found = KINDS["gpu.quarantine"].run(json.dumps({"devices": devices}).encode())
     assert found.result == {"quarantined": ["n#0"], "cleared": []}
+
+
+def test_a_device_that_is_there_twice_is_refused_with_its_place() -> None:
+    twice = QuarantineRequest(
+        (DeviceMemory("n#0", 0), DeviceMemory("n#1", 0), DeviceMemory("n#0", 1))
+    )
+    (fault,) = twice.faults()
+    assert str(fault).startswith("devices[2].slot: ")

@@ -18,6 +18,7 @@ from fairlead.core.gpu import (
     WaitingRun,
     queue,
 )
+from fairlead.core.gpu.order import ShrunkRun, ShrunkRuns, grow
 from fairlead.core.reasons import QueueReason
 from fairlead.core.units import HOUR_MS
 from fairlead.schema.border import BadInput
@@ -79,7 +80,7 @@ def test_a_hold_ends_at_its_time(until_ms: int | None, held: bool) -> None:
     """The queue and the engine, which holds runs that grow or are reserved, ask the same rule."""
     hold = FlavorHold("H100", 7, until_ms)
     run = WaitingRun("a", "x", "H100", 1, 1, 0)
-    assert hold.applies(NOW_MS) == held
+    assert hold.applies(NOW_MS, {}) == held
     assert bool(queue(Waiting(NOW_MS, (run,), (hold,))).held) == held
 
 
@@ -219,6 +220,21 @@ def test_an_owner_is_listed_once_per_flavor() -> None:
     document = {"now": "2026-01-01T00:00:00Z", "runs": [], "holds": [], "owners": [row, row]}
     with pytest.raises(BadInput, match="owners: names an owner and flavor twice"):
         KINDS["gpu.queue"].run(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    ("location", "held"),
+    [({}, True), ({"region": "west"}, True), ({"region": "east"}, False), ({"rack": "1"}, True)],
+)
+def test_a_hold_is_for_runs_that_could_start_in_its_scope(
+    location: dict[str, str], held: bool
+) -> None:
+    """A run that asks for another region needs nothing of what the outcome frees."""
+    hold = FlavorHold("H100", 7, None, {"region": "west"})
+    run = WaitingRun("a", "x", "H100", 1, 1, 0, location=location)
+    assert bool(queue(Waiting(NOW_MS, (run,), (hold,))).held) == held
+    shrunk = ShrunkRun("a", "H100", 1, 2, True, location)
+    assert bool(grow(ShrunkRuns(NOW_MS, (shrunk,), (hold,))).held) == held
 
 
 def test_a_run_that_was_promised_its_start_stays_first() -> None:

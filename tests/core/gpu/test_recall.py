@@ -1,6 +1,7 @@
 """Owner recall: what helps and no more, in the documented order; any order of the input."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,8 @@ from fairlead.core.gpu import (
     recall,
     relation_of,
 )
+from fairlead.core.gpu.model import Window
+from fairlead.core.gpu.recall import Recall, RecalledLease, without
 from fairlead.core.reasons import RecallReason
 from fairlead.core.units import HOUR_MS
 from fairlead.schema.border import BadInput
@@ -117,3 +120,29 @@ def test_what_could_be_covered_if_no_lease_took_gpus() -> None:
         assert not cover(book, request, 0).funded
         assert could_cover(book, request, 0) is could
         assert book.used("a", "e").gpus == 8, "the book is as it was"
+
+
+def test_the_one_recalled_last_is_kept_first_where_it_is_not_needed() -> None:
+    rows = [lent("a", 1, "borrowed"), lent("b", 1, "borrowed", 1), lent("c", 3, "borrowed", 2)]
+    assert chosen(4, *rows, own=3) == ["a", "c"]
+
+
+def test_a_recalled_lease_is_named_with_its_run_and_relation() -> None:
+    found = recall(book(8), Request("a", "H100", 2), [lent("x", 2, "child"), lent("y", 6)], NOW)
+    assert found.leases == (RecalledLease("x", "run-x", 2, RecallReason.CHILD),)
+    assert found.gpus == 2
+
+
+def test_only_a_borrowed_lease_takes_from_what_is_lent() -> None:
+    used = Book([], {("a", "e"): Usage(6, 5, 40, 4, 3, 20)})
+    held = [replace(lent("x", 2, "borrowed"), held_ms=7), replace(lent("y", 1), held_ms=3)]
+    assert without(used, held).used("a", "e") == Usage(3, 5, 30, 2, 3, 13)
+    assert used.used("a", "e") == Usage(6, 5, 40, 4, 3, 20), "the book is as it was"
+
+
+def test_a_window_that_is_over_is_not_recalled_for() -> None:
+    own = Budget("a", "a", envelopes=(Envelope("e", "H100", 8, window=Window(0, NOW)),))
+    taken = Book([own], {("a", "e"): Usage(8)})
+    request = Request("a", "H100", 2)
+    assert recall(taken, request, [lent("x", 2)], NOW - 1).gpus == 2
+    assert recall(taken, request, [lent("x", 2)], NOW) == Recall()

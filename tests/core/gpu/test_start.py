@@ -30,16 +30,19 @@ from fairlead.schema.kinds import KINDS
 from tests.core.gpu.build import NOW, budget, envelope
 
 
-class Watched(FreeDevices):
-    """Remembers which widths were placed."""
+class Watched:
+    """Free devices that remember which widths were placed."""
 
     def __init__(self, *nodes: Node) -> None:
-        super().__init__(nodes)
+        self._devices = FreeDevices(nodes)
         self.tried: list[int] = []
 
     def place(self, gang: Gang) -> Placement:
         self.tried.append(gang.gpus)
-        return super().place(gang)
+        return self._devices.place(gang)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._devices, name)
 
 
 def decide(request: Request, *, paid: int, free: int, **more: Any) -> tuple[Start, list[int]]:

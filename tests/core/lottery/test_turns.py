@@ -9,7 +9,7 @@ import pytest
 from fairlead.core.invariant import InvariantBroken
 from fairlead.core.lottery import BeaconRound, Commitment, Doubt, Label, Reveal, check_reveal
 from fairlead.core.lottery.owner import key_message, nonce_message
-from fairlead.core.lottery.seed import derive_turn_seed
+from fairlead.core.lottery.seed import derive_seed, derive_turn_seed
 from tests.core.lottery import network
 from tests.core.lottery.test_protocol import ENTROPY, HEAD, NEXT, PUBLISHED, answer, commitment
 
@@ -117,3 +117,22 @@ def test_what_an_owner_signs_is_framed() -> None:
         nonce_message("m", "ab", b"c", 1),
     }
     assert len(messages) == 6
+
+
+@pytest.mark.parametrize("beacon", [None, b"", b"\x07" * 96])
+def test_the_seed_of_a_turn_is_hashed_as_the_page_says(beacon: bytes | None) -> None:
+    """Lengths in 8 bytes, big endian; owners in order; without a beacon its part is empty."""
+    given = {} if beacon is None else {"beacon": beacon}
+    nonces = {"b": b"\x02", "a": b"\x01\x01"}
+    found = derive_turn_seed(chain="ab" * 32, turn=258, entropy=ENTROPY, nonces=nonces, **given)
+    parts = [b"fairlead/seed/v2", b"\xab" * 32, b"\0\0\0\0\0\0\x01\x02", ENTROPY, beacon or b""]
+    parts += [b"a", b"\x01\x01", b"b", b"\x02"]
+    whole = b""
+    for part in parts:
+        whole += bytes(7) + bytes([len(part)]) + part
+    assert found == sha256(whole).digest()
+
+
+def test_the_seed_of_the_first_protocol_has_an_empty_beacon_unless_one_is_given() -> None:
+    given: dict[str, Any] = {"conflict_digest": "cd" * 32, "sequence": 3, "entropy": ENTROPY}
+    assert derive_seed(**given, nonces={}) == derive_seed(**given, beacon=b"", nonces={})

@@ -21,11 +21,13 @@ from fairlead.core.traffic.limits import (
     liveness,
     may_be_starting,
     may_resume,
+    mean_since,
     p95,
     plan_limits,
     restart_wait_ms,
     retry_after_s,
     rooms,
+    server_bounds,
     share,
     split,
     succeeded,
@@ -190,3 +192,35 @@ def test_a_server_has_the_room_of_its_backend_less_what_the_others_hold() -> Non
     assert bound is not None
     room = bound.room
     assert bound.by_server == {"a": (room["a"] - 3, room["a"] - 9), "b": (room["b"], 1)}
+
+
+def test_servers_of_a_proxy_that_is_not_ours_hold_together_what_may_be_inside() -> None:
+    """By their slots, never more than their operator allows; one without slots keeps its own."""
+    slots = {"a": 128, "b": 64, "c": 64, "d": 0}
+    bounded = plan_limits(slots, Admission(), inside_max=40)
+    assert server_bounds(slots, bounded, {}) == {"a": 20, "b": 10, "c": 10, "d": 0}
+    own = {"a": 15, "b": 100, "d": 7}
+    assert server_bounds(slots, bounded, own) == {"a": 15, "b": 10, "c": 10, "d": 7}
+
+
+def test_without_a_bound_they_hold_what_their_operator_allows() -> None:
+    """Hard admission leaves one request at a time to each that has slots."""
+    slots = {"a": 128, "b": 128, "c": 0}
+    unbounded = plan_limits(slots, Admission())
+    assert server_bounds(slots, unbounded, {"b": 9}) == {"a": 0, "b": 9, "c": 0}
+    assert server_bounds(slots, plan_limits(slots, HARD), {"c": 9}) == {"a": 1, "b": 1, "c": 9}
+
+
+def test_the_mean_of_what_came_since_is_taken_out_of_a_moving_average() -> None:
+    """The first 512 count alike; then each takes its part away. A few say nothing."""
+    assert mean_since((0, 0), (4, 30)) is None
+    assert mean_since((0, 0), (100, 30)) == 30
+    assert mean_since((100, 30), (200, 40)) == 50
+    assert mean_since((100, 30), (200, 0)) == 0
+    average, done = 20.0, 10_000
+    for _ in range(300):
+        average += (200 - average) / 512
+    mean = mean_since((done, 20), (done + 300, round(average)))
+    assert mean is not None
+    assert abs(mean - 200) < 2
+    assert mean_since((done, 50), (done + 10, 0)) == 0

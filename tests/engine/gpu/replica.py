@@ -7,6 +7,7 @@ replicas has ended. What it prints is how many it submitted.
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from fairlead.engine.gpu import ControlPlane
 from fairlead.ledger.keys import KeyDirectory
@@ -21,22 +22,23 @@ PATIENCE_S = 120
 def main(address: str, schema: str, keys: str, number: int) -> None:
     with PostgresLedger.open(address, KeyDirectory(keys), schema=schema) as ledger:
         plane = ControlPlane(ledger, None, lambda: time.time_ns() // 1_000_000)
-        for i in range(RUNS):
-            flavor, owner = (("H100", "a"), ("A100", "b"))[i % 2]
-            # Long enough that runs of both replicas overlap, on a loaded machine too.
-            spec = {"owner": owner, "flavor": flavor, "totalGPUs": 1 + i % 3, "duration": "1s"}
-            patiently(
-                lambda i=i, spec=spec: plane.objects.apply(  # type: ignore[misc]
-                    manifest("Run", f"r{number}-{i}", spec), author=ADMIN
-                )
-            )
+        runs = [manifest("Run", f"r{number}-{i}", spec_of(i)) for i in range(RUNS)]
+        for run in runs[: RUNS // 2]:
+            patiently(partial(plane.objects.apply, run, author=ADMIN))
             patiently(plane.reconcile)
+        # The rest at once: however slow the machine is, more is asked for than there is.
+        patiently(partial(plane.objects.apply_all, runs[RUNS // 2 :], author=ADMIN))
         deadline = time.monotonic() + PATIENCE_S
         while any(run["status"]["phase"] != "Completed" for run in plane.objects.list("Run")):
             assert time.monotonic() < deadline, "runs are left over"
             patiently(plane.reconcile)
             time.sleep(0.02)  # polling interval, not synchronisation
     print(RUNS)
+
+
+def spec_of(number: int) -> dict[str, object]:
+    flavor, owner = (("H100", "a"), ("A100", "b"))[number % 2]
+    return {"owner": owner, "flavor": flavor, "totalGPUs": 1 + number % 3, "duration": "1s"}
 
 
 def patiently(work: Callable[[], object]) -> None:

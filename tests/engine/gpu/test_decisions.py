@@ -132,7 +132,7 @@ def test_every_kind_of_entry_is_folded_or_known_to_change_nothing() -> None:
     silent = {"charge.hold", "charge.void", "control.recovered"}
     silent |= {"gpu.deficit", "gpu.start", "gpu.resize", "gpu.restart", "gpu.refund"}
     silent |= {"gpu.reserve", "gpu.recall", "gpu.overdraw"}
-    silent |= {"gpu.backfill", "gpu.used", "job.unknown", "pod.mismatch"}
+    silent |= {"gpu.backfill", "gpu.used", "pod.mismatch"}
     assert {kind for kind, body in TYPES.items() if body not in FOLDS} == silent
 
 

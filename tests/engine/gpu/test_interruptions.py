@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.engine.gpu.checkpoint import export, restore
 from fairlead.ledger.replay import replay
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.worlds import HOUR, START, World, budget, node, run
@@ -113,3 +114,45 @@ def test_a_process_that_the_ledger_does_not_know_is_written_down_and_has_its_gra
     assert (entry.body["job"], entry.body["grace_ms"]) == (stray, grace_ms)
     assert ("stop", name, grace_ms) in world.executor.calls
     assert str(entry.seq) in world.executor.decisions
+
+
+def test_devices_of_a_process_that_the_ledger_does_not_know_are_free_when_it_is_gone() -> None:
+    """Its grace may be long: until it has ended no other run is placed beside it, also after the
+    control plane was started again."""
+    world = started(checkpointGrace="45s")
+    (job,) = world.executor.jobs.values()
+    free = [f"n1#{i}" for i in range(8) if f"n1#{i}" not in job.devices]
+    stray = type(job)("gone.deadbeef.1", "gone", "a", ("train",), tuple(free[:3]))
+    world.executor.jobs[stray.id] = stray
+    world.plane = world.open()
+    world.apply(run("wide", gpus=len(free)))
+    world.turn()
+    world.plane = world.open()
+    world.turn()
+    assert world.status("Run", "wide")["reason"] == "NoDevices"
+    assert world.status("Node", "n1")["quarantined"] == sorted(stray.devices)
+    assert restore(export(world.projection)).unknown_jobs == world.projection.unknown_jobs
+    assert "A process of gone that" in str(world.plane.overview.attention())
+    world.executor.over.add(stray.id)
+    world.turn()
+    world.turn()
+    assert world.status("Run", "wide")["phase"] == "Running"
+    kinds = [entry.kind for entry in world.log if entry.kind.startswith("job.")]
+    assert kinds == ["job.unknown", "job.gone"], "written down once, and forgotten once"
+
+
+def test_a_run_waits_for_its_devices_while_a_process_that_the_ledger_does_not_know_has_them() -> (
+    None
+):
+    """A restored ledger gave them to a run that was not started yet."""
+    world = started()
+    (job,) = world.executor.jobs.values()
+    stray = type(job)("gone.deadbeef.1", "gone", "a", ("train",), job.devices)
+    world.executor.jobs = {stray.id: stray}
+    world.plane = world.open()
+    world.turn()
+    assert world.executor.running() == {stray.id}
+    world.executor.over.add(stray.id)
+    world.turn()
+    assert world.executor.running() == {job.id}
+    assert world.status("Node", "n1")["quarantined"] == []

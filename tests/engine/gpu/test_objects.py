@@ -3,6 +3,7 @@
 import pytest
 
 from fairlead.engine.gpu import EditConflict, Forbidden, Refused
+from fairlead.engine.gpu.checkpoint import export, restore
 from fairlead.schema.border import BadInput
 from tests.engine.gpu.worlds import ADMIN, ALICE, World, budget, envelope, lines, node, run
 
@@ -82,6 +83,18 @@ def test_only_funding_of_a_run_can_be_changed(world: World) -> None:
         world.apply(run("r", gpus=2))
     changed = world.plane.objects.apply(run("r", funding={"allowBorrow": True}), author=ALICE)
     assert changed.change == "configured"
+
+
+def test_equal_labels_are_kept_once(world: World) -> None:
+    """Of thousands of runs with the same labels, in memory and after a restart."""
+    for name in ("x", "y"):
+        labelled = run(name)
+        labelled["metadata"]["labels"] = {"team": "t", "sweep": "7"}
+        world.apply(labelled)
+    for projection in (world.projection, restore(export(world.projection))):
+        first, second = (projection.objects["Run", name].labels for name in ("x", "y"))
+        assert first is second
+        assert first == {"team": "t", "sweep": "7"}
 
 
 def test_parents_may_not_form_a_circle(world: World) -> None:

@@ -106,7 +106,7 @@ def test_exports_open_the_names_of_those_who_ask_alone() -> None:
     assert set(mine["names"].values()) < set(theirs["names"].values())
     assert (mine["run"], theirs["run"]) == (None, "winner")
     assert mine["result"]["resolved"] is True
-    assert [row["outcome"] for row in world.plane.outcome_reports.list()] == [seq]
+    assert [row["outcome"] for row in world.plane.outcome_reports.page(100)["items"]] == [seq]
 
 
 def test_explain_says_why_a_run_was_cut() -> None:

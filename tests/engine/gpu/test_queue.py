@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.units import HOUR_MS
 from fairlead.ledger.replay import replay, replay_ledger
 from fairlead.schema.replay import Verdict
+from fairlead.schema.times import format_time
 from tests.engine.gpu.resolving import phases, world_of
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
 
@@ -21,7 +23,7 @@ def recorded(world: World, kind: str) -> list[Any]:
 
 
 def test_a_wide_run_starts_before_later_narrow_ones() -> None:
-    """Issue 14: a 4-GPU run that came second started after eight later runs of 1 GPU."""
+    """What was seen: a 4-GPU run that came second started after eight later runs of 1 GPU."""
     world = world_of(devices=4, gpus=64)
     world.apply(run("first", owner="a", gpus=2, duration="1h"))
     world.turn()
@@ -56,6 +58,22 @@ def test_a_run_that_ends_in_time_or_leaves_room_starts_beside_the_head() -> None
     assert reasons == ["EndsBefore", "LeavesRoom"]
     world.turn(1.9)
     assert running(world) == {"long", "wide"}, "it starts when it was promised to"
+
+
+def test_a_head_that_has_waited_long_leaves_less_time_to_later_runs() -> None:
+    """Runs end before their estimates: else ever more of them would start until just before its
+    promised start. What is short enough still uses what is free."""
+    world = world_of(devices=4, gpus=64)
+    world.apply(run("busy", owner="a", gpus=2, duration="12h", command=["work"]))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=4, duration="1h"))
+    world.turn(4)
+    world.apply(run("long", owner="c", duration="6h"), run("short", owner="c", duration="4h"))
+    world.turn()
+    assert running(world) == {"busy", "short"}, "8 h until its start, and it has waited for 4 h"
+    held, passed = recorded(world, "gpu.backfill")
+    assert (held.version, passed.version) == (2, 2)
+    assert held.body["output"]["ends_by"] == format_time(world.now_ms + 4 * HOUR_MS)
 
 
 def test_a_head_without_funding_or_without_hope_blocks_no_run() -> None:

@@ -52,3 +52,16 @@ def test_a_batch_counts_as_a_whole_and_a_dry_run_too() -> None:
     world.plane.verbs.act("Run", "r0", "cancel", author=ALICE)
     apply_all([run("r2")], author=ALICE)
     apply_all([run("r3")], author=ADMIN)
+
+
+def test_one_owner_where_runs_have_the_rights_of_the_control_plane() -> None:
+    """A second one is refused, as a budget's owner or a run's, in a batch and in a dry run."""
+    world = World(config=Config(single_owner=True))
+    apply_all = world.plane.objects.apply_all
+    apply_all([node(), budget("a"), run("one")], author=ADMIN)
+    for manifests in ([budget("b")], [run("two", "b")], [run("three"), run("four", "b")]):
+        for dry_run in (True, False):
+            with pytest.raises(Refused, match="with --trusting") as refused:
+                apply_all(manifests, author=ADMIN, dry_run=dry_run)
+            assert refused.value.reason == "SeveralOwners"
+    apply_all([run("three")], author=ALICE)

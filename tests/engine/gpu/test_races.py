@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.engine.gpu import checkpoint as checkpoints
+from fairlead.engine.gpu.entries import NewEntry, decode
 from fairlead.ledger.replay import replay
 from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import TemporaryFault
@@ -61,6 +62,21 @@ def test_a_lost_race_is_decided_again_and_a_hopeless_one_is_a_fault() -> None:
     ledger.always = True
     with pytest.raises(TemporaryFault, match="too busy"):
         world.apply(budget("b"))
+
+
+def test_times_never_go_back_where_another_replica_was_quicker() -> None:
+    """A turn has one time; what it decides again after a later entry is recorded after that."""
+    world = World()
+    other = world.open()
+    world.apply(budget("a"), node(), run("r"))
+    committer, late = world.plane.committer, decode(world.log[-1])
+    with committer.current():
+        began_ms = committer.now()
+        world.now_ms += 1_000
+        other.reconcile()
+        (entry,) = committer.commit(lambda: [NewEntry(late, began_ms)])
+    times = [each.time_ms for each in world.log]
+    assert (entry.time_ms, times) == (began_ms + 1_000, sorted(times))
 
 
 def test_a_replica_sees_what_the_other_did() -> None:

@@ -53,6 +53,22 @@ def test_an_owner_gets_its_own_envelope_back(reserved: bool) -> None:
     entries(world, "gpu.refund"), entries(world, "gpu.deficit"), entries(world, "gpu.fund")
 
 
+def test_both_sides_of_a_recall_are_told() -> None:
+    """The guest has its minimum runtime: until then its owner reads who recalled what, and the
+    envelope's owner that its run does not wait for the guest's end."""
+    world = family(preemption=PreemptionPolicy(min_runtime_ms=600_000))
+    world.apply(run("guest", "b", 4), run("other", "d", 2))
+    world.turn()
+    assert world.status("Run", "guest")["message"] == "4 GPUs, paid by 1 envelope"
+    world.apply(run("mine", "a", 8))
+    world.turn()
+    assert phases(world)["mine"] == "Pending"
+    guest = world.status("Run", "guest")["message"]
+    assert guest == "4 GPUs, unfunded since a recalled them: first to be preempted"
+    assert "; 4 GPUs of its envelopes are recalled" in world.status("Run", "mine")["message"]
+    assert "recalled" not in world.status("Run", "other")["message"]
+
+
 def test_a_plan_says_that_it_starts_by_recall() -> None:
     """Counts only: the leases are other owners'. A plan of a run that is paid for says nothing."""
     world = family()

@@ -166,30 +166,6 @@ def _deaf() -> list[Exit]:
     raise TemporaryFault("the disk does not answer", retry_after_ms=1)
 
 
-def test_a_clock_that_was_ahead_is_told_until_it_is_caught_up() -> None:
-    """By how much, until when and what to do; small differences are nobody's business."""
-    world = World()
-    world.apply(budget("a"), node(), run("r", gpus=2))
-    world.turn()
-    world.turn(2)
-    world.plane.verbs.act("Run", "r", "pause", author=ADMIN)
-    world.now_ms -= HOUR  # the clock was an hour ahead, and is put right
-    world.turn()
-    assert world.plane.committer.clock_behind_ms == HOUR
-    assert world.plane.reports.metrics()["ledger_clock_behind_seconds"] == [({}, 3600.0)]
-    assert world.plane.faults["*clock"] == (
-        "the clock is 3600 s behind the last entry, of 2026-01-01T02:00:00Z, and no time passes "
-        "until then: set the clock right if it is slow, else wait"
-    )
-    assert total_hours(world) == 4
-    world.turn(1 - 4 / 3600)
-    assert "*clock" not in world.plane.faults
-    assert total_hours(world) == 4, "no time has passed"
-    world.turn(1)
-    assert world.plane.reports.metrics()["ledger_clock_behind_seconds"] == [({}, 0.0)]
-    assert total_hours(world) > 5
-
-
 def test_a_lending_entry_that_matches_nobody_is_a_warning() -> None:
     """An exact name, a prefix, or lending that is switched off; the budget stays healthy."""
     world = World()

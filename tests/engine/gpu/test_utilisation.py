@@ -9,7 +9,7 @@ from fairlead.ledger.replay import replay
 from fairlead.ports.meter import DeviceReading
 from fairlead.schema.border import BadInput
 from fairlead.schema.replay import Verdict
-from tests.engine.gpu.worlds import World, budget, node, run, state_of
+from tests.engine.gpu.worlds import ADMIN, HOUR, Clocks, World, budget, node, run, state_of
 
 SECOND = 1 / 3600
 
@@ -86,6 +86,26 @@ def test_work_in_between_begins_the_idle_time_anew_and_another_warning_follows()
         for _ in range(60):
             world.turn(11 * SECOND)
     assert world.kinds().count("gpu.limit") == 2
+
+
+def test_a_clock_that_was_set_forward_makes_no_run_idle() -> None:
+    """It was idle for a minute, and an operator accepts a clock that is 400 days ahead."""
+    world, meter = World(clocks=Clocks()), FakeMeter()
+    world.meter = meter
+    world.plane = world.open()
+    idle = run("r", gpus=2, command=["train"], idleAfter="5m", idleAction="Release")
+    world.apply(node(devices=4), budget("a"), idle)
+    for _ in range(6):
+        world.turn(11 * SECOND)
+    assert world.clocks is not None
+    world.clocks.wall_ms += 400 * 24 * HOUR
+    world.turn(11 * SECOND)
+    world.plane.clock.judge("accept", author=ADMIN)
+    world.turn(11 * SECOND)
+    assert not [call for call in world.executor.calls if call[0] == "stop"]
+    for _ in range(30):
+        world.turn(11 * SECOND)
+    assert [call for call in world.executor.calls if call[0] == "stop"], "it is idle from there on"
 
 
 def test_the_operator_may_ask_for_the_same_of_all() -> None:

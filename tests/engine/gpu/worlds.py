@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.core.gpu import PreemptionPolicy
+from fairlead.core.gpu.clock import ClockReading
 from fairlead.engine.gpu import Author, Config, ControlPlane, Projection
 from fairlead.engine.gpu.checkpoint import export
+from fairlead.engine.gpu.clock import LedgerClock
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.ledger import Entry, Ledger
@@ -126,12 +128,34 @@ class FakeExecutor:
     def running(self) -> set[str]:
         return set(self.jobs) - self.over
 
+    def devices_of(self, run: str) -> dict[str, list[str]]:
+        jobs = (self.jobs[id] for id in self.running())
+        return {job.id: list(job.devices) for job in jobs if job.run == run}
+
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         return []
 
 
+class Clocks:
+    """The clocks of a machine: a test moves them together, or the wall clock alone."""
+
+    def __init__(self, wall_ms: int = START) -> None:
+        self.wall_ms, self.since_boot_ms, self.boots = wall_ms, 1_000_000, 1
+
+    def pass_ms(self, passed_ms: int) -> None:
+        self.wall_ms += passed_ms
+        self.since_boot_ms += passed_ms
+
+    def reboot(self, off_ms: int) -> None:
+        self.wall_ms += off_ms
+        self.since_boot_ms, self.boots = 10_000, self.boots + 1
+
+    def __call__(self) -> ClockReading:
+        return ClockReading(self.wall_ms, self.since_boot_ms, f"boot-{self.boots}", "lab")
+
+
 class World:
-    """A control plane on fakes."""
+    """A control plane on fakes. `clocks`: a machine's, in place of one that is believed."""
 
     def __init__(
         self,
@@ -139,8 +163,9 @@ class World:
         *,
         config: Config | None = None,
         chance: EntropySource | None = None,
+        clocks: Clocks | None = None,
     ) -> None:
-        self.now_ms = START
+        self.now_ms, self.clocks = START, clocks
         self.ledger: Ledger = ledger or MemoryLedger(time_ms=START)
         self.executor = FakeExecutor()
         self.config, self.chance = config, chance
@@ -151,7 +176,7 @@ class World:
         return ControlPlane(
             self.ledger,
             self.executor,
-            lambda: self.now_ms,
+            (lambda: self.now_ms) if self.clocks is None else LedgerClock(self.clocks),
             self.config,
             self.chance,
             meter=self.meter,
@@ -173,7 +198,11 @@ class World:
 
     def turn(self, hours: float = 0) -> None:
         self.now_ms += int(hours * HOUR)
-        self.plane.reconcile(self.now_ms)
+        if self.clocks is None:
+            self.plane.reconcile(self.now_ms)
+            return
+        self.clocks.pass_ms(int(hours * HOUR))
+        self.plane.reconcile()
 
     def status(self, kind: str, name: str) -> dict[str, Any]:
         found = self.plane.objects.get(kind, name)

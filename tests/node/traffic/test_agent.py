@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +20,13 @@ from fairlead.node.state import STATE, STATUS, StateDirectory
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.commands import COMMANDS, change_command
 from fairlead.node.traffic.poller import Poller
-from fairlead.node.traffic.reports import TrafficCollector
+from fairlead.node.traffic.reports import traffic_collector
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.recorder import FileRecorder, read, replay
+from fairlead.schema.metrics import Process
 from tests.engine.traffic_worlds import Eyes, Machines
-from tests.node.traffic.servers import until
+from tests.schema.scrapes import names_of, scraped
 
 BACKENDS = (Backend("a", "127.0.0.1", 9001), Backend("b", "127.0.0.1", 9002))
 
@@ -159,24 +159,15 @@ def test_a_broken_invariant_of_a_sensor_stops_the_agent(folder: Folder) -> None:
 
 def test_what_cannot_wait_makes_one_tick_between_two(folder: Folder) -> None:
     """At once, and only one: a group that goes on failing does not tick without end."""
-    agent = folder.agent()
-    agent.config = replace(agent.config, tick_ms=3_000)
+    agent = folder.agent(report=lambda _round, agent: agent.hurry())
     agent.start()
-    running = threading.Thread(target=agent.run)
-    running.start()
     try:
-        until(lambda: agent.ticks == 1, "the first tick")
-        began = time.monotonic()
-        folder.sensors.alarm()
-        until(lambda: agent.ticks == 2, "a tick between two")
-        assert time.monotonic() - began < 1
-        folder.sensors.alarm()
-        until(lambda: agent.ticks == 3, "the next when it is due")
-        assert time.monotonic() - began > 1
-        assert agent.early_ticks == 1
+        agent.run(ticks_max=6)
+        assert agent.early_ticks == 3, "each tick is a reason, and each second one is early"
+        agent.config = replace(agent.config, tick_ms=3_600_000)
+        agent.run(ticks_max=7)  # none is due for an hour
+        assert agent.early_ticks == 4
     finally:
-        agent.stop()
-        running.join()
         agent.close()
 
 
@@ -350,7 +341,7 @@ def test_metrics_are_served(folder: Folder) -> None:
     agent = folder.agent()
     agent.start()
     agent.tick()
-    port = serve_metrics(TrafficCollector(agent), "127.0.0.1", 0)
+    port = serve_metrics(traffic_collector(agent), "127.0.0.1", 0)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     agent.close()
@@ -363,12 +354,13 @@ def test_metrics_are_served(folder: Folder) -> None:
         if line.startswith("fairlead_") and "{" in line
         for part in line[line.index("{") + 1 : line.index("}")].split(",")
     }
-    assert labels <= {"group", "backend", "mode", "liveness", "reason", "what"}
+    assert labels <= {"group", "backend", "mode", "liveness", "reason", "what", "version"}
+    assert scraped(text) == names_of(Process.TRAFFIC_AGENT)
 
 
 def test_a_port_that_is_taken_is_a_fault(folder: Folder) -> None:
     """Said with its address."""
     agent = folder.agent()
-    port = serve_metrics(TrafficCollector(agent), "127.0.0.1", 0)
+    port = serve_metrics(traffic_collector(agent), "127.0.0.1", 0)
     with pytest.raises(PermanentFault, match=f"127.0.0.1:{port}"):
-        serve_metrics(TrafficCollector(agent), "127.0.0.1", port)
+        serve_metrics(traffic_collector(agent), "127.0.0.1", port)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fairlead.core.traffic.nodes import NodeWindows, observe_nodes
-from fairlead.core.traffic.sighting import CpuTimes, NodeReading
+from fairlead.core.traffic.nodes import observe_nodes
+from fairlead.core.traffic.sighting import CpuTimes, NodeReading, NodeWindows
 from fairlead.node.traffic.sensors import LocalMachine
 
 PSI = "{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -316,12 +315,10 @@ def test_a_name_server_that_is_silent_does_not_stop_the_agent(
 ) -> None:
     """The ticks wait for a reload: not for the minute that a resolver may take."""
     ended = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ended.wait(60))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ended.wait())
     monkeypatch.setattr("fairlead.node.traffic.probes.LOOKUP_TIMEOUT_S", 0.1)
-    began = time.monotonic()
     try:
         with pytest.raises(TemporaryFault, match=r"group 'web': slow cannot .* within 0\.1 s"):
             DnsServices(poller, every_ms=50).follow({"web": DnsService("slow", 80)})
-        assert time.monotonic() - began < 10
     finally:
         ended.set()

@@ -1,10 +1,12 @@
-"""The web page: three files, served as they are.
+"""The web page: a shell, modules and a style sheet, served as they are.
 
-It shows what every user of this machine may read, and cannot change anything. The content policy
-allows these files and requests to this server, nothing else.
+Every view has its own address; all of them answer with the shell, and `app.js` opens the view. The
+content policy allows these files and requests to this server, nothing else.
 """
 
+from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 
 from starlette.responses import Response
 
@@ -24,21 +26,106 @@ POLICY = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
+VIEWS = (
+    "/",
+    "/gpu",
+    "/runs/{name}",
+    "/preemption",
+    "/preemption/{outcome}",
+    "/cpu",
+    "/cpu/{node}",
+    "/traffic",
+    "/traffic/{group}",
+    "/ledger",
+    "/ledger/{seq}",
+    "/decision/{id:path}",
+    "/signin",
+    "/submit",
+)
+"""The addresses of the views, as `app.js` knows them."""
+VERIFIER = "verify.mjs"
+"""The published verifier: the very file that people without Fairlead run."""
+SCRIPTS = (
+    "app.js",
+    VERIFIER,
+    *(
+        f"lib/{name}.js"
+        for name in (
+            "actions",
+            "api",
+            "burndown",
+            "chart",
+            "checkpoint",
+            "devices",
+            "dialog",
+            "dom",
+            "files",
+            "fleet",
+            "gantt",
+            "graph",
+            "live",
+            "output",
+            "owners",
+            "runs",
+            "scrubber",
+            "session",
+            "standing",
+            "story",
+            "verify",
+            "words",
+        )
+    ),
+    *(
+        f"views/{name}.js"
+        for name in (
+            "cpu",
+            "decision",
+            "entry",
+            "gpu",
+            "group",
+            "ledger",
+            "node",
+            "outcome",
+            "overview",
+            "preemption",
+            "run",
+            "signin",
+            "submit",
+            "traffic",
+        )
+    ),
+)
+_TEXT = "; charset=utf-8"
 _FILES = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    **dict.fromkeys(VIEWS, ("page.html", "text/html" + _TEXT)),
+    "/web/page.css": ("page.css", "text/css" + _TEXT),
+    **{f"/web/{name}": (name, "text/javascript" + _TEXT) for name in SCRIPTS},
 }
 
 
+def content(name: str) -> bytes:
+    """A file of the page. The verifier is beside it where Fairlead is installed; in a checkout it
+    is in `verify/`."""
+    here = files(__package__) / name
+    if name == VERIFIER and not here.is_file():
+        return (Path(__file__).resolve().parents[4] / "verify" / VERIFIER).read_bytes()
+    return here.read_bytes()
+
+
 def _page(path: str, name: str, media: str) -> Endpoint:
-    data = (files(__package__) / name).read_bytes()
-    headers = {"Content-Security-Policy": POLICY}
+    data = content(name)
+    tag = f'"{sha256(data).hexdigest()[:16]}"'
+    # A browser asks again each time, and gets the file only where it has changed.
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache", "ETag": tag}
 
     def handle(service: Service, call: Call) -> Response:
+        if tag in call.request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
         return Response(data, headers=headers, media_type=media)
 
-    return Endpoint("GET", path, "The web page", handle, str, media=media, page=True)
+    # One view loads some thirty files: they would use up what its reader may ask per second.
+    said = "The web page"
+    return Endpoint("GET", path, said, handle, str, media=media, page=True, unlimited=True)
 
 
 PAGES = tuple(_page(path, name, media) for path, (name, media) in _FILES.items())

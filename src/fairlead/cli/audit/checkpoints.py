@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 import msgspec
@@ -35,13 +35,11 @@ from fairlead.core.audit import (
 )
 from fairlead.host.files import replace
 from fairlead.host.paths import user_state_directory
-from fairlead.ledger.entries import parse
-from fairlead.ledger.keys import signature_holds
-from fairlead.ledger.statements import LedgerIdentity
 from fairlead.ports.faults import PermanentFault
-from fairlead.ports.ledger import Damaged
-from fairlead.schema.audit import read_head
 from fairlead.schema.convert import convert
+
+if TYPE_CHECKING:
+    from fairlead.ledger.statements import LedgerIdentity
 
 FILE = "heads.json"
 HEADERS = ("Fairlead-Head", "Fairlead-Ledger", "Fairlead-Signature")
@@ -217,6 +215,9 @@ def follow_keys(signed: SignedHead, own: Sequence[dict[str, Any]]) -> dict[str, 
     `own` are the entries about the ledger itself with their proofs of inclusion, as the server
     sends them. The checkpoint must be signed with the key in force.
     """
+    from fairlead.ledger.statements import LedgerIdentity
+    from fairlead.ports.ledger import Damaged
+
     standing = LedgerIdentity()
     try:
         for row in own:
@@ -231,7 +232,9 @@ def follow_keys(signed: SignedHead, own: Sequence[dict[str, Any]]) -> dict[str, 
     return {name: key.hex() for name, key in standing.keys.items()}
 
 
-def _follow(standing: LedgerIdentity, head: Head, row: dict[str, Any]) -> str:
+def _follow(standing: "LedgerIdentity", head: Head, row: dict[str, Any]) -> str:
+    from fairlead.ledger.entries import parse
+
     data, proof = str(row["entry"]).encode(), tuple(bytes.fromhex(node) for node in row["proof"])
     if not includes(head, int(row["seq"]), data, proof):
         return "it is not in the log of this checkpoint"
@@ -240,6 +243,8 @@ def _follow(standing: LedgerIdentity, head: Head, row: dict[str, Any]) -> str:
 
 def _known_keys(kept: Seen, signed: SignedHead, prover: Prover) -> dict[str, str] | str:
     """The keys to trust from now on, or what is wrong."""
+    from fairlead.ledger.signatures import signature_holds
+
     head = signed.head
     key = kept.keys.get(head.key_id)
     if key is not None:
@@ -286,6 +291,8 @@ def includes(head: Head, seq: int, data: bytes, proof: Proof) -> bool:
 
 def held_head(path: Path) -> SignedHead:
     """A checkpoint from a file that a user names."""
+    from fairlead.schema.audit import read_head
+
     with reading(path):
         return read_head(path.read_bytes())
 

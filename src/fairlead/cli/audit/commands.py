@@ -280,6 +280,9 @@ def restore(
         drop_snapshots=drop_snapshots,
     )
     click.echo(f"epoch {entry.body['epoch']} starts with entry {entry.seq}")
+    followed = path.parent / "runs" / "followed.json"
+    if followed.exists():
+        click.echo(f"remove {followed} as root: the launcher refuses a restored ledger until then")
 
 
 @command.command("archive")

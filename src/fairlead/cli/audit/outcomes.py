@@ -9,6 +9,7 @@ import re
 import secrets
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -85,7 +86,7 @@ def outcome(
     if number is None:
         if file is not None:
             raise click.UsageError("name the outcome to export")
-        out.rows(client.get("/v1/outcomes"), _OUTCOMES, empty="no run was ever preempted")
+        out.rows(_all(client), _OUTCOMES, empty="no run was ever preempted")
         return
     if file is None:
         document = client.get(f"/v1/outcomes/{number}")
@@ -98,6 +99,16 @@ def outcome(
     if file != "-":
         kept = "".join(f" --head {head}" for head in heads)
         note(f"outcome {number} written to {file}; verify it with\n  {VERIFY} {file}{kept}")
+
+
+def _all(client: Client) -> list[dict[str, Any]]:
+    """Every page, oldest outcome first."""
+    page = client.get("/v1/outcomes", limit=500)
+    rows = list(page["items"])
+    while page["next"] is not None:
+        page = client.get("/v1/outcomes", limit=500, cursor=page["next"])
+        rows += page["items"]
+    return rows[::-1]
 
 
 def _write(file: str, data: bytes, *, secret: bool) -> None:

@@ -9,7 +9,7 @@ from fairlead.cli.completion import OWNER
 from fairlead.cli.options import dry_run_option, flag, option, output_format, server_option
 from fairlead.cli.table import Output, columns, note, show
 
-_TOKENS = columns("id user note CREATED@created REVOKED@revoked")
+_TOKENS = columns("id user note CREATED@created REVOKED@revoked", wide=["REPORTS=reports"])
 _USERS = columns("name owners admin")
 
 
@@ -28,21 +28,35 @@ def tokens() -> None:
 
 @tokens.command("create")
 @option("--user", str, "Name the token's user [default: you].")
+@option("--agent", str, "Create it for the agent of this node instead.")
+@option("--group groups", str, "Let the agent report this route group (repeatable).", multiple=True)
 @option("--note about", str, "Describe its use.")
 @output_format("token", "json", "yaml", default="token")
 @dry_run_option
 @server_option
 def create(
-    *, user: str | None, about: str | None, output: str, dry_run: bool, server: str | None
+    *,
+    user: str | None,
+    agent: str | None,
+    groups: tuple[str, ...],
+    about: str | None,
+    output: str,
+    dry_run: bool,
+    server: str | None,
 ) -> None:
     """Create a token and print its secret once.
 
-    Only an admin creates tokens for other users. Everything but the secret goes to stderr.
+    Only an admin creates tokens for other users and for agents. An agent's token reports the node
+    of its name and the groups that are named, and does nothing else. Everything but the secret goes
+    to stderr.
 
     \b
       fairlead tokens create --user ada --note laptop > ada.token
+      fairlead tokens create --agent gpu-1 --group web > agent.token
     """
-    body = {"user": user, "note": about or ""}
+    body: dict[str, Any] = {"user": user, "note": about or ""}
+    if agent is not None or groups:
+        body |= {"agent": agent, "groups": list(groups)}
     token = Client(server, dry_run=dry_run).change("POST", "/v1/tokens", body)
     if output != "token":
         show(token, output)

@@ -12,12 +12,13 @@ import click
 
 from fairlead.cli.client import Client, ServerError, Unreachable, reads_api, segment
 from fairlead.cli.completion import OBJECT, RUN, owner_option
+from fairlead.cli.gpu.jobs import output_file
 from fairlead.cli.main import EXIT_INTERRUPTED, EXIT_REFUSED
 from fairlead.cli.options import flag, option, server_option
 from fairlead.cli.table import Output, cell, moment, note, show
 from fairlead.schema.border import BadInput
-from fairlead.schema.funding import singular
 from fairlead.schema.times import parse_duration
+from fairlead.schema.words import singular
 
 OVER = ("Completed", "Failed")
 WAIT_S, RETRY_S, AWAY_S_MAX = 20, 0.5, 900.0
@@ -125,10 +126,12 @@ def logs(
         return EXIT_INTERRUPTED if exit_code else 0
     if not exit_code and not (empty and tail != 0):
         return 0
-    status = client.get_object("Run", run)["status"]
+    found = client.get_object("Run", run)
+    status, file = found["status"], output_file(found["spec"])
     if empty and tail != 0:
         why = f": {cell(status['message'])}" if status["message"] else ""
-        note(f"run/{run} has no output; it is {status['phase']} ({status['reason']}){why}")
+        what = "no output" if file is None else f"its output in {cell(file)}"
+        note(f"run/{run} has {what}; it is {status['phase']} ({status['reason']}){why}")
     if exit_code and status["phase"] not in OVER:
         note(f"run/{run} has no exit code yet: it is {status['phase']}")
         return EXIT_REFUSED

@@ -7,6 +7,7 @@ good: variables often hold secrets. `--env NAME` adds one by name.
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -153,11 +154,21 @@ def manifests(job: JobRequest) -> list[dict[str, Any]]:
     return made
 
 
+_SHELL, _TO_FILE = ["/bin/sh", "-c"], 'exec >"$1"'
+
+
 def _redirected(command: Sequence[str], output: str, error: str | None) -> list[str]:
-    """A command whose output goes to files, as `#SBATCH --output` says; `logs` then shows none."""
+    """A command whose output goes to files, as `#SBATCH --output` says; `logs` then names it."""
     to = '2>"$2"' if error else "2>&1"
-    script = f'exec >"$1" {to}; shift 2; exec "$@"'
-    return ["/bin/sh", "-c", script, "sh", output, error or "", *command]
+    return [*_SHELL, f'{_TO_FILE} {to}; shift 2; exec "$@"', "sh", output, error or "", *command]
+
+
+def output_file(spec: Mapping[str, Any]) -> str | None:
+    """The file that a run was submitted to write its output to."""
+    command = spec.get("command", [])
+    if len(command) < 5 or command[:2] != _SHELL or not command[2].startswith(_TO_FILE):
+        return None
+    return str(Path(spec.get("workingDirectory", "")) / command[4])
 
 
 def _manifest(job: JobRequest, name: str, words: Mapping[str, str]) -> dict[str, Any]:
@@ -207,11 +218,11 @@ def chosen(client: Client, job: JobRequest) -> JobRequest:
     if job.owner is not None and job.flavor is not None:
         return job
     me, budgets = client.get("/v1/whoami"), client.get("/v1/budgets")
-    free: dict[str, int] = {}
+    in_service, devices = Counter[str](), Counter[str]()
     for node in client.get("/v1/objects/Node")["items"]:
         spec = node["spec"]
-        here = 0 if spec["cordoned"] else spec["devices"]
-        free[spec["flavor"]] = free.get(spec["flavor"], 0) + here
+        devices[spec["flavor"]] += spec["devices"]
+        in_service[spec["flavor"]] += 0 if spec["cordoned"] else spec["devices"]
     owners = me["owners"]
     if me["admin"] and not owners:
         owners = sorted({row["owner"] for row in budgets})
@@ -230,9 +241,11 @@ def chosen(client: Client, job: JobRequest) -> JobRequest:
             f"{me['user']} acts for no owner: ask the operator for `fairlead users bind "
             f"{me['user']} --owner OWNER`"
         )
-    fits = _fits(job, owners, free, {(row["owner"], row["flavor"]) for row in budgets})
+    paid = {(row["owner"], row["flavor"]) for row in budgets}
+    # What is cordoned comes back: a run can wait for it.
+    fits = _fits(job, owners, in_service, paid) or _fits(job, owners, devices, paid)
     if not fits:
-        there = ", ".join(f"{name} ({count})" for name, count in sorted(free.items())) or "none"
+        there = ", ".join(f"{name} ({count})" for name, count in sorted(devices.items())) or "none"
         wanted = counted(job.gpus, "GPU")
         raise click.UsageError(f"no flavor here has {wanted} for you; there are: {there}")
     for field, place in (("owner", 0), ("flavor", 1)):

@@ -10,16 +10,18 @@ import click
 from fairlead.cli.client import Client, changes_api, reads_api
 from fairlead.cli.completion import (
     DESCRIBED,
+    GROUP,
     KIND,
     NAME,
     OBJECT,
     POLICY,
     RUN,
     find_object,
-    kind_of,
+    listed_kind,
     name_of,
     owner_option,
 )
+from fairlead.cli.fleet import cpu_of, describe_group, list_groups, list_nodes, print_cpu
 from fairlead.cli.gpu.render import (
     forecast_of,
     print_forecast,
@@ -32,7 +34,7 @@ from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
 from fairlead.cli.table import Column, Output, cell, columns, moment, print_table, show, to_yaml
 from fairlead.core.units import counted
-from fairlead.schema.funding import singular
+from fairlead.schema.words import singular
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
@@ -175,16 +177,27 @@ def apply(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
 def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str | None) -> None:
     """List objects of a kind, or show one.
 
-    Kinds: budgets, runs, nodes, reservations, leases. `apply` accepts the documents of -o yaml.
+    Kinds: budgets, runs, nodes, reservations, leases, groups. `apply` accepts the documents of
+    -o yaml. `nodes` lists machines with GPU devices, with a CPU governor, or with both; `groups`
+    lists route groups. Node and traffic agents report them: where reports stop, the list says since
+    when.
 
     \b
       fairlead get runs
       fairlead get runs --owner team-a -o json | jq -r '.[].metadata.name'
       fairlead get run train-7 -o yaml
+      fairlead get nodes -o wide
+      fairlead get groups
     """
     if "/" in kind and name is None:
         kind, _, name = kind.partition("/")
-    kind = kind_of(kind)
+    kind = listed_kind(kind)
+    if kind == GROUP and name is not None:
+        describe_group(client, out, name)
+        return
+    if name is None and kind in ("Node", GROUP):
+        (list_nodes if kind == "Node" else list_groups)(client, out)
+        return
     if name is None:
         items = client.get(f"/v1/objects/{kind}", owner=owner)["items"]
         empty = f"there are no {kind.lower()}s" + (f" of owner {owner!r}" if owner else "")
@@ -209,13 +222,21 @@ def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
       fairlead describe run/train-7
       fairlead describe reservation/monday
       fairlead describe policy
+      fairlead describe group/web
       fairlead describe budget/team-a -o json | jq .object.status.headroom
     """
     if which == POLICY:
         rules = client.get("/v1/policy")
         out.text(rules, lambda: click.echo(to_yaml(rules), nl=False))
         return
+    if which[0] == GROUP:
+        describe_group(client, out, which[1])
+        return
     kind, name = find_object(client, which)
+    cpu = cpu_of(client, name) if kind == "Node" else None
+    if cpu is not None and cpu["gpu"] is None:  # a machine without devices is no object
+        out.text(cpu, lambda: print_cpu(cpu, out))
+        return
     document = client.get_object(kind, name)
     size = client.get("/v1/head")["size"]
     after = max(0, size - EVENTS_SEARCHED)
@@ -225,6 +246,7 @@ def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     forecast = forecast_of(client, name)[0] if kind == "Reservation" else None
     if not out.is_table:
         more = {"forecast": forecast} if kind == "Reservation" else {}
+        more |= {"cpu": cpu["cpu"], "pods": cpu["state"]["pods"]} if cpu is not None else {}
         show({"object": document, **more, "events": events}, out.format)
         return
     click.echo(to_yaml(document), nl=False)
@@ -234,6 +256,8 @@ def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     click.echo(f"events: {'' if events else f'none in the last {EVENTS_SEARCHED}'}".rstrip())
     if events:
         print_table(events, _EVENTS)
+    if cpu is not None:
+        print_cpu(cpu, out)
 
 
 @click.command("delete")
@@ -303,13 +327,26 @@ def _verb(kind: str, verb: str, done: str, *text: str) -> click.Command:
     return command
 
 
-cancel = _verb(
-    "Run",
-    "cancel",
-    "is being cancelled",
-    "Cancel runs: SIGTERM, then SIGKILL after the grace period.",
-    "The owner is charged for what the run used, grace period included.",
-)
+@click.command("cancel")
+@_names_argument("Run")
+@flag("--force", "Kill at once, also runs that are being cancelled.")
+@changes_api
+def cancel(client: Client, out: Output, *, names: tuple[str, ...], force: bool) -> None:
+    """Cancel runs: SIGTERM, then SIGKILL after the grace period.
+
+    The owner is charged for what the run used, grace period included. No run survives the grace
+    period of `fairlead up --grace`; --force does not wait for it.
+
+    \b
+      fairlead cancel train-7
+      fairlead cancel train-7 --dry-run
+      fairlead cancel train-7 --force
+    """
+    query = {"force": "true"} if force else {}
+    done = "is being killed" if force else "is being cancelled"
+    _act_on_all(client, out, "Run", names, verb="cancel", done=done, **query)
+
+
 pause = _verb(
     "Run",
     "pause",

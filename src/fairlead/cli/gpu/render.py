@@ -10,8 +10,7 @@ import click
 from fairlead.cli.client import Client, ServerError, segment
 from fairlead.cli.table import as_called, cell, columns, moment, print_table
 from fairlead.core.units import are, counted
-from fairlead.schema.funding import singular
-from fairlead.schema.gpu import no_room
+from fairlead.schema.words import no_room, singular
 
 VERIFY = "python3 verify/fairlead_verify.py"
 _PLAN = columns("budget envelope owner gpus tier borrowed")

@@ -10,6 +10,7 @@ import click
 
 from fairlead.cli.kube.controller import controller, crds, restore
 from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.options import NEW_FOLDER, flag, option
 
 CHECK_S = 1.0
 
@@ -25,10 +26,10 @@ command.add_command(restore)
 
 
 @command.command("assets")
-@click.option("--node", is_flag=True, help="Also containerd, runc and CNI plugins.")
-@click.option("--tools", is_flag=True, help="Also Helm and kustomize.")
-@click.option("--peers", is_flag=True, help="Also Kueue and its benchmark.")
-@click.option("--check", is_flag=True, help="Build nothing; exit 1 if one is missing.")
+@flag("--node", "Also containerd, runc and CNI plugins.")
+@flag("--tools", "Also Helm and kustomize.")
+@flag("--peers", "Also Kueue and its benchmark.")
+@flag("--check", "Build nothing; exit 1 if one is missing.")
 def assets(*, check: bool, **sets: bool) -> None:
     """Find the programs of a cluster, or build them.
 
@@ -54,18 +55,11 @@ def assets(*, check: bool, **sets: bool) -> None:
 
 
 @command.command("dev")
-@click.option("--nodes", type=click.IntRange(0, 5000), default=4, help="Simulated nodes.")
-@click.option("--gpus", type=click.IntRange(0, 64), default=8, help="GPUs of each node.")
-@click.option("--real-node", is_flag=True, help="Add a real kubelet with containerd, as root.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the cluster here and continue it next time.",
-)
-@click.option(
-    "--no-controller", "bare", is_flag=True, help="Without Fairlead's kinds and controller."
-)
+@option("--nodes", click.IntRange(0, 5000), "Simulated nodes.", default=4)
+@option("--gpus", click.IntRange(0, 64), "GPUs of each node.", default=8)
+@flag("--real-node", "Add a real kubelet with containerd, as root.")
+@option("--dir directory", NEW_FOLDER, "Keep the cluster here and continue it next time.")
+@flag("--no-controller bare", "Without Fairlead's kinds and controller.")
 def dev(*, nodes: int, gpus: int, real_node: bool, bare: bool, directory: Path | None) -> None:
     """Run a Kubernetes cluster with Fairlead until Ctrl-C.
 

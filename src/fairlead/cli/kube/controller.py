@@ -1,85 +1,62 @@
 """`fairlead kube controller`, `fairlead kube restore` and `fairlead kube crds`."""
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlead.cli.main import EXIT_FAULT
-from fairlead.cli.options import policy_options, preemption_policy
+from fairlead.cli.options import (
+    NEW_FILE,
+    NEW_FOLDER,
+    Decorator,
+    option,
+    policy_options,
+    preemption_policy,
+)
 
 if TYPE_CHECKING:
     from fairlead.api.cluster_server import ClusterListen
 
 
+RESOLVER = ("off", "dry-run", "enforce")
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which cluster."""
+    context = option("--context", str, "Of the kubeconfig; default: its current one.")
+    return option("--kubeconfig", NEW_FILE, "As kubectl's.")(context(command))
+
+
+def _default(names: str, type: Any, text: str, value: Any) -> Decorator:
+    return option(names, type, text, default=value, show_default=True)
+
+
 @click.command("controller")
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Folder of the ledger and its keys.",
-)
-@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="As kubectl's.")
-@click.option("--context", help="Of the kubeconfig; default: its current one.")
-@click.option("-n", "--namespace", help="Where the election's Lease is; default: the context's.")
-@click.option(
+@option("--data", NEW_FOLDER, "Folder of the ledger and its keys.", required=True)
+@cluster_options
+@option("-n --namespace", str, "Where the election's Lease is; default: the context's.")
+@option(
     "--ledger",
+    str,
+    "Address of a PostgreSQL database, for several replicas.",
     envvar="FAIRLEAD_LEDGER",
     show_envvar=True,
-    help="Address of a PostgreSQL database, for several replicas.",
 )
-@click.option("--admin-namespace", help="Namespace whose Queries are an admin's; default: none.")
-@click.option(
-    "--api-listen",
-    metavar="HOST:PORT",
-    help="Serve /healthz, /readyz, /metrics and the HTTP API here.",
-)
-@click.option(
-    "--tls-cert",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Certificate of the HTTP server; read again when it changes.",
-)
-@click.option(
-    "--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Key of the certificate."
-)
-@click.option("--tls-service", help="Issue and rotate the certificate of this Service instead.")
-@click.option(
-    "--max-runs",
-    type=click.IntRange(1),
-    default=20_000,
-    show_default=True,
-    help="Runs of one namespace that have not ended.",
-)
-@click.option("--image", help="Image of runs that have a command and no template.")
-@click.option(
-    "--resolver",
-    type=click.Choice(["off", "dry-run", "enforce"]),
-    default="dry-run",
-    show_default=True,
-    help="Preemption: never, previewed only, carried out.",
-)
-@click.option(
-    "--may-resolve",
-    metavar="OWNER",
-    multiple=True,
-    help="Owner that may preempt at once (repeatable).",
-)
+@option("--admin-namespace", str, "Namespace whose Queries are an admin's; default: none.")
+@option("--api-listen=HOST:PORT", str, "Serve /healthz, /readyz, /metrics and the HTTP API here.")
+@option("--tls-cert", NEW_FILE, "Certificate of the HTTP server; read again when it changes.")
+@option("--tls-key", NEW_FILE, "Key of the certificate.")
+@option("--tls-service", str, "Issue and rotate the certificate of this Service instead.")
+@_default("--max-runs", click.IntRange(1), "Runs of one namespace that have not ended.", 20_000)
+@option("--image", str, "Image of runs that have a command and no template.")
+@_default("--resolver", RESOLVER, "Preemption: never, previewed only, carried out.", "dry-run")
+@option("--may-resolve=OWNER", str, "Owner that may preempt at once (repeatable).", multiple=True)
 @policy_options
-@click.option(
-    "--qps",
-    type=click.FloatRange(0),
-    default=50.0,
-    show_default=True,
-    help="Requests to the API server a second; 0: no limit.",
-)
-@click.option(
-    "--burst",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    help="Requests that may come at once after a pause.",
-)
+@_default("--qps", click.FloatRange(0), "Requests to the API server a second; 0: no limit.", 50.0)
+@_default("--burst", click.IntRange(1), "Requests that may come at once after a pause.", 100)
 def controller(
     *,
     resolver: Any,
@@ -103,6 +80,7 @@ def controller(
     """
     from fairlead.compose.kube import KubeConfig
     from fairlead.compose.kube import controller as made
+    from fairlead.core.gpu.clock import ClockPolicy
     from fairlead.engine.gpu import Config
 
     listen = _listen(api_listen, tls_cert, tls_key)
@@ -111,6 +89,7 @@ def controller(
     policy = preemption_policy(given)
     engine = Config(
         max_grace_ms=given.pop("max_grace_ms"),
+        clock=ClockPolicy(jump_ms=given.pop("max_clock_jump_ms")),
         resolver=resolver,
         may_resolve=frozenset(may_resolve),
         preemption=policy,
@@ -144,16 +123,9 @@ def _listen(
 
 
 @click.command("restore")
-@click.option("--node", help="Only the pods of this node.")
-@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="As kubectl's.")
-@click.option("--context", help="Of the kubeconfig; default: its current one.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for the kubelets.",
-)
+@option("--node", str, "Only the pods of this node.")
+@cluster_options
+@_default("--timeout", click.FloatRange(0), "Seconds to wait for the kubelets.", 60.0)
 def restore(
     *, node: str | None, kubeconfig: Path | None, context: str | None, timeout: float
 ) -> None:

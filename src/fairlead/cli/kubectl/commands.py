@@ -27,7 +27,7 @@ OWN = {
 _RUNS = ("submit", "plan", "explain", "budgets", "leases", "sponsors", "shrink", "resolve")
 _NAMED = re.compile(r"(?<=[ `])fairlead (?:audit (?=outcome))?(\w+)")
 _NOT_HERE = (
-    *("tokens", "users", "pause", "resume", "cordon", "uncordon", "drain"),
+    *("tokens", "users", "login", "sessions", "pause", "resume", "cordon", "uncordon", "drain"),
     *("completion", "run", "wait"),
     *("up", "kube", "node", "traffic", "doctor", "demo", "sim", "decide", "replay"),
 )

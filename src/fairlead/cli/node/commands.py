@@ -1,6 +1,9 @@
 """The commands of `fairlead node`, and the agent's log: one line per event with its reasons."""
 
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +63,11 @@ _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
     ("demand-capped", "nash", "market"),
     "Share a congested node by this policy [default: nash].",
 )
+@_setting(
+    "--actuate",
+    ("limits", "weights", "both"),
+    "Put allocations in force by these [default: limits].",
+)
 @_setting("--capacity capacity_millicores", int, "Capacity in millicores [default: all CPUs].")
 @_setting("--reserve", float, "Keep this share of the node free [default: 0.1].")
 @_setting("--sample-ms", int, "Time between samples [default: 1000].")
@@ -74,6 +82,7 @@ _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 @_setting("--kubeconfig", str, "With --kube, as kubectl's.")
 @_setting("--context", str, "Of the kubeconfig; default: its current one.")
 @_setting("--cgroups", str, "Where the host's cgroups are mounted [default: found].")
+@agent_commands.reports
 @flag("--dry-run", "Explain only; write no limit, state or record.")
 @option("--clears", click.IntRange(1), "Stop after this many clearings.")
 def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
@@ -84,22 +93,46 @@ def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags:
         from fairlead.compose.kube_node import kube_node_agent as node_agent
     else:
         from fairlead.compose.node import node_agent
-    with bad_usage(config_file):
-        agent = node_agent(document, dry_run=dry_run, report=log.turn, fault=log.fault)
-    try:
+    with ExitStack() as opened:
+        with bad_usage(config_file):
+            report = opened.enter_context(_reports(document, log, dry_run=dry_run))
+            agent = node_agent(document, dry_run=dry_run, report=report, fault=log.fault)
+        opened.callback(agent.close)
         agent.start()
         agent.handle_signals()
         port = None
         if document.metrics_port is not None and not dry_run:
-            from fairlead.node.metrics import NodeCollector, serve_metrics
+            from fairlead.node.metrics import NodeMeasures, serve_metrics
 
-            collector = NodeCollector(agent, node=document.node_name, kube=document.kube)
+            measures = NodeMeasures(agent, node=document.node_name, kube=document.kube)
+            collector = measures.collector()
             port = serve_metrics(collector, document.metrics_address, document.metrics_port)
         log.started(agent, document, port)
         agent.run(clears_max=clears)
         log.stopped(agent)
-    finally:
-        agent.close()
+
+
+@contextmanager
+def _reports(
+    document: "NodeAgentDocument", log: "NodeLog", *, dry_run: bool
+) -> Iterator[Callable[["CpuTurn", "Agent"], None]]:
+    """What is called after a clearing: the log, and the report where there is a control plane."""
+    if document.report is None or dry_run:
+        yield log.turn
+        return
+    from fairlead.compose.reporting import reporting
+    from fairlead.executor.devices import host_name
+    from fairlead.node.moments import node_moment
+
+    in_cluster = os.environ.get("NODE_NAME") if document.kube else None
+    name = document.node_name or in_cluster or host_name()
+    with reporting(document.report, name, warn=log.notice) as reporter:
+
+        def turned(turn: "CpuTurn", agent: "Agent") -> None:
+            log.turn(turn, agent)
+            reporter.node(name, agent.cpu.clear_ms, node_moment(turn, agent.loop.governor))
+
+        yield turned
 
 
 def node_document(config_file: Path | None, flags: dict[str, Any]) -> "NodeAgentDocument":
@@ -191,6 +224,13 @@ def observe_only(*, switch: str, state_dir: Path | None) -> None:
     click.echo(f"observe-only is {switch}; an agent follows it from its next clearing")
 
 
+_DONE = {"limit": "limited", "guarantee": "guaranteed", "contain": "contained"}
+
+
+def _event(verb: str, turn: "CpuTurn") -> str:
+    return f"would {verb}" if turn.observed_only else _DONE[verb]
+
+
 class NodeLog:
     """Logs what the agent does on stderr; a dry run logs on stdout, as its result."""
 
@@ -217,7 +257,7 @@ class NodeLog:
             figures = fields(plan, "total_need", "capacity_millicores", "shadow_price")
             self._log.info("mode", mode=self._mode, **figures)
         writes = plan.writes if turn.observed_only else turn.written
-        event = "would limit" if turn.observed_only else "limited"
+        event = _event("limit" if agent.cpu.actuate == "limits" else "guarantee", turn)
         for write in writes:
             self._log.info(
                 event,
@@ -229,6 +269,14 @@ class NodeLog:
                 reasons=[str(reason) for reason in plan.reasons[write.uid]],
                 sequence=turn.sequence,
             )
+        for limit in turn.contain:
+            self._log.info(
+                _event("contain", turn),
+                pod=limit.uid,
+                container=limit.container or None,
+                limit_millicores=limit.limit_millicores,
+                sequence=turn.sequence,
+            )
         for failure in turn.failures:
             self._log.warning(
                 "not limited",
@@ -237,6 +285,9 @@ class NodeLog:
                 after_millicores=failure.write.after,
                 reason=failure.reason,
             )
+
+    def notice(self, text: str) -> None:
+        self._log.warning("notice", reason=text)
 
     def fault(self, fault: "TemporaryFault") -> None:
         """Log an environment error; limits stay and the agent tries again."""

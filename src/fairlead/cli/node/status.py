@@ -33,13 +33,14 @@ def _millicores(value: int | None) -> str:
 
 
 def _figure(title: str, key: str) -> Column:
-    return Column(title, lambda pod: _millicores(pod[f"{key}_millicores"]))
+    return Column(title, lambda pod: _millicores(pod.get(f"{key}_millicores")))
 
 
 _PODS = columns(
     "pod",
     _figure("NEED", "need"),
     _figure("GRANT", "grant"),
+    _figure("GUARANTEE", "guarantee"),
     _figure("LIMIT", "limit"),
     _figure("USED", "usage"),
     ("THROTTLED", lambda pod: percent(pod["throttling"])),
@@ -64,7 +65,7 @@ def _headline(document: dict[str, Any]) -> list[str]:
     lines = [
         f"{document['mode']}: need {document['total_need']}m of "
         f"{document['capacity_millicores']}m, "
-        f"limits {document['limits_millicores']}m, policy {document['policy']}"
+        f"{_governs(document)} {document['limits_millicores']}m, policy {document['policy']}"
         + (f", price {price:.4g}" if price else "")
     ]
     if not document["running"]:
@@ -79,6 +80,16 @@ def _headline(document: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _governs(document: dict[str, Any]) -> str:
+    # A status of an earlier release says nothing: there were limits only.
+    return "limits" if document.get("actuate", "limits") == "limits" else "guarantees"
+
+
+def _guaranteed(pod: dict[str, Any]) -> str:
+    guarantee = pod.get("guarantee_millicores")
+    return "" if guarantee is None else f"guaranteed {guarantee}m, "
+
+
 def _scarcity(document: dict[str, Any]) -> str:
     need, capacity = document["total_need"], document["capacity_millicores"]
     if document["mode"] == "congested" and need <= capacity:
@@ -91,7 +102,7 @@ def _scarcity(document: dict[str, Any]) -> str:
 def explain_pod(pod: dict[str, Any], document: dict[str, Any]) -> list[str]:
     """How a pod's limit was computed, from the signal to the number."""
     lines = [
-        f"{pod['pod']}: limit {_millicores(pod['limit_millicores'])}, "
+        f"{pod['pod']}: {_guaranteed(pod)}limit {_millicores(pod['limit_millicores'])}, "
         f"granted {pod['grant_millicores']}m of a need of {pod['need_millicores']}m",
         _scarcity(document),
     ]

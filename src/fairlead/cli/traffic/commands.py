@@ -21,6 +21,7 @@ from fairlead.node.traffic.commands import BackendCommand, change_command
 if TYPE_CHECKING:
     from fairlead.engine.traffic import TickRound
     from fairlead.node.traffic.agent import TrafficAgent
+    from fairlead.node.traffic.control_orders import ControlOrders
     from fairlead.schema.traffic_agent import TrafficDocument
 
 RUN_HELP = """Run the traffic agent for the route groups of FILE.
@@ -44,6 +45,10 @@ continue without the agent: by the last table for 15 s, then by a hash of the fl
   fairlead traffic run web.yaml
   fairlead traffic run web.yaml --plane ebpf --metrics-port 8472
   fairlead traffic run --kube --plane ebpf
+
+A proxy that you run already is driven by `plane: {haproxy: {socket: PATH, backend: NAME}}` or
+`plane: {envoy: {xds: ADDRESS, admin: ADDRESS, cluster: NAME}}`; its groups have no address
+(docs/operate/running-proxy.md). It gets back what was found when the agent stops.
 
 With --kube the groups are the RouteGroups of a cluster (docs/kubernetes-traffic.md); FILE then has
 the other settings, and may be left out.
@@ -105,6 +110,7 @@ _KUBE = ("node", "listen", "ports", "kubeconfig", "context")
 @_setting("--tick-ms", int, "Time between ticks [default: 200].")
 @_setting("--ledger", str, "Record transitions in this file or postgresql:// ledger.")
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
+@agent_commands.reports
 @option("--ticks", click.IntRange(1), "Stop after this many ticks.")
 def run(*, file: Path | None, ticks: int | None, kube: bool, **flags: Any) -> None:
     end_with_supervisor()
@@ -119,10 +125,10 @@ def run(*, file: Path | None, ticks: int | None, kube: bool, **flags: Any) -> No
         port = None
         if document.metrics_port is not None:
             from fairlead.node.metrics import serve_metrics
-            from fairlead.node.traffic.reports import TrafficCollector
+            from fairlead.node.traffic.reports import traffic_collector
 
             # Before the dataplane starts: an agent that fails here repeatedly must not look alive.
-            collector = TrafficCollector(agent)
+            collector = traffic_collector(agent)
             port = serve_metrics(collector, document.metrics_address, document.metrics_port)
         agent.start()
         agent.handle_signals()
@@ -135,20 +141,57 @@ def run(*, file: Path | None, ticks: int | None, kube: bool, **flags: Any) -> No
 def _agent(
     document: "TrafficDocument", log: "TrafficLog", reload: Callable[[], "TrafficDocument"]
 ) -> Iterator["TrafficAgent"]:
-    """Of a file's groups, or of a cluster's."""
+    """Of a file's groups, or of a cluster's; it logs and, where it is to, reports."""
     with ExitStack() as opened:
+        orders = _control_orders(document)
+        report = opened.enter_context(_reports(document, log, orders))
         if document.kube is not None:
             from fairlead.compose.traffic_kube import kube_traffic_agent
 
-            agent = opened.enter_context(
-                kube_traffic_agent(document, report=log.round, warn=log.warn)
-            )
+            agent = opened.enter_context(kube_traffic_agent(document, report=report, warn=log.warn))
         else:
             from fairlead.compose.traffic import traffic_agent
 
-            agent = traffic_agent(document, report=log.round, warn=log.warn, reload=reload)
+            agent = traffic_agent(
+                document, report=report, warn=log.warn, reload=reload, drains=orders or dict
+            )
         opened.callback(agent.close)
         yield agent
+
+
+def _control_orders(document: "TrafficDocument") -> "ControlOrders | None":
+    """What the control plane orders; in a cluster its own objects do."""
+    if document.report is None or document.kube is not None:
+        return None
+    from fairlead.compose.traffic import traffic_directory
+    from fairlead.node.traffic.control_orders import ControlOrders
+
+    return ControlOrders(StateDirectory(traffic_directory(document)))
+
+
+@contextmanager
+def _reports(
+    document: "TrafficDocument", log: "TrafficLog", orders: "ControlOrders | None"
+) -> Iterator[Callable[["TickRound", "TrafficAgent"], None]]:
+    if document.report is None:
+        yield log.round
+        return
+    from fairlead.compose.reporting import reporting
+    from fairlead.executor.devices import host_name
+    from fairlead.node.traffic.moments import TickReports
+
+    in_cluster = None if document.kube is None else document.kube.node
+    name = in_cluster or document.node.name or host_name()
+    taken = (lambda _: None) if orders is None else orders.take
+    sending = reporting(document.report, name, warn=log.warn, taken=taken)
+    with bad_usage(None), sending as reporter:
+        reports = TickReports(reporter)
+
+        def ticked(round: "TickRound", agent: "TrafficAgent") -> None:
+            log.round(round, agent)
+            reports(round, agent)
+
+        yield ticked
 
 
 def traffic_document(file: Path | None, flags: dict[str, Any]) -> "TrafficDocument":
@@ -179,6 +222,9 @@ def check(*, file: Path, output: str) -> None:
     for group in document.groups:
         address = f"{group.vip}:{group.port}/{group.proto.value}"
         backends = group.service or len(group.backends or ())
+        if document.plane.running is not None:
+            address = f"the {document.plane.kind.value} that runs"
+            backends = backends or "its own"
         groups.append({"group": group.name, "address": address, "backends": backends})
         lines.append(f"{group.name}: {address} to {backends} backends")
     Output(output).text({"plane": document.plane.kind.value, "groups": groups}, lambda: lines)
@@ -236,8 +282,14 @@ def _order(order: BackendCommand | None, name: str, text: str) -> None:
     @click.argument("group")
     @click.argument("backend")
     @_state_dir
+    @option("--server=SOCKET|URL", str, "Order it there, for the agents that report the group.")
     @_wait
-    def give(*, group: str, backend: str, state_dir: Path | None, wait_s: float) -> None:
+    def give(
+        *, group: str, backend: str, state_dir: Path | None, server: str | None, wait_s: float
+    ) -> None:
+        if server is not None:
+            _order_through(server, group, backend, name)
+            return
         directory = agent_commands.directory(state_dir)
         if directory.read(STATUS) is not None:  # only an agent that ran knows the names
             _backend(_group(agent_commands.read_status(directory), group), backend)
@@ -252,6 +304,16 @@ def _order(order: BackendCommand | None, name: str, text: str) -> None:
         else:
             state = f"is to be {word}; the agent has not confirmed it yet"
         click.echo(f"{group}/{backend} {state}")
+
+
+def _order_through(server: str, group: str, backend: str, verb: str) -> None:
+    """The control plane records it, and the agent carries it out with its next report."""
+    from fairlead.cli.client import Client, segment
+
+    path = f"/v1/groups/{segment(group)}/backends/{segment(backend)}/orders/{verb}"
+    made = Client(server).change("POST", path)
+    before = ", as before" if made["change"] == "unchanged" else ""
+    click.echo(f"{group}/{backend}: {verb} ordered{before}")
 
 
 def _followed(
@@ -325,7 +387,8 @@ def build_ebpf(*, target: Path | None) -> None:
 def remove(*, file: Path, **flags: Any) -> None:
     """Remove FILE's dataplane from this machine.
 
-    Stop the agent first.
+    Stop the agent first. A proxy that its operator runs is not removed: it gets back the weights,
+    limits and states that the first agent found, also after an agent was killed.
 
     \b
       fairlead traffic remove web.yaml
@@ -340,7 +403,10 @@ def remove(*, file: Path, **flags: Any) -> None:
         composed.remove_dataplane(document.plane, directory.path)
     finally:
         directory.unlock()
-    click.echo(f"the {document.plane.kind.value} dataplane is removed")
+    if document.plane.running is not None:
+        click.echo(f"the {document.plane.kind.value} that runs is as it was found")
+    else:
+        click.echo(f"the {document.plane.kind.value} dataplane is removed")
 
 
 _EVENTS = {"mode": "admission", "isolation": "isolation", "failsafe": "failsafe"}

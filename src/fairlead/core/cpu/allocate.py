@@ -12,7 +12,8 @@ from operator import attrgetter
 from typing import Annotated
 
 from fairlead.core import units
-from fairlead.core.apportion import Claim, largest_remainder, water_fill
+from fairlead.core.apportion import largest_remainder, water_fill
+from fairlead.core.claims import Claim
 from fairlead.core.cpu.market import SURVIVAL_MILLICORES, clear
 from fairlead.core.cpu.model import (
     DEFAULT_HEADROOM,
@@ -96,6 +97,8 @@ class GovernedPod:
     adopted: bool = False
     missed_ms: Instant | None = None
     throttling: Ratio | None = None
+    latency_millicores: Millicores | None = None
+    """The lower bound that its latency target asks for."""
 
     def __post_init__(self) -> None:
         units.check(self)
@@ -140,6 +143,8 @@ class NodeSnapshot:
     hysteresis_band: Ratio = 0.05
     headroom: Headroom = DEFAULT_HEADROOM
     guardrails: Guardrails = DEFAULT_GUARDRAILS
+    lend: bool = False
+    """Allocations are guarantees: what one pod does not use is lent to the others."""
 
     def __post_init__(self) -> None:
         units.check(self)
@@ -281,8 +286,36 @@ def _bounds(pods: list[GovernedPod], snapshot: NodeSnapshot, free: Plan) -> dict
         if kept > (bound.lower_millicores or 0):
             upper = None if upper is None else max(kept, upper)
             bound = Bound(kept, upper, (*bound.reasons, BoundReason.GRACE))
-        bounds[pod.uid] = bound
+        if snapshot.lend:
+            bound = _lending(bound, pod, free)
+        bounds[pod.uid] = _with_latency(bound, pod.latency_millicores or 0)
     return bounds
+
+
+def _lending(bound: Bound, pod: GovernedPod, free: Plan) -> Bound:
+    """What a pod lacks is taken off its guarantee, down to its minimum.
+
+    It uses what the others leave in any case. Guaranteed all the rest of the node, as `nash` gives
+    it, one busy thread would outweigh the services beside it, which then wait for it.
+    """
+    need, grant = free.needs[pod.uid], free.allocations[pod.uid]
+    if grant >= need:
+        return bound
+    floor = min(pod.min_millicores, pod.max_millicores)
+    upper = max(2 * grant - need, min(floor, grant))
+    if bound.upper_millicores is not None:
+        upper = min(upper, bound.upper_millicores)
+    lower = None if bound.lower_millicores is None else min(bound.lower_millicores, upper)
+    return Bound(lower, upper, (*bound.reasons, BoundReason.LENDING))
+
+
+def _with_latency(bound: Bound, asked: int) -> Bound:
+    """A latency target is not held back by a cooldown or a step."""
+    if asked <= (bound.lower_millicores or 0):
+        return bound
+    upper = bound.upper_millicores
+    upper = None if upper is None else max(asked, upper)
+    return Bound(asked, upper, (*bound.reasons, BoundReason.LATENCY))
 
 
 def _movement(pod: GovernedPod, target: int, snapshot: NodeSnapshot) -> Bound:

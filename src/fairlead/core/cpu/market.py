@@ -6,71 +6,81 @@ correction after the fact: a correction would break Σ grants <= capacity.
 """
 
 from operator import attrgetter
-from typing import NamedTuple
 
-from fairlead.core.apportion import Claim, largest_remainder, water_fill
+from fairlead.core.apportion import largest_remainder, water_fill
+from fairlead.core.claims import Claim
 from fairlead.core.cpu.model import CpuMode, Plan, Pod, Policy, Snapshot
-from fairlead.core.cpu.need import estimate_need
-from fairlead.core.invariant import require
+from fairlead.core.cpu.need import Factors, need_between
+from fairlead.core.invariant import known, require
 from fairlead.core.reasons import CpuReason
+from fairlead.core.units import quotient
 
 # A pod that is granted less than this cannot even answer a health check.
 SURVIVAL_MILLICORES = 10
 
 
-class _Seat(NamedTuple):
-    """A pod at the table: its minimum, its need, the bounds of this clearing, and what it wants:
-    the need inside the bounds. (A tuple, because ten thousand pods are seated at once.)
+class _Seat:
+    """A pod at the table: its minimum, maximum and need, the bounds of this clearing, and what it
+    wants: the need inside the bounds.
     """
 
-    pod: Pod
-    floor: int
-    need: int
-    low: int
-    high: int
-    want: int
-    reasons: tuple[CpuReason, ...]
+    __slots__ = ("floor", "high", "low", "need", "pod", "reasons", "relaxed", "top", "want")
+
+    def __init__(self, pod: Pod, factors: Factors) -> None:
+        low, top = pod.min_millicores, pod.max_millicores
+        floor = min(low, top)
+        need, reasons = need_between(pod, floor, top, factors)
+        # Where a step bound falls below the minimum, the minimum wins; above the maximum, the
+        # maximum.
+        upper, lower = pod.upper_millicores, pod.lower_millicores
+        high = top if upper is None else min(max(upper, floor), top)
+        low = floor if lower is None else min(max(lower, floor), high)
+        self.pod = pod
+        self.floor = floor
+        self.top = top
+        self.need = need
+        self.low = low
+        self.high = high
+        self.want = min(max(need, low), high)
+        self.reasons = reasons
+        self.relaxed = low
+        """The lower bound once it fits together with those of the others."""
+
+    def relax(self, low: int) -> None:
+        self.relaxed = low
+        self.want = min(max(self.need, low), self.high)
+
+    @property
+    def weight(self) -> float:
+        return known(self.pod.weight, "a pod has a weight from its beginning")
 
 
 def clear(snapshot: Snapshot) -> Plan:
     """Divide the capacity. Pure, exact, permutation-invariant; every pod's reasons are given."""
-    capacity = snapshot.capacity_millicores
-    seated = [_seat(pod, snapshot) for pod in sorted(snapshot.pods, key=attrgetter("uid"))]
-    seats = seated
-    if sum(seat.floor for seat in seats) > capacity:
+    capacity, headroom = snapshot.capacity_millicores, snapshot.headroom
+    factors = (headroom.base, headroom.per_demand, headroom.per_miss, headroom.cap)
+    seats = [_Seat(pod, factors) for pod in sorted(snapshot.pods, key=attrgetter("uid"))]
+    price: float | None = None
+    if sum([seat.floor for seat in seats]) > capacity:
         mode = CpuMode.OVERLOADED
-        grants, price = _scale_minimums(capacity, seats), None
+        grants = _scale_minimums(capacity, seats)
     else:
-        seats = _relax(capacity, seats)
-        total_want = sum(seat.want for seat in seats)
+        _relax(capacity, seats)
+        total_want = sum([seat.want for seat in seats])
         mode = _label(total_want, snapshot)
         grants, price = _divide(capacity, seats, total_want, snapshot.policy)
-    plan = _plan(snapshot, mode, price, seated, grants)
-    _check(plan, seats, grants, snapshot.policy)
-    return plan
+    _check(capacity, seats, grants, mode, snapshot.policy)
+    return _plan(capacity, mode, price, seats, grants)
 
 
-def _seat(pod: Pod, snapshot: Snapshot) -> _Seat:
-    need = estimate_need(pod, snapshot.headroom)
-    floor, top = pod.floor_millicores, pod.max_millicores
-    # Where a step bound falls below the minimum, the minimum wins; above the maximum, the maximum.
-    high = top if pod.upper_millicores is None else min(max(pod.upper_millicores, floor), top)
-    low = floor if pod.lower_millicores is None else min(max(pod.lower_millicores, floor), high)
-    want = min(max(need.millicores, low), high)
-    return _Seat(pod, floor, need.millicores, low, high, want, need.reasons)
-
-
-def _relax(capacity: int, seats: list[_Seat]) -> list[_Seat]:
+def _relax(capacity: int, seats: list[_Seat]) -> None:
     """Lower the lower bounds towards the minimums until they fit."""
-    if sum(seat.low for seat in seats) <= capacity:
-        return seats
-    spare = capacity - sum(seat.floor for seat in seats)
+    if sum([seat.low for seat in seats]) <= capacity:
+        return
+    spare = capacity - sum([seat.floor for seat in seats])
     extra = largest_remainder(spare, [seat.low - seat.floor for seat in seats])
-    relaxed = []
     for seat, more in zip(seats, extra, strict=True):
-        low = seat.floor + more
-        relaxed.append(seat._replace(low=low, want=min(max(seat.need, low), seat.high)))
-    return relaxed
+        seat.relax(seat.floor + more)
 
 
 def _label(total_want: int, snapshot: Snapshot) -> CpuMode:
@@ -98,12 +108,9 @@ def _divide(
 
 def _scale_minimums(capacity: int, seats: list[_Seat]) -> list[int]:
     """x = max(survival, minimum*s) with s solving Σx = capacity; no pod is starved to zero."""
-    share = capacity // len(seats)
-    claims = []
-    for seat in seats:
-        survival = min(SURVIVAL_MILLICORES, share, seat.pod.max_millicores)
-        claims.append(Claim(0, seat.floor, survival, seat.pod.max_millicores))
-    return list(water_fill(capacity, claims).grants)
+    share = min(SURVIVAL_MILLICORES, capacity // len(seats))
+    claims = [Claim(0, seat.floor, min(share, seat.top), seat.top) for seat in seats]
+    return water_fill(capacity, claims).grants
 
 
 # In congestion every policy is one curve per pod, rising from its minimum with a common level t
@@ -112,53 +119,62 @@ def _scale_minimums(capacity: int, seats: list[_Seat]) -> list[int]:
 
 def _cut_surplus(capacity: int, seats: list[_Seat]) -> list[int]:
     """x = minimum + (need - minimum)*t: every surplus is cut by one common ratio."""
-    claims = [Claim(seat.floor, seat.need - seat.floor, seat.low, seat.high) for seat in seats]
-    return list(water_fill(capacity, claims).grants)
+    claims = [Claim(s.floor, s.need - s.floor, s.relaxed, s.high) for s in seats]
+    return water_fill(capacity, claims).grants
 
 
 def _nash(capacity: int, seats: list[_Seat]) -> tuple[list[int], float | None]:
     """x = min(want, minimum + weight*t); pods of weight 0 share what the others cannot take."""
-    rates, scale = _integers([seat.pod.share_weight.as_integer_ratio() for seat in seats])
+    rates, scale = _integers([_binary(seat.weight) for seat in seats])
     fill = water_fill(
-        capacity, [Claim(s.floor, r, s.low, s.want) for s, r in zip(seats, rates, strict=True)]
+        capacity, [Claim(s.floor, r, s.relaxed, s.want) for s, r in zip(seats, rates, strict=True)]
     )
     if fill.denominator:
-        return list(fill.grants), _price(fill.numerator, fill.denominator, scale)
+        return fill.grants, _price(fill.numerator, fill.denominator, scale)
     # Every pod with a weight is satisfied: the level is infinite, its price 0.
     rest = [
-        Claim(grant, 0, grant, grant) if rate else Claim(seat.floor, 1, seat.low, seat.want)
+        Claim(grant, 0, grant, grant) if rate else Claim(seat.floor, 1, seat.relaxed, seat.want)
         for seat, rate, grant in zip(seats, rates, fill.grants, strict=True)
     ]
-    return list(water_fill(capacity, rest).grants), 0.0
+    return water_fill(capacity, rest).grants, 0.0
 
 
 def _market(capacity: int, seats: list[_Seat]) -> tuple[list[int], float | None]:
     """x = min(high, minimum + bid*t): the whole capacity is handed out, whatever the needs."""
-    rates, scale = _integers([_bid(seat.pod) for seat in seats])
+    rates, scale = _integers([_bid(seat) for seat in seats])
     if not any(rates):
-        rates, scale = _integers([seat.pod.share_weight.as_integer_ratio() for seat in seats])
+        rates, scale = _integers([_binary(seat.weight) for seat in seats])
     if not any(rates):
         rates, scale = [1] * len(seats), 1
-    tops = [seat.high if rate else seat.low for seat, rate in zip(seats, rates, strict=True)]
+    tops = [seat.high if rate else seat.relaxed for seat, rate in zip(seats, rates, strict=True)]
     if sum(tops) <= capacity:
         return tops, 0.0  # every bidder is capped, the rest stays unused
     fill = water_fill(
-        capacity, [Claim(s.floor, r, s.low, s.high) for s, r in zip(seats, rates, strict=True)]
+        capacity, [Claim(s.floor, r, s.relaxed, s.high) for s, r in zip(seats, rates, strict=True)]
     )
-    return list(fill.grants), _price(fill.numerator, fill.denominator, scale)
+    return fill.grants, _price(fill.numerator, fill.denominator, scale)
 
 
-def _bid(pod: Pod) -> tuple[int, int]:
-    """weight times demand as an exact fraction: a rounded product would invent ties."""
-    weight, per_weight = pod.share_weight.as_integer_ratio()
-    demand, per_demand = pod.demand.as_integer_ratio()
-    return weight * demand, per_weight * per_demand
+def _bid(seat: _Seat) -> tuple[int, int]:
+    """weight times demand, exactly: a rounded product would invent ties."""
+    weight, weight_shift = _binary(seat.weight)
+    demand, demand_shift = _binary(seat.pod.demand)
+    return weight * demand, weight_shift + demand_shift
+
+
+def _binary(value: float) -> tuple[int, int]:
+    """A double as numerator and shift: numerator / 2^shift."""
+    whole = int(value)
+    if float(whole) == value:  # most weights are whole, and this is the shorter way
+        return whole, 0
+    numerator, denominator = value.as_integer_ratio()
+    return numerator, denominator.bit_length() - 1
 
 
 def _integers(ratios: list[tuple[int, int]]) -> tuple[list[int], int]:
-    """Fractions over powers of two as integers over one: exact, so that shares are exact."""
-    scale = max((denominator for _, denominator in ratios), default=1)
-    return [numerator * (scale // denominator) for numerator, denominator in ratios], scale
+    """Such numbers as integers over one power of two: exact, so that shares are exact."""
+    most = max([shift for _, shift in ratios], default=0)
+    return [numerator << (most - shift) for numerator, shift in ratios], 1 << most
 
 
 def _price(numerator: int, denominator: int, scale: int) -> float | None:
@@ -166,26 +182,29 @@ def _price(numerator: int, denominator: int, scale: int) -> float | None:
     if numerator == 0:
         return None
     try:
-        return denominator / (numerator * scale)
+        return quotient(denominator, numerator * scale)
     except OverflowError:
         return None
 
 
 def _plan(
-    snapshot: Snapshot, mode: CpuMode, price: float | None, seats: list[_Seat], grants: list[int]
+    capacity: int, mode: CpuMode, price: float | None, seats: list[_Seat], grants: list[int]
 ) -> Plan:
-    needs, allocations, ratios, reasons = {}, {}, {}, {}
+    needs: dict[str, int] = {}
+    allocations: dict[str, int] = {}
+    ratios: dict[str, float] = {}
+    reasons: dict[str, tuple[CpuReason, ...]] = {}
     for seat, grant in zip(seats, grants, strict=True):
         uid, room = seat.pod.uid, seat.need - seat.floor
         needs[uid], allocations[uid], reasons[uid] = seat.need, grant, seat.reasons
-        ratios[uid] = (seat.need - grant) / room if room else 0.0
+        ratios[uid] = float(seat.need - grant) / float(room) if room else 0.0
         if grant < seat.low and seat.low > seat.floor:
             reasons[uid] = (*seat.reasons, CpuReason.GUARDRAIL_RELAXED)
     return Plan(
         mode=mode,
-        capacity_millicores=snapshot.capacity_millicores,
-        total_min=sum(seat.floor for seat in seats),
-        total_need=sum(needs.values()),
+        capacity_millicores=capacity,
+        total_min=sum([seat.floor for seat in seats]),
+        total_need=sum([seat.need for seat in seats]),
         shadow_price=price,
         needs=needs,
         allocations=allocations,
@@ -194,25 +213,28 @@ def _plan(
     )
 
 
-def _check(plan: Plan, seats: list[_Seat], grants: list[int], policy: Policy) -> None:
+def _check(
+    capacity: int, seats: list[_Seat], grants: list[int], mode: CpuMode, policy: Policy
+) -> None:
     """The promises of this module, kept on every clearing and not only in tests."""
-    total, pairs = sum(grants), list(zip(seats, grants, strict=True))
-    require(total <= plan.capacity_millicores, "INV-2: the grants fit the capacity")
-    if plan.mode is CpuMode.OVERLOADED:
-        require(
-            all(grant <= seat.pod.max_millicores for seat, grant in pairs),
-            "INV-1: no grant lies above its maximum",
-        )
-        require(total == plan.capacity_millicores, "an overloaded node is handed out whole")
+    total, want = sum(grants), 0
+    topped = inside = wanted = as_wanted = True
+    for seat, grant in zip(seats, grants, strict=True):
+        want += seat.want
+        topped = topped and grant <= seat.top
+        inside = inside and seat.relaxed <= grant <= seat.high
+        wanted = wanted and grant <= seat.want
+        as_wanted = as_wanted and grant == seat.want
+    require(total <= capacity, "INV-2: the grants fit the capacity")
+    if mode is CpuMode.OVERLOADED:
+        require(topped, "INV-1: no grant lies above its maximum")
+        require(total == capacity, "an overloaded node is handed out whole")
         return
-    require(
-        all(seat.low <= grant <= seat.high for seat, grant in pairs),
-        "INV-1: every grant lies inside its bounds",
-    )
+    require(inside, "INV-1: every grant lies inside its bounds")
     if policy is Policy.MARKET:
         return
-    if sum(seat.want for seat in seats) <= plan.capacity_millicores:
-        require(all(grant == seat.want for seat, grant in pairs), "INV-3: unscarce, the need")
+    if want <= capacity:
+        require(as_wanted, "INV-3: unscarce, the need")
         return
-    require(all(grant <= seat.want for seat, grant in pairs), "no grant lies above the need")
-    require(total == plan.capacity_millicores, "a congested node is handed out whole")
+    require(wanted, "no grant lies above the need")
+    require(total == capacity, "a congested node is handed out whole")

@@ -51,6 +51,17 @@ class Policy(StrEnum):
     """Weighted Nash bargaining, capped at the need; claiming more than one needs gains nothing."""
 
 
+class Actuation(StrEnum):
+    """What is written to put an allocation in force."""
+
+    LIMITS = "limits"
+    """A limit (quota) per container; what a pod does not use stays unused."""
+    WEIGHTS = "weights"
+    """A guarantee (scheduling weight) per container; the kernel lends out what is not used."""
+    BOTH = "both"
+    """Guarantees, and limits for pods that must be contained."""
+
+
 @dataclass(frozen=True, slots=True)
 class Headroom:
     """How much is added on top of the raw need: min(cap, base + per_demand*d + per_miss*misses)."""

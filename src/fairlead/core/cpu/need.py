@@ -4,7 +4,7 @@ IEEE doubles in the order the specification writes them, truncated towards zero:
 one place where rounding is defined by floating point, so that any language can reproduce it.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fairlead.core import units
 from fairlead.core.cpu.model import DEFAULT_HEADROOM, Headroom, Pod
@@ -27,30 +27,47 @@ class CpuNeed(NamedTuple):
     reasons: tuple[CpuReason, ...]
 
 
+_DEMAND_DRIVEN: Final = (CpuReason.DEMAND_DRIVEN,)
+_USAGE_FALLBACK: Final = (CpuReason.USAGE_FALLBACK,)
+_BY_USAGE: Final = (CpuReason.SIGNAL_MISSING_USAGE,)
+_HELD: Final = (CpuReason.SIGNAL_MISSING_HOLD,)
+_LEAST: Final = (CpuReason.SIGNAL_MISSING_MIN,)
+
+
 def estimate_need(pod: Pod, headroom: Headroom = DEFAULT_HEADROOM) -> CpuNeed:
     """The millicores that would end the pod's throttling, within its own minimum and maximum."""
-    low, high = pod.floor_millicores, pod.max_millicores
-    value, reason = _value(pod, low, headroom)
-    reasons = (CpuReason.MIN_ABOVE_MAX, reason) if pod.min_millicores > high else (reason,)
-    return CpuNeed(low if value < low else high if value > high else value, reasons)
+    low, high = pod.min_millicores, pod.max_millicores
+    factors = (headroom.base, headroom.per_demand, headroom.per_miss, headroom.cap)
+    return CpuNeed(*need_between(pod, min(low, high), high, factors))
 
 
-def _value(pod: Pod, low: int, headroom: Headroom) -> tuple[int, CpuReason]:
-    usage = pod.usage_millicores
+Factors = tuple[float, float, float, float]
+"""A headroom's base, per_demand, per_miss and cap."""
+
+
+def need_between(
+    pod: Pod, low: int, high: int, factors: Factors
+) -> tuple[int, tuple[CpuReason, ...]]:
+    """The same with the pod's bounds and the headroom at hand: a node reads each once."""
+    value, reasons = _value(pod, low, high, factors)
+    if pod.min_millicores > high:
+        reasons = (CpuReason.MIN_ABOVE_MAX, *reasons)
+    return low if value < low else high if value > high else value, reasons
+
+
+def _value(pod: Pod, low: int, high: int, factors: Factors) -> tuple[int, tuple[CpuReason, ...]]:
+    demand, usage = pod.demand, pod.usage_millicores
     if not pod.signal_ok:
         if usage is not None:
-            return int(usage * USAGE_ROOM), CpuReason.SIGNAL_MISSING_USAGE
-        if pod.current_millicores is not None:
-            return pod.current_millicores, CpuReason.SIGNAL_MISSING_HOLD
-        return low, CpuReason.SIGNAL_MISSING_MIN
-    if pod.demand == 0 and usage is not None and usage > USAGE_SUSPICIOUS * low:
-        return int(usage * USAGE_ROOM), CpuReason.USAGE_FALLBACK
-    raw = low + int((pod.max_millicores - low) * pod.demand)
-    factor = min(
-        headroom.cap,
-        headroom.base + headroom.per_demand * pod.demand + headroom.per_miss * pod.headroom_misses,
-    )
-    return raw + int(raw * factor), CpuReason.DEMAND_DRIVEN
+            return int(usage * USAGE_ROOM), _BY_USAGE
+        current = pod.current_millicores
+        return (low, _LEAST) if current is None else (current, _HELD)
+    if demand == 0 and usage is not None and usage > USAGE_SUSPICIOUS * low:
+        return int(usage * USAGE_ROOM), _USAGE_FALLBACK
+    base, per_demand, per_miss, cap = factors
+    raw = low + int((high - low) * demand)
+    factor = min(cap, base + per_demand * demand + per_miss * pod.headroom_misses)
+    return raw + int(raw * factor), _DEMAND_DRIVEN
 
 
 def count_misses(
@@ -78,7 +95,7 @@ def count_misses(
 def pod_weight(request_millicores: int, priority: int = 0) -> float:
     """max(1, request), times the PriorityClass factor 1 + priority/10000 clipped to [1, 10]."""
     request = units.size(request_millicores, "request_millicores")
-    factor = min(max(1 + priority / PRIORITY_UNIT, 1.0), 10.0)
+    factor = min(max(1 + units.quotient(priority, PRIORITY_UNIT), 1.0), 10.0)
     return max(1, request) * factor
 
 

@@ -26,8 +26,10 @@ from fairlead.core.cpu.allocate import (
     NodeSnapshot,
     WritePhase,
 )
-from fairlead.core.cpu.model import CpuMode, Headroom, Millicores, Pause, Policy, Ratio
+from fairlead.core.cpu.latency import latency_bound
+from fairlead.core.cpu.model import Actuation, CpuMode, Headroom, Millicores, Pause, Policy, Ratio
 from fairlead.core.cpu.need import pod_bounds, pod_weight
+from fairlead.core.cpu.sighting import NodeSample, PodSighting, together
 from fairlead.core.cpu.signal import (
     Counters,
     CpuReading,
@@ -37,6 +39,7 @@ from fairlead.core.cpu.signal import (
     pod_reading,
     read_signal,
     smooth,
+    waited_us,
 )
 from fairlead.core.units import OutOfRange
 
@@ -54,6 +57,7 @@ class CpuConfig:
     headroom: Headroom = field(default_factory=Headroom)
     smoothing: Smoothing = field(default_factory=Smoothing)
     guardrails: Guardrails = field(default_factory=Guardrails)
+    actuate: Actuation = Actuation.LIMITS
 
     def __post_init__(self) -> None:
         units.check(self)
@@ -64,67 +68,6 @@ class CpuConfig:
     def capacity_millicores(self) -> int:
         """What may be handed out while no pod is opted out."""
         return self.node_millicores - int(self.node_millicores * self.reserve)
-
-
-class ContainerSighting(NamedTuple):
-    """One container in one sample.
-
-    `limit_millicores` is the limit in force (None: unlimited). `counters` None: they could not be
-    read, which is a missing signal and never a zero. Without either the limit is not known.
-    """
-
-    name: str
-    limit_millicores: int | None
-    counters: Counters | None
-
-    @property
-    def is_unread(self) -> bool:
-        return self.limit_millicores is None and self.counters is None
-
-
-class PodSighting(NamedTuple):
-    """One pod in one sample.
-
-    Limits at first sight are the user's own and become the pod's maximum for good. `identity`
-    tells a pod from a later one of the same name. `started_ms` (None: now, at first sight) is
-    where the start-up grace counts from: an agent that starts on a busy node must not treat every
-    old pod as a newcomer.
-    """
-
-    uid: str
-    request_millicores: int
-    containers: tuple[ContainerSighting, ...]
-    priority: int = 0
-    opted_out: bool = False
-    started_ms: int | None = None
-    identity: str = ""
-    originals: Mapping[str, int | None] = {}
-    """The user's own limits of containers, where they are known from before: at first sight a pod
-    that was governed once has limits of ours in force."""
-
-    @property
-    def limit_millicores(self) -> int | None:
-        return _together([container.limit_millicores for container in self.containers])
-
-    @property
-    def original_limit_millicores(self) -> int | None:
-        return _together([self.original_of(container) for container in self.containers])
-
-    def original_of(self, container: ContainerSighting) -> int | None:
-        return self.originals.get(container.name, container.limit_millicores)
-
-    @property
-    def reserved_millicores(self) -> int:
-        """What an opted-out pod takes from the capacity: its limit, else its request."""
-        limit = self.limit_millicores
-        return self.request_millicores if limit is None else limit
-
-
-class NodeSample(NamedTuple):
-    """All pods of the node, as the sensor saw them at one time."""
-
-    now_ms: int
-    pods: tuple[PodSighting, ...]
 
 
 class Smoothed(NamedTuple):
@@ -152,11 +95,14 @@ _UNKNOWN = Smoothed(None, ())
 
 
 class ContainerMemory(NamedTuple):
-    """One container: its user's limit for good, the one in force, and its want in millicores."""
+    """One container: its user's limit for good, what is in force (the limit, or the guarantee
+    where weights are governed), its want in millicores, and the limit that we contain it with
+    (None: the user's own is in force)."""
 
     original_limit_millicores: int | None
     current_millicores: int | None
     want: Smoothed
+    contained_millicores: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +130,8 @@ class PodMemory:
     misses: int = 0
     missed_ms: int | None = None
     containers: Mapping[str, ContainerMemory] = field(default_factory=dict)
+    latency_millicores: int | None = None
+    """The lower bound that its latency target asks for."""
 
     @classmethod
     def at_first_sight(cls, sighting: PodSighting, now_ms: int, config: CpuConfig) -> "PodMemory":
@@ -200,7 +148,46 @@ class PodMemory:
             original_limit_millicores=limit,
             started_ms=now_ms if sighting.started_ms is None else sighting.started_ms,
             identity=sighting.identity,
-            current_millicores=sighting.limit_millicores,
+            current_millicores=sighting.in_force(config.actuate),
+        )
+
+    @property
+    def is_contained(self) -> bool:
+        """Whether a limit of ours other than its user's own is in force beside its guarantee."""
+        return any(
+            container.contained_millicores not in (None, container.original_limit_millicores)
+            for container in self.containers.values()
+        )
+
+    def limit_in_force(self, actuate: Actuation) -> int | None:
+        """Its limit; where weights are governed, what contains it, or its user's own."""
+        if actuate is Actuation.LIMITS:
+            return self.current_millicores
+        return self.limit_beside_guarantees
+
+    @property
+    def limit_beside_guarantees(self) -> int | None:
+        """The limit in force where weights are governed: what contains it, or its user's own."""
+        return together(
+            [
+                container.original_limit_millicores
+                if container.contained_millicores is None
+                else container.contained_millicores
+                for container in self.containers.values()
+            ]
+        )
+
+    def as_found(self) -> "PodMemory":
+        """What is remembered once all that was written is put back: nothing in force is ours."""
+        return replace(
+            self,
+            adopted=False,
+            touched=False,
+            changed_ms=None,
+            containers={
+                name: container._replace(contained_millicores=None)
+                for name, container in self.containers.items()
+            },
         )
 
     def not_after(self, now_ms: int) -> "PodMemory":
@@ -226,6 +213,8 @@ class CpuWindow(NamedTuple):
     used_millicores: int
     readings: int
     counters: Mapping[str, Counters]
+    blind: int = 0
+    """How many of the readings know the usage, but not whether threads waited."""
 
 
 _NO_WINDOW = CpuWindow(0, 0, {})
@@ -283,46 +272,28 @@ def observe(memory: CpuMemory, sample: NodeSample, config: CpuConfig) -> CpuMemo
                 continue  # taken for unlimited it could be raised above its user's limit
             pod = PodMemory.at_first_sight(sighting, sample.now_ms, config)
             window = _NO_WINDOW
-        pods[uid], windows[uid] = _fold(pod, window, sighting, sample.now_ms, config.smoothing)
+        pods[uid], windows[uid] = _fold(pod, window, sighting, sample.now_ms, config)
     return CpuMemory(memory.mode, reserved, pods, windows)
 
 
 def _fold(
-    pod: PodMemory, window: CpuWindow, sighting: PodSighting, now_ms: int, smoothing: Smoothing
+    pod: PodMemory, window: CpuWindow, sighting: PodSighting, now_ms: int, config: CpuConfig
 ) -> tuple[PodMemory, CpuWindow]:
     """Fold one sample into the demand; a missing one leaves the last value."""
-    readings: list[CpuReading] = []
-    counters: dict[str, Counters] = {}
-    containers: dict[str, ContainerMemory] = {}
-    for container in sighting.containers:
-        name, limit, seen = container
-        known, before = pod.containers.get(name), window.counters.get(name)
-        if container.is_unread:
-            if known is None:
-                continue  # as a pod at first sight
-            limit = known.current_millicores
-        if known is None:
-            original, want = sighting.original_of(container), _UNKNOWN
-        else:
-            original, want = known[0], known.want
-        # After a reset the new counters are the base of the next difference; after a failed
-        # reading the old ones are, so that one lost sample costs one sample.
-        if base := seen or before:
-            counters[name] = base
-        reading = read_signal(before, seen)
-        if reading is not None:
-            want = want.add(now_ms, float(reading.want_millicores), smoothing)
-            readings.append(reading)
-        containers[name] = ContainerMemory(original, limit, want)
+    smoothing = config.smoothing
+    containers, counters, readings, blind = _fold_containers(pod, window, sighting, now_ms, config)
     demand, throttling = pod.demand, pod.throttling
     used, good = window.used_millicores, window.readings
     # A pod with a blind container would look smaller than it is.
     if readings and len(readings) == len(sighting.containers):
         whole = pod_reading(readings)
-        share = whole.demand(pod.min_millicores, pod.max_millicores)
-        demand = demand.add(now_ms, share, smoothing)
+        if not blind:
+            share = whole.demand(pod.min_millicores, pod.max_millicores)
+            demand = demand.add(now_ms, share, smoothing)
         throttling = smooth(throttling, whole.throttled_ratio, smoothing)
         used, good = used + whole.usage_millicores, good + 1
+    else:
+        blind = False
     # By hand, because `replace` takes as long as all of the above, for every pod and second.
     folded = PodMemory(
         pod.uid,
@@ -332,7 +303,7 @@ def _fold(
         pod.original_limit_millicores,
         pod.started_ms,
         pod.identity,
-        _together([container.current_millicores for container in containers.values()]),
+        together([container.current_millicores for container in containers.values()]),
         pod.adopted,
         pod.touched,
         pod.changed_ms,
@@ -341,8 +312,58 @@ def _fold(
         pod.misses,
         pod.missed_ms,
         containers,
+        _latency(pod, window, sighting),
     )
-    return folded, CpuWindow(used, good, counters)
+    return folded, CpuWindow(used, good, counters, window.blind + blind)
+
+
+def _latency(pod: PodMemory, window: CpuWindow, sighting: PodSighting) -> int | None:
+    if sighting.latency_target_ms is None:
+        return None
+    return latency_bound(
+        pod.latency_millicores,
+        [(window.counters.get(seen.name), seen.counters) for seen in sighting.containers],
+        target_ms=sighting.latency_target_ms,
+        current_millicores=pod.current_millicores or pod.min_millicores,
+        max_millicores=pod.max_millicores,
+    )
+
+
+def _fold_containers(
+    pod: PodMemory, window: CpuWindow, sighting: PodSighting, now_ms: int, config: CpuConfig
+) -> tuple[dict[str, ContainerMemory], dict[str, Counters], list[CpuReading], bool]:
+    """The containers, their counters and good readings, and whether one of these is blind.
+
+    Where no limit is ours nothing is throttled, and only waiting threads show a shortage: without
+    that measurement the usage is known, and the demand is not.
+    """
+    limited, blind = config.actuate is Actuation.LIMITS, False
+    readings: list[CpuReading] = []
+    counters: dict[str, Counters] = {}
+    containers: dict[str, ContainerMemory] = {}
+    for container in sighting.containers:
+        name, seen = container.name, container.counters
+        current = container.in_force(config.actuate)
+        known, before = pod.containers.get(name), window.counters.get(name)
+        if container.is_unread:
+            if known is None:
+                continue  # as a pod at first sight
+            current = known.current_millicores
+        if known is None:
+            original, want, contained = sighting.original_of(container), _UNKNOWN, None
+        else:
+            original, want, contained = known[0], known.want, known.contained_millicores
+        # After a reset the new counters are the base of the next difference; after a failed
+        # reading the old ones are, so that one lost sample costs one sample.
+        if base := seen or before:
+            counters[name] = base
+        reading = read_signal(before, seen)
+        if reading is not None:
+            want = want.add(now_ms, float(reading.want_millicores), config.smoothing)
+            readings.append(reading)
+            blind = blind or not (limited or waited_us(before, seen) is not None)
+        containers[name] = ContainerMemory(original, current, want, contained)
+    return containers, counters, readings, blind
 
 
 def node_snapshot(memory: CpuMemory, now_ms: int, config: CpuConfig) -> NodeSnapshot:
@@ -359,6 +380,7 @@ def node_snapshot(memory: CpuMemory, now_ms: int, config: CpuConfig) -> NodeSnap
         config.hysteresis_band,
         config.headroom,
         config.guardrails,
+        config.actuate is not Actuation.LIMITS,
     )
 
 
@@ -372,16 +394,17 @@ def _governed(pod: PodMemory, window: CpuWindow) -> GovernedPod:
         first_seen_ms=pod.started_ms,
         containers=tuple(
             Container(name, int(want.value), current, original)
-            for name, (original, current, want) in sorted(pod.containers.items())
+            for name, (original, current, want, _) in sorted(pod.containers.items())
         ),
         weight=pod.weight,
         usage_millicores=window.used_millicores // window.readings if window.readings else None,
         headroom_misses=pod.misses,
-        signal_ok=window.readings > 0,
+        signal_ok=window.readings > window.blind,
         changed_ms=pod.changed_ms,
         adopted=pod.adopted,
         missed_ms=pod.missed_ms,
         throttling=pod.throttling,
+        latency_millicores=pod.latency_millicores,
     )
 
 
@@ -396,7 +419,7 @@ def settle(memory: CpuMemory, mode: CpuMode, misses: Mapping[str, Misses]) -> Cp
 
 
 def limits_millicores(memory: CpuMemory) -> int:
-    """Σ of the limits in force that are ours."""
+    """Σ of the limits in force that are ours; of the guarantees, where weights are governed."""
     return sum(
         container.current_millicores or 0
         for pod in memory.pods.values()
@@ -406,12 +429,18 @@ def limits_millicores(memory: CpuMemory) -> int:
 
 
 def left_out(
-    memory: CpuMemory, plan: NodePlan, write: LimitWrite, *, decrease_failed: bool
+    memory: CpuMemory,
+    plan: NodePlan,
+    write: LimitWrite,
+    *,
+    decrease_failed: bool,
+    actuate: Actuation = Actuation.LIMITS,
 ) -> WriteResult | None:
-    """Why a limit is not to be written now; None: write it.
+    """Why a limit, or a guarantee, is not to be written now; None: write it.
 
     A decrease that failed keeps every increase waiting. The kernel may keep more than it was told:
-    what is in force counts, not the plan.
+    what is in force counts, not the plan. With a newcomer's first limit its others count, too; a
+    weight that its user gave a container, or never set, is no guarantee.
     """
     if write.phase is WritePhase.DECREASE:
         return None
@@ -420,7 +449,7 @@ def left_out(
     pod, added = memory.pods[write.uid], write.after
     if pod.touched:
         added -= write.before or 0
-    else:
+    elif actuate is Actuation.LIMITS:
         others = [seen for name, seen in pod.containers.items() if name != write.container]
         added += sum(container.current_millicores or 0 for container in others)
     room = plan.capacity_millicores - limits_millicores(memory)
@@ -437,7 +466,7 @@ def applied(memory: CpuMemory, now_ms: int, written: WrittenLimit) -> CpuMemory:
         return memory
     changed = known._replace(current_millicores=written.limit_millicores)
     containers = {**pod.containers, written.container: changed}
-    whole = _together([container.current_millicores for container in containers.values()])
+    whole = together([container.current_millicores for container in containers.values()])
     pod = replace(
         pod,
         touched=True,
@@ -447,8 +476,3 @@ def applied(memory: CpuMemory, now_ms: int, written: WrittenLimit) -> CpuMemory:
         containers=containers,
     )
     return replace(memory, pods={**memory.pods, written.uid: pod})
-
-
-def _together(limits: list[int | None]) -> int | None:
-    """The limit of a pod: the sum of its containers', None when one of them is unlimited."""
-    return None if None in limits else sum(filter(None, limits))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 
-from fairlead.core.apportion import Claim, water_fill
+from fairlead.core.apportion import water_fill
+from fairlead.core.claims import Claim
 from fairlead.core.invariant import require
 
 Limits = Mapping[str, int]

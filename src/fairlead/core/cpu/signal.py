@@ -1,7 +1,8 @@
 """The demand signal: from the kernel's counters of one container to a demand between 0 and 1.
 
-A throttled container shows how long its runnable threads stood *held back*. With `used` and `held`
-as shares of the elapsed time (in cores):
+A throttled container shows how long its runnable threads stood *held back*; so does one that waits
+for a CPU where nothing is throttled. With `used` and `held` as shares of the elapsed time (in
+cores):
 
     want     = used / (1 - held)      while used + held < 1: one thread, held for part of the time
              = used + held            from there on: that many threads were runnable
@@ -32,6 +33,10 @@ class Counters(NamedTuple):
     periods: int
     throttled_periods: int
     throttled_us: int
+    waited_us: int | None = None
+    """How long runnable threads waited for a CPU; None: not measured."""
+    runs: int | None = None
+    """How often threads began to run; None: not measured."""
 
 
 class CpuReading(NamedTuple):
@@ -79,6 +84,8 @@ def read_signal(before: Counters | None, after: Counters | None) -> CpuReading |
         return None
     if throttled == 0:
         held = 0  # a throttle that began before this window is not news
+    # Some kernels count a throttled thread as waiting, too: the larger of both, not the sum.
+    held = max(held, waited_us(before, after) or 0)
     # A held thread is not a whole core of work: a service that runs dry 3/4 into each period waits
     # for 1/4 of it, and wants 4/3 of what it used. Threads that spin read the same either way.
     alone = used + held < elapsed
@@ -89,6 +96,28 @@ def read_signal(before: Counters | None, after: Counters | None) -> CpuReading |
         shortage=1 - used / want if want else 0.0,
         throttled_ratio=min(throttled / periods, 1.0) if periods else 0.0,
     )
+
+
+def waited_us(before: Counters | None, after: Counters | None) -> int | None:
+    """How long threads waited between two readings; None: not known, which is not zero."""
+    if before is None or after is None or before.waited_us is None or after.waited_us is None:
+        return None
+    waited, elapsed = after.waited_us - before.waited_us, after.time_us - before.time_us
+    return waited if 0 <= waited <= elapsed * CORES_MAX else None
+
+
+def delay_us(readings: Sequence[tuple[Counters | None, Counters | None]]) -> float | None:
+    """How long a thread waited for a CPU before it ran, on average over containers; None: not
+    known, because it is not measured of one of them, or no thread ran."""
+    waits, runs = 0, 0
+    for before, after in readings:
+        waited = waited_us(before, after)
+        if waited is None or before is None or after is None:
+            return None
+        if before.runs is None or after.runs is None or after.runs < before.runs:
+            return None
+        waits, runs = waits + waited, runs + after.runs - before.runs
+    return waits / runs if runs else None
 
 
 def pod_reading(readings: Sequence[CpuReading]) -> CpuReading:

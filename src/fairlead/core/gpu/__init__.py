@@ -77,6 +77,7 @@ from fairlead.core.gpu.model import Recurrence as Recurrence
 from fairlead.core.gpu.model import Request as Request
 from fairlead.core.gpu.model import Sharing as Sharing
 from fairlead.core.gpu.model import Window as Window
+from fairlead.core.gpu.notice import notice_of as notice_of
 from fairlead.core.gpu.odds import TotalOdds as TotalOdds
 from fairlead.core.gpu.odds import total_odds as total_odds
 from fairlead.core.gpu.order import ActivateRequest as ActivateRequest
@@ -143,7 +144,6 @@ from fairlead.core.gpu.resize import Shrink as Shrink
 from fairlead.core.gpu.resize import Swap as Swap
 from fairlead.core.gpu.resize import resize as resize
 from fairlead.core.gpu.resolve import forecast as forecast
-from fairlead.core.gpu.resolve import notice_of as notice_of
 from fairlead.core.gpu.resolve import resolve as resolve
 from fairlead.core.gpu.restart import FailurePolicy as FailurePolicy
 from fairlead.core.gpu.restart import Restart as Restart

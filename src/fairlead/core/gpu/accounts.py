@@ -15,7 +15,7 @@ meter, so that spent = used − overdraft never passes what was granted.
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -56,6 +56,14 @@ class Held:
     """Since when its hours go to the overdraft, uncut; None: funded."""
     spells: list[tuple[int, int]] = field(default_factory=list)
     """Closed stretches of overdraft, uncut."""
+
+    def restate(self, shift_ms: int) -> None:
+        lease, end_ms = self.lease, self.lease.expected_end_ms
+        expected_ms = None if end_ms is None else end_ms + shift_ms
+        self.lease = replace(lease, start_ms=lease.start_ms + shift_ms, expected_end_ms=expected_ms)
+        if self.unfunded_ms is not None:
+            self.unfunded_ms += shift_ms
+        self.spells = [(start_ms + shift_ms, to_ms + shift_ms) for start_ms, to_ms in self.spells]
 
     @property
     def restored_ms(self) -> int:
@@ -268,8 +276,17 @@ class Account:
             self.envelope.recurrence,
         )
         self.envelope, self.defined_ms = envelope, now_ms
-        if same:
-            return
+        if not same:
+            self._enter_with_charges(now_ms)
+
+    def restate(self, shift_ms: int, now_ms: int) -> None:
+        """Time was set forward: open leases began, and end, so much later; none is charged for it.
+        Charges of the days that the new period touches count in full, as after an edit."""
+        for held in self.leases.values():
+            held.restate(shift_ms)
+        self._enter_with_charges(now_ms)
+
+    def _enter_with_charges(self, now_ms: int) -> None:
         self._enter(now_ms)
         period = self.period
         for day, sums in self.days.items():
@@ -415,6 +432,10 @@ class Accounts:
     def advance(self, now_ms: int) -> None:
         for account in self._accounts.values():
             account.advance(now_ms)
+
+    def restate(self, shift_ms: int, now_ms: int) -> None:
+        for account in self._accounts.values():
+            account.restate(shift_ms, now_ms)
 
     def at(self, now_ms: int, *, paid: bool = False) -> Mapping[Key, Usage]:
         """Every envelope's usage at one moment, worked out when first looked at; `paid`: that of

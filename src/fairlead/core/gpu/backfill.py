@@ -11,6 +11,16 @@ after its end is taken to end a step later; the step doubles, so that a promise 
 second nor is believed for ever. A run without a duration could stay for ever: it is let in only
 where it leaves room.
 
+The longer a head waits, the less time it leaves to others (version 2, a policy with `halving_ms`).
+Most runs end long before their estimates, and what they free is taken by runs that end just before
+the promise: a wide head would start only when it was promised to, and not when it could. So only
+runs start beside it that end within a part of the time until its start:
+
+    halving / (halving + time that the head has waited)
+
+It is one half after `halving`, and never 0: while a lease without a known end keeps a head waiting
+for weeks, short runs still use what is free.
+
 An estimate is no way to the front. It does not count while the owner of the run has one that is
 past its own; nor, before a head, while any run is that started after the head began to wait: owners
 that take turns with short estimates would pass it for ever. Then only `latest_ms` counts, when a
@@ -50,6 +60,17 @@ class BackfillPolicy:
     assumed_ms: Annotated[int, Duration(), Written("assumed_duration")] = 24 * HOUR_MS
     overtime_ms: Annotated[int, Duration(), Written("overtime")] = 60_000
     """The first step past an expected end."""
+    halving_ms: Annotated[int, Duration(), Written("halving_age")] | None = None
+    """After so long a head leaves half of the time until its start to others; None: version 1, it
+    always leaves all of it."""
+
+    def ends_by_ms(self, head: "QueueHead", start_ms: int, now_ms: int) -> int:
+        """By when a run has to end that starts before a head."""
+        since_ms, halving_ms = head.since_ms, self.halving_ms
+        if since_ms is None or halving_ms is None:
+            return start_ms
+        waited_ms = max(0, now_ms - since_ms)
+        return now_ms + (start_ms - now_ms) * halving_ms // (halving_ms + waited_ms)
 
     def end_ms(self, release: "Release | LeaseCharge", now_ms: int) -> int:
         """When a lease is taken to end: after now."""
@@ -165,6 +186,8 @@ class Backfill:
     promises: tuple[Promise, ...]
     overrun: str | None = None
     """Because of this run the estimate did not count."""
+    ends_by_ms: Annotated[int, Time(), Written("ends_by")] | None = None
+    """Of version 2, where a head would be delayed: a run that ends by then would not delay it."""
 
     @property
     def starts(self) -> bool:
@@ -186,10 +209,11 @@ def check(asked: BackfillRequest, promises: tuple[Promise, ...], outlook: "Outlo
             continue
         overrun = _overrun(run, head, asked.overruns)
         end_ms = run.end_ms if overrun is None else run.latest_ms
-        if end_ms is not None and end_ms <= start_ms:
+        ends_by_ms = asked.policy.ends_by_ms(head, start_ms, asked.now_ms)
+        if end_ms is not None and end_ms <= ends_by_ms:
             continue
         if not outlook.leaves(head, start_ms, run):
-            return Backfill(BackfillReason.DELAYS, head.run, promises, overrun)
+            return Backfill(BackfillReason.DELAYS, head.run, promises, overrun, ends_by_ms)
         reason = BackfillReason.LEAVES_ROOM
     return Backfill(reason, None, promises)
 

@@ -5,7 +5,7 @@ flavor and every label of the scope are equal and, where a cap binds, one of its
 The digest names the conflict for good, whatever the order of its lists.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fairlead.core.canonical import as_json, encoded, text
 from fairlead.core.lottery import Draw, Odds, Pseudonyms, Tokens
-from fairlead.core.reasons import CutKind, Exclusion
+from fairlead.core.reasons import CutKind
 from fairlead.core.units import INTEGER_MAX, Count, Name, OutOfRange, PositiveCount, repeats
 
 
@@ -139,32 +139,6 @@ def conflict_bytes(conflict: Conflict) -> bytes:
         f'{{"deficit_gpus":{text(conflict.deficit_gpus)},"leases":[{leases}],'
         f'"runs":{text(runs)},"scope":{text(conflict.scope.document())}}}'
     )
-
-
-ScopeTest = Callable[[str, Mapping[str, str], str, str], Exclusion | None]
-"""By flavor, location, budget and envelope of a lease."""
-
-
-def scope_test(scope: Scope) -> ScopeTest:
-    """Answers the first thing that puts a lease out of scope; None: it is a candidate.
-
-    Asked a hundred thousand times, so what it compares with is worked out once.
-    """
-    scope_flavor, labels, cap = scope.flavor, scope.location.items(), scope.cap
-    payers = None if cap is None else {(cap.budget, name) for name in cap.envelopes}
-
-    def exclusion(
-        flavor: str, location: Mapping[str, str], budget: str, envelope: str
-    ) -> Exclusion | None:
-        if flavor != scope_flavor:
-            return Exclusion.FLAVOR
-        if labels and not labels <= location.items():
-            return Exclusion.LOCATION
-        if payers is None or (budget, envelope) in payers:
-            return None
-        return Exclusion.PAYER
-
-    return exclusion
 
 
 def renamed(conflict: Conflict, names: Pseudonyms) -> Conflict:

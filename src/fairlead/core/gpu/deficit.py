@@ -16,15 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
-from fairlead.core.gpu.conflict import (
-    Conflict,
-    ConflictLease,
-    ConflictRun,
-    CutTier,
-    Scope,
-    renamed,
-    scope_test,
-)
+from fairlead.core.gpu.conflict import Conflict, ConflictLease, ConflictRun, CutTier, Scope, renamed
 from fairlead.core.gpu.holdings import (
     CapDemand,
     CapKind,
@@ -36,9 +28,10 @@ from fairlead.core.gpu.holdings import (
     PlaceDemand,
 )
 from fairlead.core.gpu.model import Budget
+from fairlead.core.gpu.notice import Notice, notice_of
 from fairlead.core.gpu.place import DOMAIN_KEYS, Gang, Node, place
 from fairlead.core.gpu.policy import Standing
-from fairlead.core.gpu.resolve import Notice, notice_of
+from fairlead.core.gpu.scope import ScopeTest
 from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting, Pseudonyms
 from fairlead.core.reasons import DeficitReason, Exclusion
@@ -178,7 +171,7 @@ def _judged(
     """Every lease in or out of a scope that is short of so many GPUs."""
     runs = {run.id: run for run in holdings.runs}
     beneficiary, protected = "" if demand is None else demand.run, _protected(holdings, demand)
-    out_of_scope = scope_test(scope)
+    out_of_scope = ScopeTest(scope).exclusion
     candidates: list[HeldLease] = []
     excluded: list[ExcludedLease] = []
     for lease in sorted(holdings.leases, key=lambda lease: lease.id):

@@ -4,8 +4,8 @@
 already may not, nor one whose outcome was voided as long as nothing else has changed.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fairlead.core.gpu.queue import FlavorHold, HeldRun
@@ -105,6 +105,7 @@ class ShrunkRun:
     grows_to: Gpus
     settled: bool
     """It runs, and is neither paused nor about to end or to give leases back."""
+    location: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def grow(asked: ShrunkRuns) -> GrowthOrder:
         hold = by_flavor.get(run.flavor)
         if not run.settled:
             held.append(HeldRun(run.id, QueueHold.NOT_SETTLED, None))
-        elif hold is not None and hold.applies(asked.now_ms):
+        elif hold is not None and hold.applies(asked.now_ms, run.location):
             held.append(HeldRun(run.id, QueueHold.RESOLVE_OPEN, hold.until_ms, hold.outcome))
         else:
             order.append(GrowingRun(run.id, len(order) + 1, GrowthReason.NAME))

@@ -19,8 +19,8 @@ later, of owners within their grants, would take its place again and again, and 
 lose the devices that are kept for it each time. Its owner can put another of its runs before it.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Annotated
 
@@ -67,6 +67,7 @@ class WaitingRun:
     """Of version 2."""
     promised_ms: Annotated[int, Time(), Written("promised_at")] | None = None
     """Of version 2: since when it is promised its earliest start; None: it is not."""
+    location: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def age_key(self) -> tuple[int, int, str]:
@@ -95,7 +96,7 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class FlavorHold:
-    """Free devices of a flavor are kept for the winner of an open outcome.
+    """Free devices of a flavor in a location are kept for the winner of an open outcome.
 
     `until_ms` None: until the outcome is over.
     """
@@ -103,9 +104,14 @@ class FlavorHold:
     flavor: Name
     outcome: Count
     until_ms: Annotated[int, Time(), Written("until")] | None = None
+    location: Mapping[str, str] = field(default_factory=dict)
 
-    def applies(self, now_ms: int) -> bool:
-        return self.until_ms is None or now_ms < self.until_ms
+    def applies(self, now_ms: int, location: Mapping[str, str]) -> bool:
+        """Whether a run in this location waits: one that could start nowhere in the scope of the
+        outcome does not."""
+        if self.until_ms is not None and now_ms >= self.until_ms:
+            return False
+        return all(location.get(key, value) == value for key, value in self.location.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +240,6 @@ def _held(run: WaitingRun, hold: FlavorHold | None, now_ms: int) -> HeldRun | No
         due = now_ms >= start.start_ms
         reason = QueueHold.RESERVATION_DUE if due else QueueHold.RESERVATION_NOT_DUE
         return HeldRun(run.id, reason, start.start_ms)
-    if hold is not None and hold.applies(now_ms):
+    if hold is not None and hold.applies(now_ms, run.location):
         return HeldRun(run.id, QueueHold.RESOLVE_OPEN, hold.until_ms, hold.outcome)
     return None

@@ -15,7 +15,6 @@ that a cut costs what it cuts and not a walk over what is left.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
@@ -32,8 +31,8 @@ from fairlead.core.gpu.conflict import (
     RiskRound,
     Role,
     Round,
-    scope_test,
 )
+from fairlead.core.gpu.scope import ScopeTest
 from fairlead.core.invariant import require
 from fairlead.core.lottery import (
     SEED_BYTES,
@@ -47,7 +46,7 @@ from fairlead.core.lottery import (
     heaps_of,
     uniform_below,
 )
-from fairlead.core.reasons import CutKind, Exclusion
+from fairlead.core.reasons import CutKind
 
 
 def in_order(leases: Iterable[ConflictLease]) -> list[ConflictLease]:
@@ -133,12 +132,12 @@ class Ladder:
 
 
 def survey(conflict: Conflict) -> list[Holder]:
-    exclusion = scope_test(conflict.scope)
+    test = ScopeTest(conflict.scope)
     runs = {run.id: run for run in conflict.runs}
     holders: dict[str, Holder] = {}
     outside: dict[str, list[ConflictLease]] = {}
     for lease in conflict.leases:
-        if exclusion(lease.flavor, lease.location, lease.budget, lease.envelope) is not None:
+        if test.exclusion(lease.flavor, lease.location, lease.budget, lease.envelope) is not None:
             outside.setdefault(lease.run, []).append(lease)
             continue
         holder = holders.get(lease.run)
@@ -154,16 +153,26 @@ def survey(conflict: Conflict) -> list[Holder]:
     return [holders[name] for name in sorted(holders)]
 
 
-@dataclass(slots=True)
 class Cut:
     """One spare, one step or one gang; `gpus` are those in scope."""
 
-    holder: Holder
-    kind: CutKind
-    gpus: int
-    leases: list[ConflictLease]
-    draw: int | None = None
-    withdrawn: bool = False
+    __slots__ = ("draw", "gpus", "holder", "kind", "leases", "withdrawn")
+
+    def __init__(
+        self,
+        holder: Holder,
+        kind: CutKind,
+        gpus: int,
+        leases: list[ConflictLease],
+        *,
+        draw: int | None = None,
+    ) -> None:
+        self.holder = holder
+        self.kind = kind
+        self.gpus = gpus
+        self.leases = leases
+        self.draw = draw
+        self.withdrawn = False
 
     def actions(self, outside: Set[str]) -> list[Action]:
         run, kind, tier, draw = self.holder.run.id, self.kind, self.holder.tier, self.draw
@@ -230,7 +239,7 @@ class Cutting:
         """A gang goes whole, in scope or not."""
         holder.drawn = True
         kind = CutKind.RANDOM_PREEMPT
-        self._cut(Cut(holder, kind, holder.open_gpus, holder.rest(self._gone), draw))
+        self._cut(Cut(holder, kind, holder.open_gpus, holder.rest(self._gone), draw=draw))
 
     def _cut(self, cut: Cut) -> None:
         self._gone.update([lease.id for lease in cut.leases])
@@ -398,57 +407,4 @@ def _odds(cutting: Cutting, runs: dict[str, Holder], weighting: OwnerWeighting) 
     return tuple(
         Odds(runs[name].run.owner, name, Fraction(1) if name in heaps.needed else heaps.chance)
         for name in sorted(runs, key=lambda name: (runs[name].run.owner, name))
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """What a commitment announces: who may be preempted, who may not and why, the first odds."""
-
-    candidates: tuple[str, ...]
-    exclusions: tuple[tuple[str, Exclusion], ...]
-    odds: tuple[Odds, ...]
-    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
-
-    def document(self) -> dict[str, object]:
-        """As it is kept under its digest; odds as 1 in so many, or as so many times that."""
-        stake = self.owner_weighting is OwnerWeighting.STAKE
-        return {
-            "candidates": list(self.candidates),
-            "exclusions": [
-                {"lease": lease, "reason": reason.value} for lease, reason in self.exclusions
-            ],
-            "tokens": [
-                {
-                    "one_in": odds.chance.denominator,
-                    "owner": odds.owner,
-                    **({"times": odds.chance.numerator} if stake else {}),
-                    "token": odds.token,
-                }
-                for odds in self.odds
-            ],
-        }
-
-
-def notice_of(
-    conflict: Conflict,
-    left_out: Iterable[tuple[str, Exclusion]] = (),
-    *,
-    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS,
-) -> Notice:
-    """The notice of a conflict. `left_out`: leases in scope that are not in the conflict."""
-    candidates: list[str] = []
-    excluded, exclusion = list(left_out), scope_test(conflict.scope)
-    for lease in conflict.leases:
-        reason = exclusion(lease.flavor, lease.location, lease.budget, lease.envelope)
-        if reason is None:
-            candidates.append(lease.id)
-        else:
-            excluded.append((lease.id, reason))
-    odds = forecast(conflict, owner_weighting=owner_weighting).first_odds
-    return Notice(
-        candidates=tuple(sorted(candidates)),
-        exclusions=tuple(sorted(excluded)),
-        odds=tuple(sorted(odds, key=lambda odds: odds.token)),
-        owner_weighting=owner_weighting,
     )

@@ -5,7 +5,7 @@ decision.plan.slots, decision.limits.concurrency
 memory = settle(memory, decision.plan, applied=True)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairlead.core.traffic.counters import is_urgent
 from fairlead.core.traffic.learn import stay_of
@@ -13,6 +13,7 @@ from fairlead.core.traffic.limits import Limits, plan_limits
 from fairlead.core.traffic.memory import GroupMemory, GroupRules
 from fairlead.core.traffic.model import Admission, Snapshot, TickPlan
 from fairlead.core.traffic.observe import Observed, observe
+from fairlead.core.traffic.retries import RetryLimit, plan_retries, watch_retries
 from fairlead.core.traffic.sighting import OperatorCommand, Sighting
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.core.traffic.tick import tick
@@ -42,6 +43,7 @@ def govern(
     """One decision. The memory is to be settled once the plan was applied, or was not."""
     memory, observed = observe(memory, sighting, rules, group=group)
     plan, config = tick(observed.snapshot), observed.snapshot.config
+    memory, retries = _retries(memory, sighting, rules, plan, observed)
     backends = {} if sighting.seen is None else sighting.seen.backends
     limits = plan_limits(
         plan.slots,
@@ -51,6 +53,7 @@ def govern(
         open={name: backend.open for name, backend in backends.items()},
         inside={name: backend.inside for name, backend in backends.items()},
         stay_ms=round(1000 * stay_of(memory.bound.inside, memory.bound.per_s, config.l_ref_ms)),
+        retries=retries,
     )
     drains = tuple(
         name
@@ -63,3 +66,21 @@ def govern(
         if sighting.early and is_urgent(reading.looks)
     )
     return memory, GroupDecision(observed, plan, limits, drains, urgent)
+
+
+def _retries(
+    memory: GroupMemory, sighting: Sighting, rules: GroupRules, plan: TickPlan, observed: Observed
+) -> tuple[GroupMemory, RetryLimit | None]:
+    """What may be repeated, where the group asks for it."""
+    if not rules.retry:
+        return memory, None
+    seen, clock_ms = sighting.seen, memory.clock_ms
+    watched = watch_retries(
+        memory.retry,
+        clock_ms,
+        requests=None if seen is None else seen.admitted,
+        retries=None if seen is None else seen.retries,
+        restricted=observed.full or plan.admission.mode is not AdmissionMode.NORMAL,
+    )
+    inside_max = observed.snapshot.config.inside_max
+    return replace(memory, retry=watched), plan_retries(watched, clock_ms, inside_max=inside_max)

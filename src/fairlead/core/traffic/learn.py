@@ -66,6 +66,16 @@ def queue_reference(usual: float, config: Config) -> float:
     return min(config.q_ref, max(QUEUE_LEAST, round(QUEUE_TIMES_USUAL * usual, 1)))
 
 
+def failing_flow(g_min: float, config: Config) -> float:
+    """G_min of a group in which what may be inside is bounded: the conductance of backends that
+    all fail as often as eta. What takes longer there is held by the bound within a tick. A budget
+    per second besides it was what kept rejecting after a brown-out: it is cut for as long as the
+    backends are slow, and grows back for 20 s once they are not (harness, `brown-out`).
+    """
+    failing = config.k_e + config.w_e * min(config.eta / config.e_ref, config.e_max)
+    return min(g_min, config.p_ref / max(failing, config.p_min))
+
+
 def latency_reference(usual_ms: LatencyMs, config: Config) -> float:
     """The usual latency, where that is above the default."""
     return max(config.l_ref_ms, round(usual_ms, 1))
@@ -81,6 +91,9 @@ def latency_reference(usual_ms: LatencyMs, config: Config) -> float:
 
 LOOK_MS, KEEP_MS = 1_000, 10_000
 CUT, GROW_PER_S = 0.85, 0.07
+GROW_BOUNDED_PER_S, GROWN_MOST = 1.0, 4.0
+"""Where the bound holds what comes the budget need not feel its way: it doubles every second, up to
+so many times what was served before."""
 FLOOR = 0.25
 """Of the most that was served before admission was restricted: if less does not help either, it is
 not the load, and less than that is for `hard`."""
@@ -119,8 +132,11 @@ class AdmissionBudget:
         triggered: bool,
         config: Config,
         window_ms: int,
+        bounded: bool = False,
     ) -> "AdmissionBudget":
-        """One tick: successes so far, and what the last tick made of admission."""
+        """One tick: successes so far, and what the last tick made of admission; `bounded`: how much
+        may be inside is bounded, too.
+        """
         now = self._look(clock_ms, served)
         rate = config.bucket_rate if self.rate is None else self.rate
         least = config.drip_rate_min
@@ -136,9 +152,12 @@ class AdmissionBudget:
         if triggered and clock_ms - self.cut_ms >= window_ms:
             floor = FLOOR * self.before
             return replace(now, rate=max(least, floor, CUT * rate), cut_ms=clock_ms)
-        if not triggered:
-            return replace(now, rate=rate * (1 + GROW_PER_S * (clock_ms - self.at_ms) / 1000))
-        return now
+        if triggered:
+            return now
+        passed_s = (clock_ms - self.at_ms) / 1000
+        grown = rate * (1 + (GROW_BOUNDED_PER_S if bounded else GROW_PER_S) * passed_s)
+        most = max(rate, GROWN_MOST * self.before) if bounded else grown
+        return replace(now, rate=min(grown, most))
 
     def changes(self, config: Config) -> dict[str, float]:
         rate = round(config.bucket_rate if self.rate is None else self.rate, 1)

@@ -15,6 +15,7 @@ from fairlead.core.apportion import largest_remainder
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS, fnv1a, scramble
 from fairlead.core.traffic.alone import STAY_MS, FallbackBound, bound_alone
 from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.retries import RetryLimit
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.core.traffic.state import AdmissionMode
 
@@ -30,6 +31,10 @@ FULL_RETRY_AFTER_S, RETRY_AFTER_S_MAX = 1, 60
 LATENCY_WINDOW_MS, LATENCY_QUANTILE = 5_000, 0.95
 STALE_ROUNDS = 3
 """A signal that is older than three of its periods is missing."""
+AVERAGED, MEAN_REQUESTS_MIN = 512, 5
+"""How many requests HAProxy's averages look back over, and of how few a mean says nothing."""
+DRIP_EACH = 1
+"""What a server may hold while admission is hard, on a proxy that can bound nothing but servers."""
 RESTART_PAUSE_MS = 5_000
 """Between attempts to start a proxy that died: a start takes longer than a tick."""
 
@@ -80,6 +85,8 @@ class Limits:
     admission: Admission = field(default_factory=Admission)
     retry_after_s: int = FULL_RETRY_AFTER_S
     concurrency: Concurrency | None = None
+    retries: RetryLimit | None = None
+    """None: the group asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,7 @@ def plan_limits(
     open: Mapping[str, int | None] | None = None,
     inside: Mapping[str, tuple[int, ...]] | None = None,
     stay_ms: int = STAY_MS,
+    retries: RetryLimit | None = None,
 ) -> Limits:
     """`stored` is what `hard` relaxes to in fallback, `open` what each backend holds now, `inside`
     what each of its servers does, `stay_ms` how long requests are to stay at the most."""
@@ -110,7 +118,7 @@ def plan_limits(
     if inside_max is not None:
         room = rooms(slots, inside_max, open or {})
         bound = Concurrency(inside_max, room=room, by_server=server_rooms(room, inside or {}))
-    return Limits(fallback, admission, retry_after_s(admission), bound)
+    return Limits(fallback, admission, retry_after_s(admission), bound, retries)
 
 
 def rooms(
@@ -134,6 +142,24 @@ def server_rooms(
         for id, held in inside.items()
         if held and id in room
     }
+
+
+def server_bounds(
+    slots: Mapping[str, int], limits: Limits, own: Mapping[str, int]
+) -> dict[str, int]:
+    """What each server may hold at the most on a proxy whose admission is not ours, 0 for any
+    number. Together they hold what may be inside; the rest waits in the proxy. A server never gets
+    more than its operator allows (`own`), and one without slots keeps that."""
+    total, bound = sum(slots.values()), limits.concurrency
+    bounds = {}
+    for id, count in slots.items():
+        most = 0
+        if count and limits.admission.mode is AdmissionMode.HARD:
+            most = DRIP_EACH
+        elif count and bound is not None:
+            most = share(count, total, bound.inside_max)
+        bounds[id] = min(filter(None, (most, own.get(id, 0))), default=0)
+    return bounds
 
 
 def share(slots: int, total: int, inside: int, least: int = ROOM_LEAST) -> int:
@@ -228,3 +254,19 @@ def p95(latencies: Sequence[float]) -> float | None:
     if not latencies:
         return None
     return sorted(latencies)[ceil(LATENCY_QUANTILE * len(latencies)) - 1]
+
+
+def mean_since(before: tuple[int, int], now: tuple[int, int]) -> float | None:
+    """The mean of what came since `before`, from a moving average over the last `AVERAGED`: each is
+    (how many so far, average). None for too few to say anything.
+
+    The first ones count alike; from then on each newcomer takes its part of the average away.
+    """
+    (done_before, average_before), (done, average) = before, now
+    more = done - done_before
+    if more < MEAN_REQUESTS_MIN:
+        return None
+    if done <= AVERAGED:
+        return max(0.0, (done * average - done_before * average_before) / more)
+    kept = (1 - 1 / AVERAGED) ** more
+    return max(0.0, (average - kept * average_before) / (1 - kept))

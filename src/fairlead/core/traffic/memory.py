@@ -11,7 +11,8 @@ from fairlead.core.traffic.config import Config, LatencyMs
 from fairlead.core.traffic.counters import WINDOW_MS, Streak, TrafficCounters, Window
 from fairlead.core.traffic.health import BackendHealth, Cause, HealthRules
 from fairlead.core.traffic.learn import AdmissionBudget, InsideBound, Usual
-from fairlead.core.traffic.nodes import NodeWindows
+from fairlead.core.traffic.retries import RetryMemory
+from fairlead.core.traffic.sighting import NodeWindows
 from fairlead.core.traffic.state import State
 
 CHECK_FAILURES = 3
@@ -34,6 +35,9 @@ class GroupRules:
     """The operator set no `l_ref_ms`: it follows the usual latency."""
     own_bound: bool = False
     """The operator set no `inside_max`: it follows what is served."""
+    own_flow: bool = False
+    """The operator set no `g_min`: while what may be inside is bounded, conductance restricts
+    admission only where requests fail."""
     check_failures: int | None = CHECK_FAILURES
     """So many failures in a row of a health check are believed; None: there is no check."""
     scrape_every_ms: int = 1_000
@@ -44,6 +48,9 @@ class GroupRules:
     """1 is how records of `traffic.govern` up to version 3 were decided, so that they replay. From
     2 on group admission reacts only to what several backends, or our own counters, confirm, and a
     group that serves nothing of what piled up in it is bounded."""
+
+    retry: bool = False
+    """The proxy may repeat idempotent requests at another backend."""
 
     @property
     def confirm(self) -> bool:
@@ -114,6 +121,8 @@ class GroupMemory:
     refused_soft: int | None = None
     nodes: Mapping[str, NodeWindows] = field(default_factory=dict)
     """Counters of the machines over the last seconds."""
+    retry: RetryMemory = field(default_factory=RetryMemory)
+    """Only where the rules ask for retries."""
 
     @property
     def isolated(self) -> dict[str, Cause]:

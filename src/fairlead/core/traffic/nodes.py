@@ -17,16 +17,16 @@ from typing import NamedTuple
 from fairlead.core.traffic.config import Config, Theta
 from fairlead.core.traffic.counters import covering
 from fairlead.core.traffic.model import STALL_KINDS, Node, Psi, Resource
-from fairlead.core.traffic.sighting import CpuTimes, NodeReading, StallTotals
+from fairlead.core.traffic.sighting import CpuTimes, NodeReading, NodeWindows, StallTotals
 from fairlead.core.traffic.state import NodeMemory, State, Trail
-from fairlead.core.units import FLOAT_MAX, INTEGER_MAX
+from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, quotient
 
 EPSILON = 1e-9
 WINDOW_US = 10_000_000
 # 7 of 100 samples are 0.07 of them, although 100*0.07 is a little above 7 in binary: by less than
 # this, and this is less than the smallest p, so that without a stalled sample nothing is sustained.
 ROUNDING = 1e-12
-_JUDGED = ("cpu_some", "mem_some", "mem_full", "io_full")
+STALLING = ("cpu_some", "mem_some", "mem_full", "io_full")
 
 
 def stalls(psi: Psi | None, theta: Theta) -> bool:
@@ -43,7 +43,7 @@ def stall_score(psi: Psi | None, theta: Theta) -> float | None:
 def _thresholds(psi: Psi | None, theta: Theta) -> list[tuple[float, float]]:
     if psi is None:
         return []
-    pairs = ((getattr(psi, kind), getattr(theta, kind)) for kind in _JUDGED)
+    pairs = ((getattr(psi, kind), getattr(theta, kind)) for kind in STALLING)
     return [(value, threshold) for value, threshold in pairs if value is not None]
 
 
@@ -63,7 +63,7 @@ def observe_totals(
         return (sample,), None
     first, elapsed_us = kept[0], sample.time_us - kept[0].time_us
     shares = {
-        kind: min((sample.stalled_us[kind] - first.stalled_us[kind]) / elapsed_us, 1.0)
+        kind: min(quotient(sample.stalled_us[kind] - first.stalled_us[kind], elapsed_us), 1.0)
         for kind in STALL_KINDS
         if kind in first.stalled_us
     }
@@ -87,7 +87,7 @@ def ewma(previous: float | None, value: float, alpha: float) -> float:
 
 def velocity(now: float, before: float, window_ms: int) -> float:
     """v_pos: how fast the smoothed signal rises, per second; falling counts as standing still."""
-    return max(0.0, (now - before) / (window_ms / 1000))
+    return max(0.0, (now - before) / quotient(window_ms, 1000))
 
 
 def follow(
@@ -203,15 +203,6 @@ def _follow_all(
         times += [] if left_s is None else [left_s]
         trails += [] if trail is None else [trail]
     return tuple(trails), times
-
-
-class NodeWindows(NamedTuple):
-    """Counters of one machine over the last 10 s."""
-
-    totals: tuple[StallTotals, ...] = ()
-    psi: Psi | None = None
-    cpu: tuple[CpuTimes, ...] = ()
-    iowait_ratio: float | None = None
 
 
 def observe_nodes(

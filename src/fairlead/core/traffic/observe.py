@@ -29,6 +29,7 @@ from fairlead.core.traffic.health import Cause, Evidence, Tracked, median, track
 from fairlead.core.traffic.learn import (
     AdmissionBudget,
     InsideBound,
+    failing_flow,
     is_buried,
     latency_reference,
     queue_reference,
@@ -435,6 +436,7 @@ def _learn(
         memory = replace(memory, latency=latency, l_ref_ms=l_ref_ms)
         # Unknown yet: latency alone restricts no admission.
         changes |= {"g_min": 0.0} if l_ref_ms is None else {"l_ref_ms": l_ref_ms}
+    held = memory.bound.value if rules.own_bound else config.inside_max
     budget = memory.budget.advance(
         clock_ms,
         served(sighting),
@@ -442,6 +444,7 @@ def _learn(
         triggered=admission is not None and admission.calm_since_ms is None,
         config=config,
         window_ms=rules.window_ms,
+        bounded=rules.own_flow and held is not None,
     )
     if rules.own_budget:
         changes |= budget.changes(config)
@@ -466,6 +469,8 @@ def _learn(
         # A full backend is passed over, so requests do not show where slots send them, and a guard
         # that compares the two would hold every step: a backend that is back got none.
         changes["skew_requests_min"] = SIZE_MAX
+        if rules.own_flow:
+            changes["g_min"] = failing_flow(changes.get("g_min", config.g_min), config)
     return replace(memory, budget=budget, bound=bound), _changed(config, tuple(changes.items()))
 
 

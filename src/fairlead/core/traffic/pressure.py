@@ -214,7 +214,7 @@ def debt_term(backend: Backend, config: Config) -> float:
 
 
 def conductance(slots: Sequence[int], pressures: Sequence[Pressure], config: Config) -> float:
-    return config.p_ref * left_sum(
-        slot / config.s_total / pressure.total
-        for slot, pressure in zip(slots, pressures, strict=True)
-    )
+    s_total, flow = float(config.s_total), 0.0
+    for slot, pressure in zip(slots, pressures, strict=True):
+        flow += float(slot) / s_total / pressure.total
+    return config.p_ref * flow

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from fairlead.core.traffic.config import LatencyMs
-from fairlead.core.traffic.model import Resource
+from fairlead.core.traffic.model import Psi, Resource
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.core.units import FLOAT_MAX, SIZE_MAX
 
@@ -99,6 +99,8 @@ class GroupSeen:
     backends: Mapping[str, BackendSeen] = field(default_factory=dict)
     decision: int | None = None
     """The recorded decision that the active table carries out; None where there was none."""
+    retries: int | None = None
+    """Requests that were sent to a second backend; `admitted` counts each of them once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ def plausible(sighting: Sighting) -> Sighting:
     seen = sighting.seen
     if seen is not None:
         backends = {name: _backend(backend) for name, backend in seen.backends.items()}
-        seen = replace(seen, backends=backends)
+        seen = replace(seen, backends=backends, retries=_count(seen.retries))
     readings = {name: _reading(reading) for name, reading in sighting.readings.items()}
     probed, checked = (
         tuple(Probed(p.group, p.backend, p.ok, _measure(p.latency_ms)) for p in results)
@@ -233,3 +235,12 @@ def _count(value: int | None) -> int | None:
 def _measure(value: float | None) -> float | None:
     """A float, or None for what is not a finite number of at least 0."""
     return float(value) if value is not None and 0 <= value <= FLOAT_MAX else None
+
+
+class NodeWindows(NamedTuple):
+    """Counters of one machine over the last 10 s."""
+
+    totals: tuple[StallTotals, ...] = ()
+    psi: Psi | None = None
+    cpu: tuple[CpuTimes, ...] = ()
+    iowait_ratio: float | None = None

@@ -16,6 +16,7 @@ from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.model import Backend, Pressure
 from fairlead.core.traffic.pressure import left_sum
 from fairlead.core.traffic.state import HALVINGS_MAX, BackendMemory, Guard, State, StepGate
+from fairlead.core.units import quotient
 
 
 def inverse_weights(backends: Sequence[Backend], pressures: Sequence[Pressure]) -> list[float]:
@@ -48,7 +49,8 @@ def warm_shares(
     Where all are new nothing is scaled.
     """
     factors = [
-        1.0 if b.age_ms is None or b.age_ms >= warmup_ms else b.age_ms / warmup_ms for b in backends
+        1.0 if b.age_ms is None or b.age_ms >= warmup_ms else quotient(b.age_ms, warmup_ms)
+        for b in backends
     ]
     routable = [f for f, b in zip(factors, backends, strict=True) if not b.isolated]
     if max(routable, default=1.0) < 1.0 or min(routable, default=1.0) == 1.0:
@@ -143,7 +145,7 @@ def place(
 
 def deviation(shares: Sequence[float], slots: Sequence[int], s_total: int) -> float:
     pairs = zip(shares, slots, strict=True)
-    return max((abs(share - slot / s_total) for share, slot in pairs), default=0.0)
+    return max((abs(share - float(slot) / float(s_total)) for share, slot in pairs), default=0.0)
 
 
 def advance_gate(gate: StepGate, off: float, clock_ms: int, config: Config) -> StepGate:
@@ -169,7 +171,7 @@ def observed_skew(
         return None
     if len(backends) == 1 and any(weights):
         return None
-    return max(abs(count / total - w) for count, w in zip(requests, weights, strict=True))
+    return max(abs(quotient(count, total) - w) for count, w in zip(requests, weights, strict=True))
 
 
 class Step(NamedTuple):

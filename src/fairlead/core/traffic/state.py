@@ -6,14 +6,13 @@ the one before it. An equal or earlier time adds nothing, so a clock that is set
 not freeze the governor for that hour.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 from typing import Annotated
 
 from fairlead.core import units
 from fairlead.core.traffic.config import SLOTS_MAX, Measure, Share, TimeMs
+from fairlead.core.traffic.remembered import check_state, within
 from fairlead.core.units import OutOfRange, PositiveCount, Range, Series, Written
 
 Slots = Annotated[int, Range(0, SLOTS_MAX)]
@@ -146,47 +145,8 @@ class State:
         units.check(self)
         for part in ("gate", "guard", "admission"):
             units.check(getattr(self, part), f"{part}.")
-        self._check_backends()
-        _ascending([node.id for node in self.nodes], "nodes", "id")
-        for index, node in enumerate(self.nodes):
-            self._check_node(node, f"nodes[{index}]")
-        _within(self.gate.since_ms, "gate.since_ms", self.clock_ms)
-        if self.gate.stepping and self.gate.since_ms is None:
-            raise OutOfRange("gate.since_ms", "must be known while slots are stepping")
-        _within(self.guard.since_ms, "guard.since_ms", self.clock_ms)
+        check_state(self, BackendMemory)
         self._check_admission()
-
-    def _check_backends(self) -> None:
-        _ascending([backend.id for backend in self.backends], "backends", "id")
-        index = 0
-        try:  # in every tick: a path is made only for what is refused
-            for index, memory in enumerate(self.backends):  # noqa: B007 - used by the handler
-                units.check(memory)
-                if (memory.error_ms is None) is not (memory.error_rate is None):
-                    raise OutOfRange("error_ms", "must be given together with error_rate")
-                _within(memory.error_ms, "error_ms", self.clock_ms)
-        except OutOfRange as fault:
-            raise OutOfRange(f"backends[{index}].{fault.field}", fault.message) from None
-        slots = sum(backend.slots for backend in self.backends)
-        if slots != (self.s_total if self.backends else 0):
-            raise OutOfRange("backends", f"must hold s_total slots together, got {slots}")
-        if not self.backends and not self.parked:
-            raise OutOfRange("parked", "must be true where there is no backend")
-
-    def _check_node(self, node: NodeMemory, path: str) -> None:
-        _ascending(node.stalled, f"{path}.stalled")
-        for place, ordinal in enumerate(node.stalled):
-            _within(ordinal, f"{path}.stalled[{place}]", self.samples, low=1)
-        _ascending([trail.name for trail in node.trails], f"{path}.trails", "name")
-        for place, trail in enumerate(node.trails):
-            here = f"{path}.trails[{place}]."
-            units.check(trail, here)
-            if not trail.history:
-                raise OutOfRange(f"{here}history", "must not be empty")
-            _ascending([at for at, _ in trail.history], f"{here}history")
-            for at, value in trail.history:
-                _within(at, f"{here}history.{at}", self.clock_ms)
-                units.weight(value, f"{here}history.{at}")
 
     def _check_admission(self) -> None:
         admission = self.admission
@@ -195,18 +155,6 @@ class State:
             raise OutOfRange("admission.regime", message)
         if admission.calm_since_ms is not None and admission.mode is AdmissionMode.NORMAL:
             raise OutOfRange("admission.calm_since_ms", "must be null in normal")
-        _within(admission.calm_since_ms, "admission.calm_since_ms", self.clock_ms)
+        within(admission.calm_since_ms, "admission.calm_since_ms", self.clock_ms)
         if (admission.regime is Regime.RECOVERY) is not (admission.rate_base is not None):
             raise OutOfRange("admission.rate_base", "must be given in recovery, and only there")
-
-
-def _within(value: int | None, field: str, high: int, *, low: int = 0) -> None:
-    if value is not None and (type(value) is not int or not low <= value <= high):
-        raise OutOfRange(field, f"must be an integer between {low} and {high}, got {value!r}")
-
-
-def _ascending(keys: Sequence[str] | Sequence[int], field: str, what: str = "") -> None:
-    for index, (before, after) in enumerate(pairwise(keys), start=1):
-        if not before < after:  # type: ignore[operator]  # both strings or both integers
-            where = f"{field}[{index}].{what}" if what else field
-            raise OutOfRange(where, "must be above the one before it")

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from fairlead.dataplane import proxy
 from fairlead.dataplane.envoy.documents import EnvoyFiles
 from fairlead.host.clock import wait_until
-from fairlead.host.http import HttpEndpoint, NoReply, exchange
+from fairlead.host.http import NoReply, exchange
 from fairlead.host.process import spawn
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -32,21 +32,23 @@ _TIMEOUT_S, _TAKE_UP_S, _START_S = 10.0, 10.0, 30.0
 _POLL_S = 0.002
 _LOG_BYTES_MAX = 2**20
 _TOTALS = (
-    r"^(cluster\..*\.upstream_rq_(total|pending_failure_eject)"
+    r"^(cluster\..*\.upstream_rq_(total|pending_failure_eject|retry)"
     r"|http\..*\.(rbac\..*shadow_denied|no_cluster))$"
 )
+_RETRIES = r"^cluster\..*\.upstream_rq_retry$"
 # Stats to what they count: requests that got a connection, and those whose connection failed;
 # what the script refused; and `no_cluster`, where `inside.lua` found the group full.
 _COUNTED = (
     (re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_(?:total|pending_failure_eject)$"), "admitted"),
+    (re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_retry$"), "retries"),
     (re.compile(r"^http\.(.*)\.(?:rbac\.soft_\.?shadow_denied|no_cluster)$"), "refused_soft"),
     (re.compile(r"^http\.(.*)\.rbac\.hard_\.?shadow_denied$"), "refused_hard"),
 )
 
 
-def ask(path: Path, target: str) -> bytes:
+def ask(path: proxy.Place, target: str) -> bytes:
     try:
-        reply = exchange(HttpEndpoint("envoy", unix=str(path)), "GET", target, timeout_s=_TIMEOUT_S)
+        reply = exchange(proxy.endpoint_of(path), "GET", target, timeout_s=_TIMEOUT_S)
     except NoReply as error:
         raise TemporaryFault(f"Envoy does not answer at {path}: {error}") from error
     if reply.status != HTTPStatus.OK:
@@ -63,7 +65,7 @@ def listener(path: Path) -> int | None:
         return int(struct.unpack("3i", peer)[0])
 
 
-def stats(path: Path, pattern: str) -> dict[str, str]:
+def stats(path: proxy.Place, pattern: str) -> dict[str, str]:
     lines = ask(path, f"/stats?filter={quote(pattern)}").decode(errors="replace").splitlines()
     pairs = (line.partition(": ") for line in lines)
     return {name: value.strip('"') for name, _, value in pairs}
@@ -105,6 +107,8 @@ def read_counts(path: Path, groups: Iterable[str]) -> dict[str, proxy.GroupCount
                 if match and match[1] in counted:
                     here = counted[match[1]]
                     setattr(here, attribute, getattr(here, attribute) + int(value))
+        for here in counted.values():
+            here.admitted -= here.retries  # the second attempt is no second request
         for cluster in json.loads(clusters).get("cluster_statuses", []):
             group, _, side = cluster["name"].rpartition("_")
             if side in proxy.COPIES and group in counted:
@@ -112,6 +116,24 @@ def read_counts(path: Path, groups: Iterable[str]) -> dict[str, proxy.GroupCount
                     _add(counted[group].backends, status)
     except _RUBBISH as error:
         raise TemporaryFault(f"Envoy answers with rubbish at {path}: {error!r}") from error
+    return counted
+
+
+def read_clusters(place: proxy.Place, names: Iterable[str]) -> dict[str, proxy.GroupCount]:
+    """What the hosts of clusters have counted that are not ours."""
+    counted = {name: proxy.GroupCount() for name in names}
+    answer, retries = ask(place, "/clusters?format=json"), stats(place, _RETRIES)
+    try:
+        for cluster in json.loads(answer).get("cluster_statuses", []):
+            here = counted.get(cluster["name"])
+            for status in cluster.get("host_statuses", []) if here else ():
+                _add(counted[cluster["name"]].backends, status)
+        for name, here in counted.items():
+            here.retries = int(retries.get(f"cluster.{name}.upstream_rq_retry", 0))
+            sent = sum(host.admitted for host in here.backends.values())
+            here.admitted = max(0, sent - here.retries)
+    except _RUBBISH as error:
+        raise TemporaryFault(f"Envoy answers with rubbish at {place}: {error!r}") from error
     return counted
 
 
@@ -193,9 +215,11 @@ class EnvoyLog(proxy.RequestLog):
     """Follows the access log, which has a line per request, and empties it when it has grown. Lines
     that arrive between the last look and the emptying are lost: samples, not counts."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, sided: bool = True) -> None:
         failed = {"UF", "URX"}
-        super().__init__(unreached=lambda ended: not failed.isdisjoint(ended.split(",")))
+        super().__init__(
+            unreached=lambda ended: not failed.isdisjoint(ended.split(",")), sided=sided
+        )
         self._path = path
         self._offset = path.stat().st_size if path.exists() else 0
 

@@ -20,11 +20,12 @@ import yaml
 from fairlead.core.traffic.alone import FallbackBound
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Ejection
 from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.retries import IDEMPOTENT, RetryLimit
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane import proxy
 from fairlead.dataplane.envoy import deadman
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import RouteGroup, Table
+from fairlead.ports.dataplane import Backend, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 Document = dict[str, Any]
@@ -37,6 +38,7 @@ _WATCHES_MAX = Path("/proc/sys/fs/inotify/max_user_instances")
 _FOLDER_BYTES_MAX = 90  # a socket's path has 107
 _BIAS, _RELAXED = "fairlead.bias.", "x-fairlead-inside-max"
 _FINE = 1000  # parts of a slot: what distinguishes equal weights must not be felt in a split
+_METHODS = "|".join(IDEMPOTENT)
 _SCRIPT = Path(__file__).with_name("admission.lua")
 _INSIDE = Path(__file__).with_name("inside.lua")
 _TEMPLATES = Path(__file__).with_name("templates.yaml")
@@ -156,6 +158,9 @@ def _cluster(group: RouteGroup, side: str, files: EnvoyFiles) -> Document:
         endpoints=_file(files.endpoints(name)),
         connect_timeout=_seconds(proxy.CONNECT_TIMEOUT_MS),
     )
+    if group.retry:
+        (threshold,) = cluster["circuit_breakers"]["thresholds"]
+        threshold |= filled("retry_budget", percent=RetryLimit().percent)
     if side == proxy.HASHED:
         return cluster | filled("hashed", balance_percent=FallbackBound().balance_percent)
     return cluster | filled(
@@ -191,6 +196,16 @@ def endpoints(group: RouteGroup, side: str, table: Table) -> list[Document]:
         for backend in sorted(group.backends, key=lambda backend: backend.id)
     ]
     return [filled("endpoints", name=name, listed=listed)]
+
+
+def assignment(name: str, backends: Sequence[Backend], weights: Mapping[str, int]) -> Document:
+    """The hosts of a cluster that is not ours; one without a weight is not among them."""
+    listed = [
+        filled("endpoint", host=b.host, port=b.port, weight=weights[b.id], health="HEALTHY")
+        for b in sorted(backends, key=lambda backend: backend.id)
+        if weights.get(b.id)
+    ]
+    return filled("endpoints", name=name, listed=listed)
 
 
 def _weights(slots: Mapping[str, int], *, biased: bool) -> dict[str, int]:
@@ -241,6 +256,7 @@ def refusal_headers(mode: str, retry_after_s: int) -> list[Document]:
 def route(group: RouteGroup, now: Active, workers: int, *, alone: bool) -> list[Document]:
     """The route of the active table, or that for the time without an agent."""
     limits, fallback = now.table.limits, now.table.limits.fallback
+    retries = limits.retries if group.retry else None
     if alone:
         admission = _admission(fallback.admission, fallback.retry_after_s, workers)
         admission["bound"] = _bound_alone(now, workers)
@@ -254,6 +270,8 @@ def route(group: RouteGroup, now: Active, workers: int, *, alone: bool) -> list[
     admission["no_backend"] = empty
     target |= {"timeout": "0s"}
     route = filled("route", target=target, admission=admission, active=asdict(now))
+    if retries is not None and retries.times and not alone:
+        target["retry_policy"] = filled("retry_policy", times=retries.times, methods=_METHODS)
     if alone:
         route |= filled("relaxed", header=_RELAXED)
     elif admission["mode"] == AdmissionMode.NORMAL and not empty:

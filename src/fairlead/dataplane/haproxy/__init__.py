@@ -1,8 +1,11 @@
-"""The HAProxy dataplane: its own configuration and process, driven through the runtime socket.
+"""The HAProxy dataplanes: one with its own configuration and process, driven through the runtime
+socket, and one for a HAProxy that its operator runs.
 
-Everything is judged inside HAProxy 2.6, the heartbeat too: see `docs/operate/dataplane-haproxy.md`.
+In the first everything is judged inside HAProxy 2.6, the heartbeat too:
+see `docs/operate/dataplane-haproxy.md`. For the second see `docs/operate/running-proxy.md`.
 """
 
 from fairlead.dataplane.haproxy.dataplane import HaproxyDataplane
+from fairlead.dataplane.haproxy.running import RunningHaproxyDataplane, discover
 
-__all__ = ["HaproxyDataplane"]
+__all__ = ["HaproxyDataplane", "RunningHaproxyDataplane", "discover"]

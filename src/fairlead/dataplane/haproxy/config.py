@@ -6,8 +6,9 @@ state of a group is all that a flip changes, in one value of one HAProxy map:
 
     7:a:60:41|a:hard:1000:1000000:1|f:soft:100000:100000000:1|60:240:3:5000:240
 
-The epoch, the side its table is laid out on, how many requests may be inside (0: no bound) and the
-recorded decision; admission while the agent lives; admission without it; how many may be inside
+The epoch, the side its table is laid out on, how many requests may be inside (0: no bound), the
+recorded decision and, in groups with retries, below how many inside a request may be repeated;
+admission while the agent lives; admission without it; how many may be inside
 without it: at first, at the most, the step, after how many ms, and how long requests are to stay
 (`core.traffic.alone`). An admission is the side
 that serves (`hard` when no backend may be sent anything), the mode, and for modes with a bucket the
@@ -23,6 +24,7 @@ from fairlead.core.canonical import digest
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, fnv1a
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S
 from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.retries import IDEMPOTENT, RetryLimit
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane import proxy
 from fairlead.dataplane.tables import Active
@@ -41,6 +43,19 @@ _SIZE_MAX = 10**15
 _RING_WEIGHT = 16  # 256 points of each server on the ring: shares even to some 6 %, 15 KiB each
 _NUMBERS = 2**19  # times the 4096 points that a server can have it stays below 2^32
 _FOLDER_BYTES_MAX = 80  # a socket's path has 107, of which HAProxy needs some for a while
+_RETRY_RULES = f"""
+    # Repeated at another server: idempotent requests, while the table has a number for it and fewer
+    # than that are inside. A connection that failed carried nothing, and is always tried elsewhere.
+    http-request set-var(txn.again) var(txn.state),field(1,|),field(5,:),add(0)
+    http-request set-var(txn.held) int(0)
+    http-request set-var(txn.held) var(txn.inside) if bounded
+    acl again var(txn.again),sub(txn.held) gt 0
+    http-request disable-l7-retry unless again beating {{ method {" ".join(IDEMPOTENT)} }}"""
+_RETRY_SERVERS = """    retries 1
+    option redispatch 1
+    retry-on all-retryable-errors"""
+_ANY_NUMBER = 2**31
+"""More than can be inside."""
 _FIXED = {
     **{"agent": AGENT, "beat": BEAT, "born": BORN, "requests": REQUESTS, "token": TOKEN},
     "hour_us": 3_600_000_000,
@@ -84,6 +99,7 @@ def generation(groups: Sequence[RouteGroup], worker: Mapping[str, object]) -> st
     """Names a configuration, tables apart; HAProxy shows it as its description."""
     shape = [
         [g.name, g.vip, g.port, g.proto.value, sorted([b.id, b.host, b.port] for b in g.backends)]
+        + ["retry"] * g.retry
         for g in sorted(groups, key=lambda group: group.name)
     ]
     return f"fairlead/{SCHEMA_VERSION}/{digest([shape, dict(worker)])[:16]}"
@@ -99,6 +115,7 @@ def render(
         kept = ("tokens", "at", "most", "since", "done")
         of_group = {variable: f"proc.{variable}{index}" for variable in kept} | {"name": name}
         of_group["address"] = proxy.address(group.vip, group.port)
+        of_group["retry"] = _RETRY_RULES if group.retry else ""
         of_group["backends"] = "\n".join(_backends(group, now.table))
         sections.append(_filled("group.cfg", {**values, **of_group}))
         states.append(f"{name} {write_state(now)}")
@@ -122,6 +139,7 @@ def _backends(group: RouteGroup, table: Table) -> list[str]:
         weighed = weights(table, side)
         balance = "roundrobin" if side in proxy.SIDES else ring
         lines = [f"backend {name}_{side}", f"    balance {balance}"]
+        lines += [_RETRY_SERVERS] if group.retry and side in proxy.SIDES else []
         for backend in sorted(group.backends, key=lambda backend: backend.id):
             server = f"{proxy.escape(backend.id)} {proxy.address(backend.host, backend.port)}"
             number, weight = numbers[backend.id], weighed[backend.id]
@@ -180,7 +198,7 @@ def write_state(now: Active) -> str:
     hashed = proxy.HASHED if fallback.members else NONE
     # The side stands at the front too: the next table must go to the other one even when this one
     # serves nothing.
-    head = f"{table.epoch}:{now.side}:{inside_max}:{decision}"
+    head = f"{table.epoch}:{now.side}:{inside_max}:{decision}{_write_retries(limits.retries)}"
     alive = _write_admission(served, limits.admission, limits.retry_after_s)
     alone = _write_admission(hashed, fallback.admission, fallback.retry_after_s)
     bound = fallback.bound
@@ -192,6 +210,14 @@ def read_head(state: str) -> tuple[int, str]:
     """The epoch and the side of a state."""
     epoch, side, *_ = state.split(":")
     return int(epoch), side
+
+
+def _write_retries(retries: RetryLimit | None) -> str:
+    """Below how many inside a request may be repeated; 0: none is."""
+    if retries is None:
+        return ""
+    most = _ANY_NUMBER if retries.inside_max is None else retries.inside_max
+    return f":{most if retries.times else 0}"
 
 
 def _write_admission(side: str, admission: Admission, retry_after_s: int) -> str:

@@ -10,6 +10,7 @@ import os
 import pwd
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from fairlead.core.traffic.limits import Concurrency, liveness
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.haproxy import config, runtime
-from fairlead.dataplane.haproxy.runtime import HaproxyLog, HaproxyProcess, ask, execute
+from fairlead.dataplane.haproxy.runtime import HaproxyLog, HaproxyProcess, ask, ask_all, execute
 from fairlead.dataplane.tables import Active, active
+from fairlead.host.clock import monotonic_ms
 from fairlead.ports.dataplane import SCHEMA_VERSION, Backend, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
@@ -44,11 +46,13 @@ class HaproxyDataplane(proxy.ProxyDataplane):
     def __init__(self, folder: Path, *, binary: str = "haproxy", threads: int = 1) -> None:
         """One thread makes the bucket exact: its rules read and write without a lock."""
         files = config.HaproxyFiles(folder.absolute())
-        super().__init__(files, HaproxyProcess(files, binary), HaproxyLog(files.socket))
+        super().__init__(files, HaproxyProcess(files, binary), HaproxyLog())
         self._worker = {"threads": threads, "user": _unprivileged()}
         self._generation = ""
         self._active: dict[str, Active] = {}
         """What groups went by when it was last known, for a HAProxy that died; by name."""
+        self._before: tuple[str, dict[str, proxy.GroupCount]] | None = None
+        """A generation, and what was counted before it."""
         self._room: dict[str, int] = {}  # the limit that each server was last given
 
     def schema_version(self) -> int:
@@ -95,10 +99,19 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         execute(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
 
     def _look(self) -> proxy.ProxyView:
-        rows = runtime.read_counters(self._files.socket)
+        stat, table, states, ring = ask_all(
+            self._files.socket,
+            [
+                runtime.SHOW_COUNTERS,
+                f"show table {config.BEAT}",
+                f"show map {self._files.states}",
+                f"show events {config.REQUESTS}",
+            ],
+        )
+        rows = runtime.parse_counters(stat)
         counted = self._counted(rows, self._groups, self._generation)
-        alive = _liveness(ask(self._files.socket, f"show table {config.BEAT}"))
-        return counted, self._running_groups(self._groups.values()), alive
+        self._log.take(ring, monotonic_ms())
+        return counted, self._running_groups(self._groups.values(), states), _liveness(table)
 
     def _make_room(self, name: str, bound: Concurrency | None, ids: Iterable[str]) -> None:
         """Say what each server may hold, 0 for any number, as far as that changed. A backend has a
@@ -130,7 +143,8 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         old = [(path, path.read_text() if path.exists() else None) for path in written]
         if running is not None:
             same = self.schema_version() == SCHEMA_VERSION  # else it begins again
-            before = self._running_groups(groups) if same else {}
+            states = ask(files.socket, f"show map {files.states}")
+            before = self._running_groups(groups, states) if same else {}
             rows = runtime.read_counters(files.socket)
             proxy.save(kept, self._counted(rows, [group.name for group in groups], running))
             ours = config.addresses(old[0][1] or "")
@@ -140,7 +154,6 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         rendered = config.render(groups, now, {**self._worker, **paths, "description": wanted})
         for path, text in zip(written, rendered, strict=True):
             proxy.replace_text(path, text)
-        self._log.close()
         try:
             self._process.serve(wanted, reload=running is not None)
         except PermanentFault:
@@ -148,6 +161,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
                 if was is not None:
                     proxy.replace_text(path, was)
             raise
+        self._log.begin()
         self._active = now
         self._room = {}  # a new worker has no limits
         for name, group in now.items():
@@ -157,10 +171,9 @@ class HaproxyDataplane(proxy.ProxyDataplane):
             if path not in known:
                 path.unlink()
 
-    def _running_groups(self, groups: Iterable[RouteGroup]) -> dict[str, Active]:
-        """What groups go by now. HAProxy knows on which side; what was laid out there is known, or
-        in the file of that side."""
-        answer = ask(self._files.socket, f"show map {self._files.states}")
+    def _running_groups(self, groups: Iterable[RouteGroup], answer: str) -> dict[str, Active]:
+        """What groups go by now, by HAProxy's map. It knows on which side; what was laid out there
+        is known, or in the file of that side."""
         lines = (line.split() for line in answer.splitlines())
         states = {fields[1]: fields[2] for fields in lines if len(fields) == 3}
         running = {}
@@ -180,11 +193,14 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         self, rows: Iterable[runtime.Row], groups: Iterable[str], generation: str
     ) -> dict[str, proxy.GroupCount]:
         """By the worker of a generation and those before it; under escaped names."""
-        kept = proxy.load(self._files.counted(generation), dict[str, proxy.GroupCount]) or {}
-        for group in kept.values():
-            for backend in group.backends.values():
-                backend.open = backend.queue = 0  # what was in an earlier worker ended there
-                backend.inside = ()
+        if self._before is None or self._before[0] != generation:
+            kept = proxy.load(self._files.counted(generation), dict[str, proxy.GroupCount]) or {}
+            for group in kept.values():
+                for backend in group.backends.values():
+                    backend.open = backend.queue = 0  # what was in an earlier worker ended there
+                    backend.inside = ()
+            self._before = generation, kept
+        kept = deepcopy(self._before[1])
         names = map(proxy.escape, groups)
         return runtime.add({name: kept.get(name, proxy.GroupCount()) for name in names}, rows)
 

@@ -12,24 +12,25 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairlead.dataplane import proxy
-from fairlead.dataplane.haproxy.config import REQUESTS, HaproxyFiles
-from fairlead.dataplane.proxy import BackendCount, GroupCount
+from fairlead.dataplane.haproxy.config import HaproxyFiles
+from fairlead.dataplane.proxy import BackendCount, GroupCount, Place
 from fairlead.host.clock import wait_until
-from fairlead.host.http import HttpEndpoint
 from fairlead.host.process import run_detached
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
 _TIMEOUT_S, _START_S = 10.0, 20.0
 _LINE_BYTES_MAX = 8 * 1024  # HAProxy reads a line into one buffer of 16 KiB
 _ADMIN_PATH = "/usr/local/sbin:/usr/sbin"  # where Debian puts it, which is not on every PATH
-_CHUNK = 1 << 18
 SHOW_COUNTERS = "show stat -1 6 -1"  # backends and servers of every proxy
-_COUNTERS = ("qcur", "scur", "stot", "econ", "eresp", *(f"hrsp_{kind}xx" for kind in "12345"))
+_COUNTERS = (
+    *("qcur", "scur", "stot", "econ", "eresp", "wretr", "wredis"),
+    *(f"hrsp_{kind}xx" for kind in "12345"),
+)
 Row = tuple[str, str, dict[str, int]]
 """A proxy of HAProxy's, a server of it or `BACKEND`, and its counters."""
 
 
-def ask(path: Path, command: str, *, ends: bool = True) -> str:
+def ask(path: Place, command: str, *, ends: bool = True) -> str:
     """Send one line, return all that is answered; not `ends`: the process may end meanwhile."""
     try:
         with connect(path) as connection:
@@ -46,7 +47,19 @@ def ask(path: Path, command: str, *, ends: bool = True) -> str:
     return answer
 
 
-def execute(path: Path, commands: Sequence[str]) -> None:
+def ask_all(path: Place, commands: Sequence[str]) -> list[str]:
+    """The answers to several commands over one connection, which costs HAProxy and us more than
+    most answers do. Each ends with an empty line and has none inside."""
+    rest, answers = ask(path, ";".join(commands)), []
+    for _ in commands:
+        answer, ended, rest = ("", "\n", rest[1:]) if rest[:1] == "\n" else rest.partition("\n\n")
+        if not ended:
+            raise TemporaryFault(f"HAProxy ended at {path} before its answers did")
+        answers.append(answer)
+    return answers
+
+
+def execute(path: Place, commands: Sequence[str]) -> None:
     """Carry out commands that answer nothing; any answer is a refusal."""
     line: list[str] = []
     length = 0
@@ -65,8 +78,21 @@ def execute(path: Path, commands: Sequence[str]) -> None:
             length += len(command) + 2
 
 
-def connect(path: Path) -> socket.socket:
-    return HttpEndpoint(unix=str(path)).connect(time.monotonic() + _TIMEOUT_S)
+def connect(path: Place) -> socket.socket:
+    where = proxy.endpoint_of(path)
+    if where.unix is None:
+        return where.connect(time.monotonic() + _TIMEOUT_S)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(_TIMEOUT_S)
+        connection.connect(where.unix)
+    except BlockingIOError:  # many wait already: wait in line
+        connection.close()
+        return where.connect(time.monotonic() + _TIMEOUT_S)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 class HaproxyProcess:
@@ -127,20 +153,34 @@ class HaproxyProcess:
 
 
 def read_counters(path: Path) -> list[Row]:
+    return parse_counters(ask(path, SHOW_COUNTERS))
+
+
+def parse_counters(answer: str) -> list[Row]:
     """The lines of `show stat` with a request, and the columns of interest. Of the eighty others
     those that hold free text, and so might hold a comma, come after ours."""
-    header, *lines = ask(path, SHOW_COUNTERS).splitlines() or [""]
+    header, *lines = answer.splitlines() or [""]
     try:
         places = {name: header.split(",").index(name) for name in _COUNTERS}
-        cut, rows = max(places.values()) + 1, []
+        total, cut, rows = places["stot"], max(places.values()) + 1, []
         for line in lines:
+            # Most servers of many groups have nothing to show: they are not taken apart.
+            head = line.split(",", total + 1)
+            if len(head) <= total or head[total] == "0":
+                continue
             fields = line.split(",", cut)
-            if len(fields) > cut and fields[places["stot"]] != "0":
+            if len(fields) > cut:
                 counters = {name: int(fields[place] or 0) for name, place in places.items()}
                 rows.append((fields[0], fields[1], counters))
     except ValueError as error:
         raise TemporaryFault(f"HAProxy answers {SHOW_COUNTERS!r} with rubbish: {error}") from error
     return rows
+
+
+def hidden_failures(row: dict[str, int]) -> int:
+    """Requests that failed at a server and were repeated: HAProxy counts them as nothing else. One
+    that moves to another server is a redispatch, and for most causes a retry besides."""
+    return max(row["wretr"], row["wredis"])
 
 
 def add(counted: dict[str, GroupCount], rows: Iterable[Row]) -> dict[str, GroupCount]:
@@ -154,12 +194,14 @@ def add(counted: dict[str, GroupCount], rows: Iterable[Row]) -> dict[str, GroupC
             here.refused_soft += row["stot"] if part == "soft" else 0
             here.refused_hard += row["stot"] if part == "hard" else 0
         elif part in proxy.COPIES:
-            here.admitted += row["stot"]
+            repeated = hidden_failures(row)
+            here.retries += repeated
+            here.admitted += row["stot"] - repeated
             count = here.backends.setdefault(server, BackendCount())
             count.admitted += row["stot"]
             count.connect_failures += row["econ"]
             count.successes += sum(row[f"hrsp_{kind}xx"] for kind in "1234")
-            count.errors += row["hrsp_5xx"] + row["eresp"]
+            count.errors += row["hrsp_5xx"] + row["eresp"] + repeated
             count.open += row["scur"]
             count.queue = (count.queue or 0) + row["qcur"]
             if part in proxy.SIDES:
@@ -170,34 +212,25 @@ def add(counted: dict[str, GroupCount], rows: Iterable[Row]) -> dict[str, GroupC
 
 
 class HaproxyLog(proxy.RequestLog):
-    """Follows the ring in HAProxy's memory that has a line per request, over a connection on which
-    new lines arrive. A slow reader loses the oldest lines and never slows a request down."""
+    """Reads the ring in HAProxy's memory that has a line per request, whole and once a tick: a
+    reader that waits for new lines is woken, and costs a packet, for every request. Old lines are
+    told by the last one that was seen, which no other is like: it has the request's number."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self) -> None:
         super().__init__("--", lambda ended: ended.startswith("SC"))
-        self._path = path
-        self._connection: socket.socket | None = None
+        self._last: str | None = None  # None: what is in the ring is older than we are
 
-    def catch_up(self, now_ms: int) -> None:
-        try:
-            if self._connection is None:
-                self._connection = self._follow()
-            while data := self._connection.recv(_CHUNK):
-                self.feed(data, now_ms)
-            self.close()  # that worker is gone; the next look finds the new one
-        except BlockingIOError:
+    def take(self, ring: str, now_ms: int) -> None:
+        """The lines that came since the last time; all of them where that one is gone."""
+        if not ring:
             return
-        except OSError:
-            self.close()
+        lines = f"\n{ring}\n"
+        if self._last is not None:
+            _, found, new = lines.rpartition(self._last) if self._last else ("", "", "")
+            self.feed((new if found else lines).encode(), now_ms)
+        *_, last = ring.rpartition("\n")
+        self._last = f"\n{last}\n"
 
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-        super().close()
-
-    def _follow(self) -> socket.socket:
-        connection = connect(self._path)
-        connection.sendall(f"show events {REQUESTS} -w -n\n".encode())
-        connection.setblocking(False)
-        return connection
+    def begin(self) -> None:
+        """A new worker: all of its ring is new."""
+        self._last = ""

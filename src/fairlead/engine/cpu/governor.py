@@ -2,15 +2,16 @@
 
     governor = CpuGovernor(CpuConfig(node_millicores=8000))
     governor.observe(now_ms, sightings)           # each sample (1 s), all pods of the node
-    snapshot, plan = governor.decide(now_ms)      # each clear (5 s)
-    sequence = governor.record(recorder, now_ms, plan)
+    snapshot, plan, contain = governor.decide(now_ms)   # each clear (5 s)
+    sequence = governor.record(recorder, now_ms, plan, contain)
     governor.settle(now_ms, plan)                 # once it is recorded; then apply
     governor.applied(write, 700)                  # each limit of plan.writes that was written
+    governor.contained(limit)                     # each limit of `contain`
 
 The node agent and the simulator drive it; `export`/`restore` carry it across a restart.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -36,13 +37,15 @@ class BadState(ValueError):
     """A stored state that is not one of ours: refused whole rather than half believed."""
 
 
-class GovernorState(msgspec.Struct, forbid_unknown_fields=True):
+class GovernorState(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """All that survives a restart: the user's original bounds must."""
 
     version: int
     mode: cpu.CpuMode | None
     reserved_millicores: int
     pods: list[cpu.PodMemory]
+    actuate: cpu.Actuation = cpu.Actuation.LIMITS
+    """What the memory's `current_millicores` are of: limits, or guarantees."""
 
 
 class CpuGovernor:
@@ -56,6 +59,8 @@ class CpuGovernor:
         self._settled_ms = 0
         self._written: list[cpu.WrittenLimit] = []
         """What became of each limit of the last plan."""
+        self._contained: list[cpu.WrittenLimit] = []
+        """The same of the limits beside its guarantees."""
         self._decrease_failed = False
         self._roster: Roster | None = None
         self._life = LifeRecord(KIND, VERSION)
@@ -82,12 +87,21 @@ class CpuGovernor:
         self._samples.append(sample_document(self._memory, sample))
         self._memory = cpu.observe(self._memory, sample, self._config)
 
-    def decide(self, now_ms: int) -> tuple[cpu.NodeSnapshot, cpu.NodePlan]:
+    def decide(
+        self, now_ms: int
+    ) -> tuple[cpu.NodeSnapshot, cpu.NodePlan, tuple[cpu.Containment, ...]]:
         """Decide one turn. Record it, `settle` the plan, then apply its writes."""
         snapshot = cpu.node_snapshot(self._memory, now_ms, self._config)
-        return snapshot, cpu.allocate(snapshot)
+        plan = cpu.allocate(snapshot)
+        return snapshot, plan, cpu.contain(self._memory, snapshot, plan, self._config)
 
-    def record(self, recorder: Recorder, now_ms: int, plan: cpu.NodePlan) -> int:
+    def record(
+        self,
+        recorder: Recorder,
+        now_ms: int,
+        plan: cpu.NodePlan,
+        contain: Sequence[cpu.Containment] = (),
+    ) -> int:
         """Record a decision before it is applied; its sequence number.
 
         Samples that could not be recorded are not kept: the next entry holds the memory instead.
@@ -99,21 +113,28 @@ class CpuGovernor:
             samples,
             None if link.whole else self._roster,
             written=self._written if link.follows else None,
+            contained=self._contained if link.follows else (),
             memory=(self._before if samples else self._memory) if link.whole else None,
             config=self._config if link.whole else None,
         )
-        output = output_of(self._memory, plan)
+        output = output_of(self._memory, plan, contain)
         return self._life.append(recorder, now_ms, input=document, output=output)
 
     def settle(self, now_ms: int, plan: cpu.NodePlan) -> None:
         """Go on from a plan once it is recorded: what is remembered follows from the record."""
         self._memory = cpu.settle(self._memory, plan.mode, plan.memory)
         self._settled_ms, self._written, self._samples = now_ms, [], []
-        self._decrease_failed = False
+        self._contained, self._decrease_failed = [], False
 
     def left_out(self, plan: cpu.NodePlan, write: cpu.LimitWrite) -> cpu.WriteResult | None:
         """Why a limit is not to be written now; None: write it."""
-        return cpu.left_out(self._memory, plan, write, decrease_failed=self._decrease_failed)
+        return cpu.left_out(
+            self._memory,
+            plan,
+            write,
+            decrease_failed=self._decrease_failed,
+            actuate=self._config.actuate,
+        )
 
     def applied(self, write: cpu.LimitWrite, limit_millicores: int) -> None:
         written = cpu.WrittenLimit(write.uid, write.container, limit_millicores)
@@ -125,14 +146,27 @@ class CpuGovernor:
         self._decrease_failed |= decrease and result is cpu.WriteResult.FAILED
         self._written.append(cpu.WrittenLimit(write.uid, write.container, None, result))
 
+    def contained(self, limit: cpu.Containment, result: cpu.WriteResult | None = None) -> None:
+        """A container is contained, or has its user's own limit again; `result`: it is not."""
+        written = cpu.WrittenLimit(
+            limit.uid,
+            limit.container,
+            limit.limit_millicores if result is None else None,
+            result or cpu.WriteResult.WRITTEN,
+        )
+        if result is None:
+            self._memory = cpu.contained(self._memory, written)
+        self._contained.append(written)
+
     @property
     def adopted_millicores(self) -> int:
-        """Σ of the limits in force that are ours."""
+        """Σ of the limits in force that are ours; of the guarantees, where weights are governed."""
         return cpu.limits_millicores(self._memory)
 
     def export(self) -> GovernorState:
         memory, pods = self._memory, [self.pods[uid] for uid in sorted(self.pods)]
-        return GovernorState(STATE_VERSION, memory.mode, memory.reserved_millicores, pods)
+        actuate = self._config.actuate
+        return GovernorState(STATE_VERSION, memory.mode, memory.reserved_millicores, pods, actuate)
 
     @classmethod
     def restore(cls, config: cpu.CpuConfig, stored: Mapping[str, Any], *, now_ms: int) -> Self:
@@ -147,4 +181,8 @@ class CpuGovernor:
         except msgspec.ValidationError as error:
             raise BadState(f"the state cannot be read: {error}") from error
         pods = {pod.uid: pod.not_after(now_ms) for pod in state.pods}
+        if state.actuate is not config.actuate:
+            # Its limits are no guarantees, and the other way round: what it wrote is put back, and
+            # every pod is a newcomer.
+            pods = {uid: pod.as_found() for uid, pod in pods.items()}
         return cls(config, cpu.CpuMemory(state.mode, state.reserved_millicores, pods))

@@ -7,10 +7,10 @@ ports, so the agent on a machine and the simulated one run this same code.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fairlead.core.cpu import LimitWrite, NodePlan, NodeSnapshot, WriteResult
+from fairlead.core.cpu import Containment, LimitWrite, NodePlan, NodeSnapshot, WriteResult
 from fairlead.core.invariant import known, require
 from fairlead.engine.cpu.governor import CpuGovernor, GovernorState
-from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
+from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone, LimitActuator
 from fairlead.ports.faults import Fault
 from fairlead.ports.recorder import Recorder, Status
 
@@ -24,7 +24,7 @@ WHY = {
 class Failure:
     """A limit that could not be written, and why."""
 
-    write: LimitWrite
+    write: LimitWrite | Containment
     reason: str
 
 
@@ -38,6 +38,8 @@ class CpuTurn:
     written: tuple[LimitWrite, ...] = ()
     failures: tuple[Failure, ...] = ()
     observed_only: bool = False
+    contain: tuple[Containment, ...] = ()
+    """The limits beside the guarantees that were to be written."""
 
 
 class CpuLoop:
@@ -50,13 +52,14 @@ class CpuLoop:
         sensor: CpuSensor,
         actuator: CpuActuator | None,
         recorder: Recorder | None,
+        limits: LimitActuator | None = None,
         keep: Callable[[GovernorState], None],
         paused: Callable[[], bool] = lambda: False,
     ) -> None:
         require(actuator is None or recorder is not None, "an actuator comes with a recorder")
         self.governor = governor
         self._sensor, self._actuator, self._recorder = sensor, actuator, recorder
-        self._keep, self._paused = keep, paused
+        self._keep, self._paused, self._limits = keep, paused, limits
 
     def heal(self, now_ms: int) -> int:
         """Void plans that were recorded but not applied: their snapshots are old.
@@ -74,25 +77,26 @@ class CpuLoop:
 
     def clear(self, now_ms: int) -> CpuTurn:
         """Decide, record durably, keep the state, and only then touch anything."""
-        snapshot, plan = self.governor.decide(now_ms)
+        snapshot, plan, contain = self.governor.decide(now_ms)
         sequence = None
         if self._recorder is not None:
-            sequence = self.governor.record(self._recorder, now_ms, plan)
+            sequence = self.governor.record(self._recorder, now_ms, plan, contain)
         self.governor.settle(now_ms, plan)
         # Kept before the first write: a limit of ours must never be taken for the user's own.
         self._keep(self.governor.export())
         if self._actuator is None or self._paused():
             self._mark(sequence, "voided", now_ms, "observe-only")
-            return CpuTurn(sequence, snapshot, plan, observed_only=True)
+            return CpuTurn(sequence, snapshot, plan, observed_only=True, contain=contain)
         decision = known(sequence, "what is applied was recorded")
         written, failures = self._apply(decision, plan, self._actuator)
+        failures += self._contain(decision, contain)
         # The mark of a plan that came into force in part says which limits did not, and why.
         named = "; ".join(f"{f.write.uid}/{f.write.container}: {f.reason}" for f in failures)
         note = f"{len(failures)} writes failed: {named}" if failures else ""
         self._mark(sequence, "applied", now_ms, note)
-        if written:
+        if written or contain:
             self._keep(self.governor.export())
-        return CpuTurn(sequence, snapshot, plan, tuple(written), tuple(failures))
+        return CpuTurn(sequence, snapshot, plan, tuple(written), tuple(failures), contain=contain)
 
     def _mark(self, sequence: int | None, status: Status, now_ms: int, note: str) -> None:
         if self._recorder is not None and sequence is not None:
@@ -122,3 +126,19 @@ class CpuLoop:
             self.governor.applied(write, limit)
             written.append(write)
         return written, failures
+
+    def _contain(self, decision: int, contain: tuple[Containment, ...]) -> list[Failure]:
+        """Put the limits beside the guarantees in force; one that fails is decided again."""
+        failures: list[Failure] = []
+        for limit in contain:
+            limits = known(self._limits, "who governs weights can contain")
+            try:
+                limits.contain(decision, limit.uid, limit.container, limit.limit_millicores)
+            except Gone:
+                self.governor.contained(limit, WriteResult.GONE)
+            except Fault as fault:
+                failures.append(Failure(limit, str(fault)))
+                self.governor.contained(limit, WriteResult.FAILED)
+            else:
+                self.governor.contained(limit)
+        return failures

@@ -17,7 +17,7 @@ from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.backfill import QueueHeads
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry
-from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
+from fairlead.engine.gpu.projection import Projection, starts_ms
 from fairlead.engine.gpu.starting import (
     HELD,
     ask,
@@ -151,14 +151,18 @@ class RunAdmission:
             if found.plan.funded and not found.starts:
                 self.heads.add(row.run, found, now_ms)
 
-    def place(self, run: str) -> Document | None:
-        """Where a run stands in the queue, as of the last turn, and what it was promised."""
+    def positions(self) -> dict[str, int]:
+        """The place of every run in the queue, as of the last turn, in order and from 1."""
         projection = self._projection
         if self._positions[0] != projection.seq:
             waiting = (name for name in self._order if projection.is_pending(name))
             positions = {name: position for position, name in enumerate(waiting, start=1)}
             self._positions = (projection.seq, positions)
-        positions = self._positions[1]
+        return self._positions[1]
+
+    def place(self, run: str) -> Document | None:
+        """Where a run stands in the queue, as of the last turn, and what it was promised."""
+        projection, positions = self._projection, self.positions()
         if run not in positions:
             return None
         flavor = projection.run_spec(run).flavor
@@ -188,7 +192,7 @@ class RunAdmission:
         projection, live = self._projection, self._projection.running
         specs = ((run, state, projection.run_spec(run)) for run, state in sorted(live.items()))
         shrunk = tuple(
-            gpu.ShrunkRun(run, spec.flavor, state.width, most, is_settled(state))
+            gpu.ShrunkRun(run, spec.flavor, state.width, most, is_settled(state), spec.location)
             for run, state, spec in specs
             if (most := grows_to(spec, state))
         )
@@ -211,7 +215,7 @@ class RunAdmission:
         self._decide_all(order, decide)
 
     def _holds(self) -> tuple[gpu.FlavorHold, ...]:
-        resolver = self._projection.resolver
+        resolver, hold_of = self._projection.resolver, self._projection.hold_of
         opened = (resolver.outcomes[seq] for _, seq in sorted(resolver.open_seqs.items()))
         return tuple(hold_of(outcome, self._hold_ms) for outcome in opened)
 
@@ -314,6 +318,7 @@ def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.
         owner_priority=projection.run_spec(run).priority or 0,
         reservation=start,
         submitted_ms=projection.objects["Run", run].created_ms,
+        location=request.location,
     )
     return waiting, request
 

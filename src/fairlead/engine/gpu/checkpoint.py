@@ -12,15 +12,19 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
+from fairlead.core.gpu.clock import BootSpan, ClockAnchor, follow_boot
 from fairlead.engine.gpu.entries import NewEntry, Stamp
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import (
+    ClockJump,
     Condition,
     LeaseFact,
     ResolverState,
     RunState,
     Stored,
+    UnknownJob,
     shared_document,
+    shared_labels,
 )
 from fairlead.ports.ledger import Ledger
 from fairlead.schema.convert import decode_json
@@ -48,6 +52,10 @@ class _State(msgspec.Struct, frozen=True):
     resolver: ResolverState = msgspec.field(default_factory=ResolverState)
     orders: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     quarantined: list[str] = msgspec.field(default_factory=list)
+    unknown_jobs: dict[str, UnknownJob] = msgspec.field(default_factory=dict)
+    clock: ClockAnchor | None = None
+    clock_jump: ClockJump | None = None
+    boots: tuple[BootSpan, ...] = ()
 
 
 def export(projection: Projection) -> bytes:
@@ -81,6 +89,10 @@ def _parts(projection: Projection) -> Iterator[bytes]:
         resolver=projection.resolver,
         orders=dict(sorted(projection.orders.items())),
         quarantined=sorted(projection.quarantined),
+        unknown_jobs=dict(sorted(projection.unknown_jobs.items())),
+        clock=projection.clock,
+        clock_jump=projection.clock_jump,
+        boots=projection.boots,
     )
     lead = b"{"
     for name in _State.__struct_fields__:
@@ -113,7 +125,9 @@ def restore(data: bytes) -> Projection:
     projection = Projection()
     projection.seq, projection.time_ms = state.seq, state.time_ms
     for row in state.objects:
-        stored = replace(row, document=shared_document(row.kind, row.document))
+        stored = replace(
+            row, document=shared_document(row.kind, row.document), labels=shared_labels(row.labels)
+        )
         name, spec = stored.name, stored.spec
         projection.put(stored)
         if isinstance(spec, BudgetSpec):
@@ -131,7 +145,17 @@ def restore(data: bytes) -> Projection:
         getattr(projection, name).update(getattr(state, name))
     projection.resolver, projection.orders = state.resolver, state.orders
     projection.quarantined.update(state.quarantined)
+    projection.unknown_jobs.update(state.unknown_jobs)
+    projection.clock, projection.clock_jump = state.clock, state.clock_jump
+    projection.boots = state.boots or _last_boot(state.clock)
     return projection
+
+
+def _last_boot(anchor: ClockAnchor | None) -> tuple[BootSpan, ...]:
+    """What a checkpoint of an earlier version knows of the machine's boots."""
+    if anchor is None:
+        return ()
+    return follow_boot((), anchor, anchor.ledger_ms)
 
 
 def imagined(projection: Projection, made: Iterable[NewEntry]) -> Projection:

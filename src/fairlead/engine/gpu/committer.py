@@ -13,12 +13,14 @@ Any thread may call.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead.core.gpu import RunProtection
 from fairlead.engine.gpu import checkpoint
-from fairlead.engine.gpu.entries import SYSTEM, Body, NewEntry, encode
+from fairlead.engine.gpu.clock import LedgerClock
+from fairlead.engine.gpu.clock_news import first_of_boot
+from fairlead.engine.gpu.entries import SYSTEM, Body, ClockAnchored, ClockHeld, NewEntry, encode
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Stored
 from fairlead.engine.gpu.values import Config, NotFound
@@ -49,8 +51,8 @@ class Context:
 class Committer:
     """Given to every service of the control plane; `projection` is the same object for good."""
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], int], config: Config) -> None:
-        self.ledger, self._clock, self.config = ledger, clock, config
+    def __init__(self, ledger: Ledger, clock: LedgerClock, config: Config) -> None:
+        self.ledger, self.clock, self.config = ledger, clock, config
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._inside = 0
@@ -69,15 +71,11 @@ class Committer:
                 "confirms a state of the control plane after them: run `fairlead audit rebuild "
                 "--archive DIRECTORY`"
             ) from error
+        clock.follow(self.projection)
 
     def now(self) -> int:
         """Never before the last entry: a clock set back must not end leases before their start."""
-        return max(self._clock(), self.projection.time_ms)
-
-    @property
-    def clock_behind_ms(self) -> int:
-        """By how much the clock is behind the last entry; until it is not, no time passes."""
-        return max(0, self.projection.time_ms - self._clock())
+        return max(self.clock(), self.projection.time_ms)
 
     @contextmanager
     def current(self) -> Iterator[Projection]:
@@ -101,19 +99,34 @@ class Committer:
             for attempt in range(RACES_MAX):
                 if attempt or not self._inside:
                     self._catch_up()
-                drafts = [encode(entry) for entry in decide()]
-                if not drafts:
+                made = decide()
+                if not made:
                     return []
+                of_clock = isinstance(made[0].body, ClockAnchored | ClockHeld)
+                first = [] if of_clock else first_of_boot(self.clock, self.projection)
+                drafts = [encode(self._in_order(entry)) for entry in first or made]
                 try:
                     entries = self.ledger.append(drafts, expected_size=self.projection.seq)
                 except HeadMoved:
                     continue
                 self._fold(entries)
+                if first:
+                    continue  # it is decided again, behind the clock
                 self._checkpoint_if_due()
                 return entries
         raise TemporaryFault(
             "the ledger is too busy: every attempt lost the race", retry_after_ms=100
         )
+
+    def record_boot(self) -> None:
+        """What happens from now on is of this boot, and the ledger knows of it."""
+        self.commit(lambda: first_of_boot(self.clock, self.projection))
+
+    def _in_order(self, entry: NewEntry) -> NewEntry:
+        """Times of entries never go back. A turn has one time; meanwhile another replica may have
+        appended at a later one."""
+        latest_ms = self.projection.time_ms
+        return entry if entry.time_ms >= latest_ms else replace(entry, time_ms=latest_ms)
 
     def at(self, author: str = SYSTEM) -> Context:
         """The present, for entries of an author."""

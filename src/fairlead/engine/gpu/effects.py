@@ -12,8 +12,9 @@ from functools import partial
 
 from msgspec import UNSET, UnsetType
 
+from fairlead.core.gpu.clock import is_of_earlier_boot, seen_in_boot
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import JobUnknown
+from fairlead.engine.gpu.entries import JobGone, JobUnknown, NewEntry
 from fairlead.engine.gpu.state import LeaseFact, Reclaim, RunState, job_prefix
 from fairlead.ports.executor import Executor, Exit, Job, Widths
 from fairlead.ports.faults import Fault, PermanentFault
@@ -45,8 +46,8 @@ class Effects:
         """The devices that this process last told a job to have."""
         self._warned: dict[str, int] = {}
         """Jobs that this process warned, and the entry that says of what."""
-        self._unknown: dict[str, int] = {}
-        """Jobs that the ledger did not start, and the entry that says so."""
+        self._looked = False
+        """Whether jobs that the ledger did not start were looked for."""
         self._opened_ms = self._projection.time_ms
         """The last that was known when this process began."""
         self.missing: set[str] = set()
@@ -95,12 +96,19 @@ class Effects:
         job, started_ms = state.job, state.command_ms
         if job is None or job in self._later or not self.has_process(name):
             return
-        if self._committer.now() - started_ms < START_MS:
+        if self._committer.now() - started_ms < START_MS and not self._was_rebooted(state):
             return  # a crash may have come before it was asked for: it is asked for again
         exit = executor.ended(job, name)
         if exit is not None:
-            time_ms = max(started_ms, exit.time_ms or self._opened_ms)
+            began_ms = state.started_ms or 0  # a restart that waits has not begun, and has leases
+            seen_ms = max(began_ms, exit.time_ms or self._opened_ms)
+            time_ms = seen_in_boot(self._projection.boots, began_ms, seen_ms)
             exits.append(replace(exit, time_ms=time_ms))
+
+    def _was_rebooted(self, state: RunState) -> bool:
+        """Whether the machine has restarted since a start was recorded. Its leases end with that
+        boot, whether it was asked for or not: the time since is charged to none."""
+        return is_of_earlier_boot(self._projection.boots, state.started_ms or 0)
 
     def acknowledge(self, exits: Iterable[Exit]) -> None:
         """They are recorded; when this fails they are reported again, and known."""
@@ -108,24 +116,52 @@ class Effects:
         if gone and executor is not None:
             self._try("*acknowledge", lambda: executor.acknowledge(gone))
 
+    def look_around(self) -> None:
+        """Before this process places its first run: the ledger may have been restored, and a
+        process that it does not know may use devices that it takes to be free."""
+        if self._executor is not None and not self._looked:
+            running = self._running(self._executor)
+            if running is not None:
+                self._stop_unwanted(self._executor, running)
+
     def carry_out(self) -> None:
         """Every run's job as the ledger wants it."""
-        executor, running = self._executor, set[str]()
-        if executor is None or not self._try(
-            "*running", lambda: running.update(executor.running())
-        ):
+        self._committer.record_boot()
+        executor = self._executor
+        running = None if executor is None else self._running(executor)
+        if executor is None or running is None:
             return
         self.missing.clear()
+        leaving = self._stop_unwanted(executor, running)
+        for name, state in sorted(self._projection.running.items()):
+            if state.job is not None and self.has_process(name):
+                self._drive(executor, name, state, running, leaving)
+
+    def _running(self, executor: Executor) -> set[str] | None:
+        """None: the executor cannot tell now."""
+        running = set[str]()
+        known = self._try("*running", lambda: running.update(executor.running()))
+        return running if known else None
+
+    def _stop_unwanted(self, executor: Executor, running: set[str]) -> set[str]:
+        """Ask jobs to end that the ledger does not want; their runs are the result."""
+        self._looked = True
         wanted = {state.job for state in self._projection.running.values() if state.job is not None}
         self._forget_all_but(wanted)
         leaving: set[str] = set()
         for job in sorted(running - wanted):
             run = _run_of(job)
             leaving.add(run)
-            self._try(run, partial(self._stop_unwanted, executor, run, job))
-        for name, state in sorted(self._projection.running.items()):
-            if state.job is not None and self.has_process(name):
-                self._drive(executor, name, state, running, leaving)
+            self._try(run, partial(self._stop_job, executor, run, job))
+        unknown = self._projection.unknown_jobs
+
+        def gone() -> list[NewEntry]:
+            jobs = sorted(unknown.keys() - running)
+            return [self._committer.new(JobGone(unknown[job].run, job)) for job in jobs]
+
+        if unknown.keys() - running:
+            self._committer.commit(gone)
+        return leaving
 
     def _forget_all_but(self, jobs: set[str]) -> None:
         """What was asked for jobs that are over: of years of them nothing is kept."""
@@ -138,7 +174,7 @@ class Effects:
         for run in self._notified.keys() - self._projection.live.keys():
             del self._notified[run]
 
-    def _stop_unwanted(self, executor: Executor, run: str, job: str) -> None:
+    def _stop_job(self, executor: Executor, run: str, job: str) -> None:
         state, stored = self._projection.runs.get(run), self._projection.get("Run", run)
         if state is not None and stored is not None:
             prefix, _, attempt = job.rpartition(".")
@@ -148,20 +184,21 @@ class Effects:
                 return
         asked_ms = None if stored is None else spec_grace_ms(self._projection.run_spec(run))
         grace_ms = self._config.grace.of(asked_ms)
-        if job not in self._unknown:
+        known = self._projection.unknown_jobs
+        if job not in known:
             message = "the ledger did not start it: it is asked to end, and has its grace"
-            body = JobUnknown(run, job, grace_ms, message)
-            (entry,) = self._committer.commit(lambda: [self._committer.new(body)])
-            self._unknown[job] = entry.seq
-        executor.stop(run, grace_ms, decision=str(self._unknown[job]))
+            devices = tuple(executor.devices_of(run).get(job, ()))
+            entry = self._committer.new(JobUnknown(run, job, grace_ms, message, devices))
+            self._committer.commit(lambda: [] if job in known else [entry])
+        executor.stop(run, grace_ms, decision=str(known[job].seq))
 
     def _drive(
         self, executor: Executor, name: str, state: RunState, running: set[str], leaving: set[str]
     ) -> None:
         """`leaving`: runs that have a job which is to be gone."""
-        job, reclaim = state.job or "", state.reclaim
+        job = state.job or ""
         if state.is_ending:
-            grace_ms = self._config.grace_ms if reclaim is None else reclaim.grace_ms
+            grace_ms = self._grace_ms(state)
             decision = _decision(state, state.stop_seq)
             self._try(name, lambda: executor.stop(name, grace_ms, decision=decision))
             if job not in running:
@@ -169,8 +206,10 @@ class Effects:
             return
         fresh = job not in self._started
         if fresh:
-            if name in leaving:
+            if name in leaving or self._is_used(state):
                 return  # its devices changed; the old job has to be gone first
+            if self._was_rebooted(state) and job not in running:
+                return  # the next turn hears how it ended, or that it did not begin
             if self._committer.now() < state.command_ms:
                 self._wait(name, state)
                 return
@@ -193,6 +232,20 @@ class Effects:
             and self._try(name, lambda: executor.resume(name, decision=decision))
         ):
             self._paused.discard(job)
+
+    def _is_used(self, state: RunState) -> bool:
+        """Whether a process that the ledger did not start has one of its devices."""
+        unknown = self._projection.unknown_jobs.values()
+        used = {slot for job in unknown for slot in job.slots}
+        return bool(used) and not used.isdisjoint(_kept_devices(state))
+
+    def _grace_ms(self, state: RunState) -> int:
+        if state.forced:
+            return 0
+        cancelled_ms, reclaim = self._config.grace_ms, state.reclaim
+        if reclaim is None:
+            return cancelled_ms
+        return min(reclaim.grace_ms, cancelled_ms) if state.stopping else reclaim.grace_ms
 
     def _wait(self, name: str, state: RunState) -> None:
         """A run that restarts later has no process to tell: what it gives up, it does not use."""

@@ -113,6 +113,34 @@ class ControlRecovered(Body, frozen=True):
     message: str
 
 
+class ClockAnchored(Body, frozen=True):
+    """A moment at which ledger time, this entry's, and both clocks of the machine were known."""
+
+    ENTRY = "clock.anchored"
+    wall_ms: int
+    monotonic_ms: int
+    boot: str
+    host: str
+    offset_ms: int
+    """Ledger time less wall time, as far as they may differ."""
+    shift_ms: int
+    """By how much ledger time was set forward: open leases are restated by as much, so none is
+    charged for it."""
+    reason: str
+
+
+class ClockHeld(Body, frozen=True):
+    """The wall clock jumped: no run is started until it is set right or an operator judges it."""
+
+    ENTRY = "clock.held"
+    wall_ms: int
+    monotonic_ms: int
+    boot: str
+    host: str
+    ahead_ms: int
+    reason: str
+
+
 # -- runs and leases ------------------------------------------------------------------------------
 
 
@@ -175,6 +203,16 @@ class JobUnknown(Body, frozen=True):
     job: str
     grace_ms: int
     message: str
+    devices: tuple[str, ...] = ()
+    """What it has: given to no run until it is gone."""
+
+
+class JobGone(Body, frozen=True):
+    """A process that the ledger did not start has ended: its devices are free."""
+
+    ENTRY = "job.gone"
+    run: str
+    job: str
 
 
 class UseRow(msgspec.Struct, frozen=True):
@@ -418,9 +456,11 @@ class ResizeDecision(RunDecision, frozen=True):
 
 
 class BackfillDecision(RunDecision, frozen=True):
-    """Whether a run may start, or grow, before others that wait for devices."""
+    """Whether a run may start, or grow, before others that wait for devices. In version 2 a head
+    leaves less time to others the longer it waits."""
 
     ENTRY = "gpu.backfill"
+    VERSION = 2
 
 
 class RestartDecision(RunDecision, frozen=True):

@@ -60,7 +60,7 @@ class EventFeed:
                 events.append(_gap(after=after, last=moved_to, time_ms=time_ms))
                 after, limit = moved_to, limit - 1
             if limit:
-                events += [_event(projection, entry) for entry in ledger.entries(after, limit)]
+                events += [event_of(projection, entry) for entry in ledger.entries(after, limit)]
             return events
 
     def follow(
@@ -99,10 +99,10 @@ class EventTail(Generic[T]):
         with self._committer.current() as projection:
             touched, self._touched = self._touched, set()
             told, self._told = self._told, []
-            return touched, [_event(projection, entry) for entry in told]
+            return touched, [event_of(projection, entry) for entry in told]
 
 
-def _event(projection: Projection, entry: Entry) -> Document:
+def event_of(projection: Projection, entry: Entry) -> Document:
     """One entry; `object` None for entries of other governors and of the ledger itself."""
     body, named = entry.body, about(entry)
     left_out = _LEFT_OUT | {"output"} if entry.kind in _WITHOUT_OUTPUT else _LEFT_OUT

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from fairlead.core.gpu.clock import ClockAnchor, follow_boot
 from fairlead.core.invariant import require
 from fairlead.core.lottery import BeaconRound
 from fairlead.core.reasons import AfterReason, LimitReason
 from fairlead.engine.gpu import entries, state
 from fairlead.engine.gpu.entries import Stamp
+from fairlead.schema.convert import convert
 from fairlead.schema.objects import BudgetSpec, ReservationSpec, RunSpec, to_budget
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
     if before is not None:
         created_ms, user, token = before.created_ms, before.user, before.token
     spec_document = state.shared_document(kind, body.spec)
-    labels = {intern(key): intern(value) for key, value in body.labels.items()}
+    labels = state.shared_labels(body.labels)
     facts = (body.uid, body.generation, at.seq, created_ms, labels, spec_document, user, token)
     stored = state.Stored(kind, name, *facts)
     known.put(stored)
@@ -68,6 +70,22 @@ def _object_deleted(known: "Projection", at: Stamp, body: entries.ObjectDeleted)
     known.resolver.changed_seq = at.seq
 
 
+def _clock_anchored(known: "Projection", at: Stamp, body: entries.ClockAnchored) -> None:
+    if body.shift_ms:
+        known.restate(body.shift_ms, at.time_ms)
+    known.clock = ClockAnchor(at.time_ms, body.monotonic_ms, body.boot, body.host, body.offset_ms)
+    known.clock_jump = None
+    known.boots = follow_boot(known.boots, known.clock, known.time_ms)
+
+
+def _clock_held(known: "Projection", at: Stamp, body: entries.ClockHeld) -> None:
+    before, since = known.clock_jump, (body.boot, body.monotonic_ms, body.host)
+    asked = before is not None and (before.asked or before.boot != body.boot)
+    known.clock_jump = state.ClockJump(at.seq, at.time_ms, body.ahead_ms, *since, asked)
+    seen = ClockAnchor(at.time_ms, body.monotonic_ms, body.boot, body.host)
+    known.boots = follow_boot(known.boots, seen, known.time_ms)
+
+
 def _budget_condition(known: "Projection", at: Stamp, body: entries.BudgetCondition) -> None:
     key = (body.budget, body.type)
     before = known.conditions.get(key)
@@ -91,7 +109,7 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if body.paused is not UNSET and body.paused != run.paused:
         run.pause_seq = at.seq
     leaves = run.job is not None and (phase is not state.Phase.RUNNING or bool(body.job))
-    if not run.stopping and (leaves or body.stopping is True):
+    if body.reason == state.FORCED or (not run.stopping and (leaves or body.stopping is True)):
         run.stop_seq = at.seq
     run.paused, run.stopping = body.paused or False, body.stopping or False
     run.shortfall_gpus = body.shortfall_gpus or 0
@@ -238,6 +256,17 @@ def _quarantine(known: "Projection", at: Stamp, body: entries.QuarantineDecision
     known.resolver.changed_seq = at.seq
 
 
+def _job_unknown(known: "Projection", at: Stamp, body: entries.JobUnknown) -> None:
+    known.unknown_jobs[body.job] = state.UnknownJob(at.seq, body.run, body.devices)
+    known.devices_moved({state.parse_slot(slot)[0] for slot in body.devices})
+
+
+def _job_gone(known: "Projection", at: Stamp, body: entries.JobGone) -> None:
+    gone = known.unknown_jobs.pop(body.job)
+    known.devices_moved({state.parse_slot(slot)[0] for slot in gone.slots})
+    known.resolver.changed_seq = at.seq
+
+
 def _warned(known: "Projection", at: Stamp, body: entries.RunWarned) -> None:
     run = known.runs[body.run]
     said = (at.seq, body.start_ms, body.chance, body.chance_error, body.message)
@@ -303,6 +332,7 @@ def _committed(known: "Projection", at: Stamp, body: entries.OutcomeCommitted) -
     require((promised.k, chain.open_seq) == (chain.k, None), "outcomes of a scope follow in order")
     chain.open_seq = at.seq
     resolver.open_seqs[chain.flavor] = at.seq
+    place = {} if promised.turn is None else promised.scope["location"]
     resolver.outcomes[at.seq] = state.Outcome(
         at.seq,
         promised.chain,
@@ -315,6 +345,7 @@ def _committed(known: "Projection", at: Stamp, body: entries.OutcomeCommitted) -
         at.time_ms,
         owner_weighting=promised.owner_weighting,
         turn=promised.turn,
+        location=convert(place, dict[str, str]),
     )
     # How the last outcome of a reservation ended decides whether another one may begin.
     cited = {reservation.outcome for reservation in resolver.reservations.values()}
@@ -419,6 +450,8 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.ObjectApplied: _object_applied,
     entries.ObjectDeleted: _object_deleted,
     entries.BudgetCondition: _budget_condition,
+    entries.ClockAnchored: _clock_anchored,
+    entries.ClockHeld: _clock_held,
     entries.RunPhase: _run_phase,
     entries.AfterDecision: _after,
     entries.RunGrown: _run_grown,
@@ -426,6 +459,8 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.FundDecision: _fund,
     entries.LimitDecision: _limit,
     entries.QuarantineDecision: _quarantine,
+    entries.JobUnknown: _job_unknown,
+    entries.JobGone: _job_gone,
     entries.LeaseOpen: _lease_open,
     entries.LeaseUnfunded: _unfunded,
     entries.RunWarned: _warned,

@@ -23,7 +23,7 @@ from fairlead.engine.gpu.hosts import refuse_foreign
 from fairlead.engine.gpu.in_use import refuse_in_use, refuse_used_payers
 from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.quota import OwnerQuotas
+from fairlead.engine.gpu.quota import OwnerQuotas, refuse_second_owner
 from fairlead.engine.gpu.resolver.chains import SecretHashes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.settlement import Settlement
@@ -201,6 +201,8 @@ class Objects:
         committer = self._committer
         with committer.current() as projection:
             refuse_foreign(committer.config.host, (item.manifest for item in submissions))
+            if committer.config.single_owner:
+                refuse_second_owner(projection, (item.manifest for item in submissions))
             if dry_run:
                 return self._imagine(self._changes(submissions))
             changes = self._record(submissions)

@@ -3,14 +3,22 @@
 from collections.abc import Callable
 
 from fairlead.engine.gpu.admission import RunAdmission
+from fairlead.engine.gpu.burndown import BurnDown
+from fairlead.engine.gpu.clock import LedgerClock, one_clock
+from fairlead.engine.gpu.clock_watch import ClockWatch
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.dependencies import RunDependencies
+from fairlead.engine.gpu.device_map import DeviceMap
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import ControlRecovered
 from fairlead.engine.gpu.events import EventFeed
+from fairlead.engine.gpu.history import RunHistory
 from fairlead.engine.gpu.limits import LimitEnforcement
+from fairlead.engine.gpu.listings import RunListings
+from fairlead.engine.gpu.measures import Measures
 from fairlead.engine.gpu.objects import Objects
 from fairlead.engine.gpu.overdraw import Overdrafts
+from fairlead.engine.gpu.overview import GpuOverview
 from fairlead.engine.gpu.recall import Recalls
 from fairlead.engine.gpu.reclaim import Reclaims
 from fairlead.engine.gpu.reports import Reports
@@ -31,10 +39,6 @@ from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Executor
 from fairlead.ports.ledger import Ledger
 from fairlead.ports.meter import DeviceMeter
-from fairlead.schema.times import format_time
-
-CLOCK_BEHIND_MS = 5_000
-"""From here on people are notified; time servers and replicas are apart by less."""
 
 
 class ControlPlane:
@@ -44,7 +48,7 @@ class ControlPlane:
         self,
         ledger: Ledger,
         executor: Executor | None,
-        now_ms: Callable[[], int],
+        clock: LedgerClock | Callable[[], int],
         config: Config | None = None,
         chance: EntropySource | None = None,
         *,
@@ -53,7 +57,10 @@ class ControlPlane:
         self.config = config = config or Config()
         self.faults: dict[str, str] = {}
         """What last failed, by run or `*call` of the executor, `*clock`, `*chance`."""
-        self.committer = committer = Committer(ledger, now_ms, config)
+        if not isinstance(clock, LedgerClock):
+            clock = one_clock(clock)
+        self.committer = committer = Committer(ledger, clock, config)
+        self.clock = ClockWatch(committer, self.faults)
         if chance is not None and not is_the_ledgers(committer.projection, chance):
             # Nothing may be fixed or drawn with another secret: it could never be revealed.
             chance, self.faults["*chance"] = None, ANOTHER_MASTER
@@ -86,7 +93,13 @@ class ControlPlane:
         self.reports = Reports(
             committer, self.objects, self.settlement, self.outcome_reports, self.utilisation
         )
+        self.overview = GpuOverview(committer)
         self.events = EventFeed(committer)
+        self.listings = RunListings(committer, self.admission)
+        self.device_map = DeviceMap(committer, self.admission)
+        self.burn_down = BurnDown(committer, self.reports)
+        self.history = RunHistory(committer, self.utilisation)
+        self.measures = Measures(committer, self.utilisation)
 
     @property
     def seq(self) -> int:
@@ -95,42 +108,37 @@ class ControlPlane:
     def reconcile(self, now_ms: int | None = None) -> None:
         """One turn: collect endings, settle funding, preempt, admit, start, report conditions."""
         committer = self.committer
-        with committer.current() as projection:
+        with self.measures.turn(), committer.current() as projection:
+            starts = self.clock.watch()
             now_ms = max(committer.now(), now_ms or 0)
             self._hashes.catch_up()
+            self.effects.look_around()
             self.settlement.end_runs(now_ms)
             self.settlement.roll_over(now_ms, now_ms)
             self.settlement.settle(now_ms, now_ms)
             self.utilisation.sample(now_ms)
             self.limits.enforce(now_ms)
-            self.dependencies.proceed(now_ms)
-            self.outcomes.proceed(now_ms)
-            self.recalls.proceed(now_ms)
-            self.resolver.proceed()  # caps before reservations: these see what is left
-            self.risk_notices.proceed(now_ms)
-            self.reservations.proceed(now_ms)
-            self.admission.admit_all(now_ms)
-            self.reclaims.proceed(now_ms)
-            self.admission.grow_all(now_ms)
-            self.overdrafts.proceed(now_ms)
+            if starts:
+                self._admit(now_ms)
             self.effects.carry_out()
             self.settlement.end_failed_starts(committer.now())
             percent = self.config.near_limit_percent
             committer.commit(lambda: condition_entries(projection, now_ms, percent))
-            self._watch_clock()
             self._recover()
 
-    def _watch_clock(self) -> None:
-        """A clock that was ahead once: no time passes until it is past the last entry again."""
-        behind_ms = self.committer.clock_behind_ms
-        if behind_ms < CLOCK_BEHIND_MS:
-            self.faults.pop("*clock", None)
-            return
-        last = format_time(self.committer.projection.time_ms)
-        self.faults["*clock"] = (
-            f"the clock is {behind_ms // 1000} s behind the last entry, of {last}, and no time "
-            "passes until then: set the clock right if it is slow, else wait"
-        )
+    def _admit(self, now_ms: int) -> None:
+        """What starts runs, and what preempts others for them."""
+        self.dependencies.proceed(now_ms)
+        self.outcomes.proceed(now_ms)
+        self.recalls.proceed(now_ms)
+        self.resolver.proceed()  # caps before reservations: these see what is left
+        self.risk_notices.proceed(now_ms)
+        self.reservations.proceed(now_ms)
+        with self.measures.admission():
+            self.admission.admit_all(now_ms)
+        self.reclaims.proceed(now_ms)
+        self.admission.grow_all(now_ms)
+        self.overdrafts.proceed(now_ms)
 
     def _recover(self) -> None:
         """After an append that failed, and none that did not: is there room for an entry again?"""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from fairlead.core.canonical import Rendered, text
 from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
 from fairlead.core.gpu.accounts import Accounts
+from fairlead.core.gpu.clock import BootSpan, ClockAnchor
 from fairlead.core.invariant import of_kind, require
 from fairlead.engine.gpu import state
 from fairlead.engine.gpu.entries import Body, Stamp, decode
@@ -41,8 +42,7 @@ class Projection:
     """The state after some entry of the ledger."""
 
     def __init__(self) -> None:
-        self.seq = 0
-        self.time_ms = 0
+        self.seq, self.time_ms = 0, 0
         self.objects: dict[tuple[str, str], state.Stored] = {}
         self.runs: dict[str, state.RunState] = {}
         self.live: dict[str, state.RunState] = {}
@@ -59,7 +59,7 @@ class Projection:
         """What the runs of each owner take as manifests."""
         self.leases: dict[str, state.LeaseFact] = {}
         self.closed: deque[state.LeaseFact] = deque(maxlen=CLOSED_KEPT)
-        self.accounts = Accounts()
+        self.accounts, self.resolver = Accounts(), state.ResolverState()
         self.budgets: dict[str, Budget] = {}
         self.conditions: dict[tuple[str, str], state.Condition] = {}
         self.charges: dict[DayKey, list[int]] = {}
@@ -67,26 +67,31 @@ class Projection:
         """Leased ordinals of each node, and their leases."""
         self.quarantined: set[str] = set()
         """Devices that hold memory that no run has: given to none until they are clean."""
-        self.plans: dict[str, int] = {}
-        """cover_plans_total by result."""
+        self.unknown_jobs: dict[str, state.UnknownJob] = {}
+        """Processes that the ledger did not start: their devices are given to none, either."""
+        self.plans: dict[str, int] = {}  # cover_plans_total by result
         self.denied: dict[tuple[str, str], int] = {}
         """budget_lending_denied_total by (budget, envelope)."""
         self.posted: dict[tuple[str, str], int] = {}
         """All GPU-milliseconds ever posted, by payer."""
         self.orders: dict[str, tuple[str, ...]] = {}
         """The order that `gpu.queue`, `gpu.activate` and `gpu.grow` last recorded, each."""
-        self.resolver = state.ResolverState()
         self.reserved: dict[str, str] = {}
         """Runs that have a reservation, and which."""
+        self.clock: ClockAnchor | None = None
+        """The last moment at which the machine's clocks were recorded; None in early ledgers."""
+        self.clock_jump: state.ClockJump | None = None
+        """The wall clock jumped then, and no operator has judged it."""
+        # The last boots of the machine: ends of processes are placed by them.
+        self.boots: tuple[BootSpan, ...] = ()
         self._names: dict[str, set[str]] = {}
         """Of the objects of each kind."""
         self._book: Book | None = None
         self._written: dict[tuple[str, bool], Rendered] = {}
         """Budgets as decisions record them."""
-        self._devices = FreeDevices(())
+        self._devices, self._kept_seq = FreeDevices(()), 0
         self._moved: set[str] = set()
         """Nodes that are not there as they are now: one start moves a few."""
-        self._kept_seq = 0
         self._kept: dict[str, Any] = {}
 
     def apply(self, entry: Entry) -> None:
@@ -121,6 +126,7 @@ class Projection:
     @property
     def devices(self) -> FreeDevices:
         """Nodes with their free devices."""
+        withheld = self.withheld
         for name in self._moved:
             stored = self.objects.get(("Node", name))
             if stored is None:
@@ -128,14 +134,24 @@ class Projection:
                 continue
             spec, taken = node_spec(stored), self.taken.get(name, {})
             free = tuple(
-                i
-                for i in range(spec.devices)
-                if i not in taken and f"{name}#{i}" not in self.quarantined
+                i for i in range(spec.devices) if i not in taken and f"{name}#{i}" not in withheld
             )
             free = free[: max(0, len(free) - foreign_of(spec))]
             self._devices.put(to_node(name, spec, free))
         self._moved.clear()
         return self._devices
+
+    @property
+    def withheld(self) -> Set[str]:
+        """Devices without a lease that are given to no run: quarantined, or used by a process that
+        the ledger did not start."""
+        used = {
+            slot
+            for job in self.unknown_jobs.values()
+            for slot in job.slots
+            if (at := state.parse_slot(slot))[1] not in self.taken.get(at[0], {})
+        }
+        return self.quarantined | used if used else self.quarantined
 
     def devices_moved(self, nodes: Iterable[str]) -> None:
         """Devices of these nodes were taken or are free again, or the nodes are others."""
@@ -171,8 +187,16 @@ class Projection:
 
     def is_held(self, run: str, now_ms: int, *, hold_ms: int) -> bool:
         """Whether a run waits because what is free is meant for the run of an open outcome."""
-        outcome = self.resolver.open_outcome(self.run_spec(run).flavor)
-        return outcome is not None and hold_of(outcome, hold_ms).applies(now_ms)
+        spec = self.run_spec(run)
+        outcome = self.resolver.open_outcome(spec.flavor)
+        return outcome is not None and self.hold_of(outcome, hold_ms).applies(now_ms, spec.location)
+
+    def hold_of(self, outcome: state.Outcome, hold_ms: int) -> FlavorHold:
+        """What an open outcome holds back: a drawn one until it is over, another for a while."""
+        drawn = outcome.stage is state.OutcomeStage.DRAWN
+        until_ms = None if drawn else outcome.time_ms + hold_ms
+        location = outcome.location or self.resolver.chains[outcome.chain].location
+        return FlavorHold(outcome.flavor, outcome.seq, until_ms, location)
 
     def runs_on(self, node: str) -> list[str]:
         return sorted({lease.run for lease in self.leases.values() if node in lease.nodes})
@@ -291,6 +315,17 @@ class Projection:
         if after_of(self.run_spec(name)):
             self.following.add(name)
 
+    def restate(self, shift_ms: int, now_ms: int) -> None:
+        """Ledger time was set forward: what is open began, and was asked for, so much later."""
+        self.accounts.restate(shift_ms, now_ms)
+        self.boots = tuple(span.restated(shift_ms) for span in self.boots)
+        for run in self.live.values():
+            run.restate(shift_ms)
+            self.leases.update(run.leases)
+        for seq in self.resolver.open_seqs.values():
+            self.resolver.outcomes[seq].time_ms += shift_ms
+        self._kept_seq = 0
+
     def adopt(self, fact: state.LeaseFact) -> None:
         """Index an open lease of a run by its id and its devices."""
         self.devices_moved(fact.nodes)
@@ -300,13 +335,6 @@ class Projection:
             taken = self.taken.setdefault(node, {})
             require(ordinal not in taken, "a device is leased once")
             taken[ordinal] = fact.id
-
-
-def hold_of(outcome: state.Outcome, hold_ms: int) -> FlavorHold:
-    """What an open outcome holds back: a drawn one until it is over, another for a while."""
-    drawn = outcome.stage is state.OutcomeStage.DRAWN
-    until_ms = None if drawn else outcome.time_ms + hold_ms
-    return FlavorHold(outcome.flavor, outcome.seq, until_ms)
 
 
 def node_spec(stored: state.Stored) -> NodeSpec:

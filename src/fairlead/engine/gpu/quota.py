@@ -4,6 +4,8 @@ A refusal names the rule, its value and what would do. It is not recorded: a ten
 ledger with what it is refused. What is allowed stands there as the run itself.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from fairlead.core.gpu import QuotaPolicy, QuotaRequest, check_quota
@@ -11,7 +13,12 @@ from fairlead.core.reasons import QuotaReason
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Stored, manifest_bytes
 from fairlead.engine.gpu.values import Author, Refused
-from fairlead.schema.objects import RunManifest, spec_document
+from fairlead.schema.objects import BudgetManifest, Manifest, RunManifest, spec_document
+
+SEVERAL_OWNERS = (
+    "a control plane that is not root runs every command as its own user, who can read its keys: "
+    "start `fairlead up` as root for several owners, or with --trusting where they trust each other"
+)
 
 
 class OwnerQuotas:
@@ -54,6 +61,21 @@ class OwnerQuotas:
             owners = (self._projection.run_spec(run).owner for run in runs)
             self._open[owner] = sum(name == owner for name in owners)
         return self._open[owner]
+
+
+def refuse_second_owner(projection: Projection, manifests: Iterable[Manifest]) -> None:
+    """Raises `Refused` where these manifests would make it more than one owner."""
+    owners = owners_of(projection)
+    for manifest in manifests:
+        if isinstance(manifest, RunManifest | BudgetManifest):
+            owners.add(manifest.spec.owner)
+    if len(owners) > 1:
+        raise Refused("SeveralOwners", f"{SEVERAL_OWNERS}: {', '.join(sorted(owners))}")
+
+
+def owners_of(projection: Projection) -> set[str]:
+    """Owners of budgets and of runs."""
+    return {*projection.run_owners, *(budget.owner for budget in projection.budgets.values())}
 
 
 def _sentence(asked: QuotaRequest, found: QuotaReason) -> str:

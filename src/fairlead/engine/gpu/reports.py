@@ -208,6 +208,14 @@ class Reports:
         with self._committer.current():
             return frozenset(self._projection.live)
 
+    def _clock_metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
+        found, reading = self._committer.clock.time()
+        behind_ms = max(0, self._committer.now() - reading.wall_ms)
+        return {
+            "ledger_clock_behind_seconds": [({}, behind_ms / 1000)],
+            "fairlead_clock_held": [({}, int(found.reason.jumped))],
+        }
+
     def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
         """Plain values by metric name, each with its labels; counters never go down."""
         with self._committer.current():
@@ -218,7 +226,7 @@ class Reports:
                     for result, count in sorted(projection.plans.items())
                 ],
                 "budget_lending_denied_total": _labelled(projection.denied),
-                "ledger_clock_behind_seconds": [({}, self._committer.clock_behind_ms / 1000)],
+                **self._clock_metrics(),
                 **{
                     name: [({}, projection.resolver.counters.get(name, 0))]
                     for name in sorted(COUNTED.values())

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from functools import partial
 
 from fairlead.core import gpu
+from fairlead.core.gpu.clock import seen_in_boot, time_in_boot
 from fairlead.core.reasons import EndCause
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
@@ -42,19 +43,30 @@ class Settlement:
         """Exits of commands, and runs without one whose time is over, in order of time."""
         exits = self._effects.poll()
         endings: list[tuple[int, str, Exit | None]] = [
-            (exit.time_ms, exit.run, exit) for exit in exits
+            (self._time_of(exit), exit.run, exit) for exit in exits
         ]
         for name, state in self._projection.running.items():
             until_ms = self._duration_end(name, state)
             if until_ms is not None and until_ms <= now_ms:
                 endings.append((until_ms, name, None))
         missing = self._effects.missing - {exit.run for exit in exits}
-        endings += [(now_ms, name, None) for name in sorted(missing)]
+        endings += [(self._left_ms(name, now_ms), name, None) for name in sorted(missing)]
         for time_ms, name, exit in sorted(endings, key=lambda ending: ending[:2]):
             self._end(name, min(time_ms, now_ms), now_ms, exit)
         self._effects.acknowledge(exits)
         if "*poll" not in self._effects.faults:
             self.ends_known_ms = now_ms
+
+    def _time_of(self, exit: Exit) -> int:
+        """By the monotonic clock, where the ledger knows that boot."""
+        found_ms = time_in_boot(self._projection.boots, exit.boot, exit.since_boot_ms)
+        return exit.time_ms if found_ms is None else found_ms
+
+    def _left_ms(self, run: str, now_ms: int) -> int:
+        """When a run that left no exit was gone: now, or with the boot that it started in."""
+        state = self._projection.runs.get(run)
+        began_ms = now_ms if state is None else state.command_ms
+        return seen_in_boot(self._projection.boots, began_ms, now_ms)
 
     def end_failed_starts(self, now_ms: int) -> None:
         """Runs whose command the executor will never start."""
@@ -155,7 +167,13 @@ def restarted(
     if not found.goes_on:
         return False, made
     policy, _ = to_restarts(at.projection.run_spec(run))
-    job, (_, _, message) = at.projection.next_job(run), _ending(state, exit)
+    job, (_, reason, message) = at.projection.next_job(run), _ending(state, exit)
+    boots = at.projection.boots
+    if exit.boot and boots and exit.boot != boots[-1].boot:
+        # Its leases end with the boot: what the machine was off for is charged to none.
+        message += "; the machine was restarted, and it starts again when there is room"
+        waits = RunPhase(run, Phase.PENDING.value, reason, message, restarts=found.restarts)
+        return True, [*made, *end_run(at, waits, "Interrupted", end_ms=end_ms)]
     starts_ms = end_ms + found.delay_ms
     when = f"after {found.delay_ms // 1000} s, at {format_time(starts_ms)}"
     body = RunPhase(

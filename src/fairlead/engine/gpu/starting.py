@@ -20,9 +20,10 @@ from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
 from fairlead.schema.convert import convert
-from fairlead.schema.funding import from_plan, fund_document, singular
-from fairlead.schema.gpu import STYLE, PlaceInput, from_start, no_room, start_document
+from fairlead.schema.funding import from_plan, fund_document
+from fairlead.schema.gpu import STYLE, PlaceInput, from_start, start_document
 from fairlead.schema.objects import RunSpec
+from fairlead.schema.words import no_room, singular
 
 HELD = "Queued"
 """Why a run waits that would delay another one."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from fairlead.core.lottery import BeaconRound, OwnerWeighting
 from fairlead.engine.gpu.entries import Document, FundRefusal, LeaseTerms, Place
@@ -17,6 +17,8 @@ from fairlead.schema.convert import decode_json
 from fairlead.schema.objects import Spec, read_spec
 
 T = TypeVar("T")
+FORCED = "CancelForced"
+"""Why a run ends without its grace: its owner, or an operator, said so."""
 
 
 class Phase(StrEnum):
@@ -89,6 +91,17 @@ def shared_document(kind: str, document: Document) -> SharedDocument:
 
 
 @lru_cache(maxsize=1024)
+def _shared_labels(rows: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    return dict(rows)
+
+
+def shared_labels(labels: dict[str, str]) -> dict[str, str]:
+    """The same labels, or equal ones that another object has: a dictionary of each run would take
+    as much as all else of its manifest. None is changed."""
+    return _shared_labels(tuple(labels.items()))
+
+
+@lru_cache(maxsize=1024)
 def _shared_refusal(written: bytes) -> FundRefusal:
     return decode_json(written, FundRefusal)
 
@@ -119,6 +132,14 @@ class LeaseFact(LeaseTerms, frozen=True):
     end_reason: str | None = None
     used_ms: int | None = None
     overdraft_ms: int | None = None
+
+    def restated(self, shift_ms: int) -> "LeaseFact":
+        end_ms = self.expected_end_ms
+        return structs.replace(
+            self,
+            start_ms=self.start_ms + shift_ms,
+            expected_end_ms=None if end_ms is None else end_ms + shift_ms,
+        )
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -231,6 +252,19 @@ class RunState(Struct):
     numbered: int = 0
     """The number of the next lease of its job; 0: not known."""
 
+    def restate(self, shift_ms: int) -> None:
+        """Ledger time was set forward: what is open of it happened so much later."""
+        self.since_ms += shift_ms
+        for name in ("started_ms", "starts_ms", "protected_ms", "preempted_ms"):
+            at_ms = getattr(self, name)
+            if at_ms is not None:
+                setattr(self, name, at_ms + shift_ms)
+        if self.reclaim is not None:
+            self.reclaim.since_ms += shift_ms
+        over = {lease: at_ms + shift_ms for lease, at_ms in self.hours_over.items()}
+        leases = {id: lease.restated(shift_ms) for id, lease in self.leases.items()}
+        self.hours_over, self.leases = over or _NOTHING, leases or _NOTHING
+
     def add_lease(self, lease: LeaseFact) -> None:
         self.leases = self.leases or {}
         self.leases[lease.id] = lease
@@ -255,6 +289,11 @@ class RunState(Struct):
         return sum(lease.gpus for lease in self.leases.values() if not lease.is_active)
 
     @property
+    def forced(self) -> bool:
+        """Whether its process is killed at once, whatever its grace."""
+        return self.stopping and self.reason == FORCED
+
+    @property
     def command_ms(self) -> int:
         """When the command of its current start began, or will."""
         return max(self.started_ms or 0, self.starts_ms or 0)
@@ -276,6 +315,15 @@ def _without(rows: dict[str, T], name: str) -> dict[str, T]:
     return {key: row for key, row in rows.items() if key != name} or _NOTHING
 
 
+class UnknownJob(Struct, frozen=True):
+    """A process that the ledger did not start, and that has not ended yet."""
+
+    seq: int
+    """The entry by which it is asked to end."""
+    run: str
+    slots: tuple[str, ...] = ()
+
+
 class Condition(Struct, frozen=True):
     """One condition of a budget; `since_ms` moves only with the status."""
 
@@ -285,6 +333,19 @@ class Condition(Struct, frozen=True):
     message: str
     generation: int
     since_ms: int
+
+
+class ClockJump(Struct, frozen=True):
+    """A jump of the wall clock that no operator has judged."""
+
+    seq: int
+    time_ms: int
+    ahead_ms: int
+    boot: str = ""
+    monotonic_ms: int = 0
+    host: str = ""
+    asked: bool = False
+    """Whether a jump of an earlier boot was not judged either."""
 
 
 # -- the resolver ---------------------------------------------------------------------------------
@@ -362,6 +423,8 @@ class Outcome(Struct):
     voided_by: str = ""
     reclaiming: dict[str, bool] = field(default_factory=dict, name="cutting")
     """Runs that still hold what they are to give back."""
+    location: dict[str, str] = field(default_factory=dict)
+    """Where it frees devices; empty: anywhere, or where its chain says (the first protocol)."""
     owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
     """Whether owners, tokens or GPUs are equally likely."""
     turn: int | None = None

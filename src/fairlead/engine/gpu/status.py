@@ -9,7 +9,7 @@ import msgspec
 from fairlead.core.gpu import AggregateCap, Budget, Envelope, Lending, Usage, aggregate
 from fairlead.core.gpu.usage import FOREVER
 from fairlead.core.invariant import known
-from fairlead.core.units import counted
+from fairlead.core.units import are, counted
 from fairlead.engine.gpu.entries import BudgetCondition, Document, NewEntry
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.state import (
@@ -119,9 +119,9 @@ def _left(limit_ms: int | None, taken_ms: int) -> float | None:
 def run_status(projection: Projection, name: str) -> Document:
     state = projection.runs[name]
     return {
-        "phase": _phase(state, reserved=projection.waits_for_time(name)),
+        "phase": shown_phase(state, reserved=projection.waits_for_time(name)),
         "reason": state.reason,
-        "message": _message(projection, name),
+        "message": run_message(projection, name),
         "since": format_time(state.since_ms),
         "width": state.width,
         "spares": state.spares,
@@ -150,9 +150,12 @@ def run_status(projection: Projection, name: str) -> Document:
     }
 
 
-def _message(projection: Projection, name: str) -> str:
-    """What the last entry said, unless leases have come or are going since."""
+def run_message(projection: Projection, name: str) -> str:
+    """What the last entry said, unless leases have come or are going since, or have lost their
+    funding."""
     state, gpus = projection.runs[name], projection.run_spec(name).gpus
+    if state.phase is Phase.PENDING:
+        return state.message + _recalling(projection, name)
     if state.phase is not Phase.RUNNING:
         return state.message
     if state.reclaim is not None:
@@ -163,8 +166,35 @@ def _message(projection: Projection, name: str) -> str:
     amount = counted(gpus, "GPU")
     if state.width != gpus:
         amount = f"{state.width} of {amount}"
-    payers = {(lease.budget, lease.envelope) for lease in leases}
-    return f"{amount}, paid by {counted(len(payers), 'envelope')}"
+    paid = [lease for lease in leases if projection.is_funded(lease.id)]
+    payers = {(lease.budget, lease.envelope) for lease in paid}
+    said = f"{amount}, paid by {counted(len(payers), 'envelope')}"
+    return said if len(paid) == len(leases) else f"{amount}, {_unfunded(state, leases, paid)}"
+
+
+def _unfunded(state: RunState, leases: list[LeaseFact], paid: list[LeaseFact]) -> str:
+    """What of a run is not paid for, and who recalled it."""
+    lost = [lease for lease in leases if lease not in paid]
+    owners = sorted({lease.payer for lease in lost if lease.id in state.recalled})
+    why = f" since {', '.join(owners)} recalled them" if owners else ""
+    amount = "unfunded" if not paid else f"{sum(lease.gpus for lease in lost)} of them unfunded"
+    return f"{amount}{why}: first to be preempted"
+
+
+def _recalling(projection: Projection, name: str) -> str:
+    """What was recalled for a run that waits."""
+    gpus = sum(
+        projection.leases[lease].gpus
+        for run in (projection.running[other] for other in projection.giving_back)
+        for lease, by in run.recalled.items()
+        if by == name
+    )
+    if not gpus:
+        return ""
+    return (
+        f"; {counted(gpus, 'GPU')} of its envelopes {are(gpus)} recalled from other owners, whose "
+        "runs have their minimum runtime and are then the first to be preempted"
+    )
 
 
 def _leaving(projection: Projection, reclaim: Reclaim) -> str:
@@ -181,11 +211,18 @@ def _leaving(projection: Projection, reclaim: Reclaim) -> str:
     return f"{where}{said}, and stops"
 
 
-def _phase(state: RunState, *, reserved: bool) -> str:
+PHASES = ("Running", "Shrunk", "Pending", "Reserved", "Failed", "Completed")
+"""Every phase as users see it."""
+
+
+def shown_phase(state: RunState, *, reserved: bool) -> str:
     """As users see it: a reserved run waits for its time, a shrunk one runs on with less."""
-    if state.phase is Phase.PENDING and reserved:
-        return "Reserved"
-    return "Shrunk" if state.phase is Phase.RUNNING and state.shrunk else state.phase.value
+    phase = state.phase
+    if phase is Phase.PENDING:
+        return "Reserved" if reserved else "Pending"
+    if phase is Phase.RUNNING:
+        return "Shrunk" if state.shrunk else "Running"
+    return phase.value
 
 
 def reservation_status(state: Reservation) -> Document:
@@ -204,7 +241,7 @@ def reservation_status(state: Reservation) -> Document:
 def node_status(projection: Projection, stored: Stored) -> Document:
     spec, taken = node_spec(stored), projection.taken.get(stored.name, {})
     own = f"{stored.name}#"
-    quarantined = sorted(slot for slot in projection.quarantined if slot.startswith(own))
+    quarantined = sorted(slot for slot in projection.withheld if slot.startswith(own))
     held = len(taken) + len(quarantined)
     return {
         "devices": spec.devices,

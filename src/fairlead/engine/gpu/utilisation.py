@@ -5,11 +5,13 @@ gpu.used          sums of the readings, every quarter of an hour, for reports
 
 Single readings are not recorded: they are inputs of `gpu.limit` and `gpu.quarantine`, which are.
 After a restart of the control plane idle time counts anew, and sums that were not recorded are
-lost: what was not read is not known, and a report says how much was.
+lost: what was not read is not known, and a report says how much was. So does idle time after a gap
+between two readings: none was idle for the days by which an accepted clock was set forward.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairlead.core import gpu
 from fairlead.core.gpu.usage import DAY_MS
@@ -24,6 +26,8 @@ EVERY_MS = 10_000
 SUMS_EVERY_MS = 900_000
 READING_MS_MAX = 3 * EVERY_MS
 """A reading stands for the time since the one before, and for no more than this."""
+RECENT_MAX = 360
+"""Readings of a run that are kept to be shown: an hour."""
 UseKey = tuple[int, str, str, str, str, str, bool]
 """(UTC day, owner, run, payer, budget, envelope, borrowed)."""
 
@@ -37,6 +41,8 @@ class RunUse:
     idle_since_ms: int | None = None
     samples: int = 0
     percent_sum: int = 0
+    recent: deque[Document] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
+    """The last readings, for people; none is recorded."""
 
     @property
     def mean_percent(self) -> int:
@@ -81,7 +87,7 @@ class Utilisation:
         if not ended and 0 <= now_ms - self._read_ms < EVERY_MS:
             return
         before_ms, self._read_ms, readings = self._read_ms, now_ms, self._meter.read()
-        self._note(now_ms, readings)
+        self._note(before_ms, now_ms, readings)
         self._add_up(max(before_ms, now_ms - READING_MS_MAX), now_ms, readings)
         self._record_sums(now_ms)
         devices = [(slot, reading.memory_bytes) for slot, reading in sorted(readings.items())]
@@ -90,8 +96,9 @@ class Utilisation:
     def of(self, state: RunState) -> RunUse | None:
         return None if state.job is None else self.uses.get(state.job)
 
-    def _note(self, now_ms: int, readings: Mapping[str, DeviceReading]) -> None:
+    def _note(self, before_ms: int, now_ms: int, readings: Mapping[str, DeviceReading]) -> None:
         before, self.uses = self.uses, {}
+        unread = now_ms - before_ms > READING_MS_MAX
         for state in self._projection.running.values():
             slots = [slot for lease in state.leases.values() for slot in lease.slots]
             found = [readings[slot] for slot in slots if slot in readings]
@@ -101,9 +108,12 @@ class Utilisation:
             use.percent = sum(reading.utilisation_percent for reading in found) // len(found)
             use.memory_bytes = sum(reading.memory_bytes for reading in found)
             use.samples, use.percent_sum = use.samples + 1, use.percent_sum + use.percent
-            if any(reading.utilisation_percent for reading in found):
+            read = {"percent": use.percent, "memory_bytes": use.memory_bytes}
+            use.recent.append({"time": format_time(now_ms), **read})
+            busy = any(reading.utilisation_percent for reading in found)
+            if busy or unread:
                 use.idle_since_ms = None
-            elif use.idle_since_ms is None:
+            if not busy and use.idle_since_ms is None:
                 use.idle_since_ms = now_ms
 
     def _add_up(self, since_ms: int, now_ms: int, readings: Mapping[str, DeviceReading]) -> None:

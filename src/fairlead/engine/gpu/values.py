@@ -12,7 +12,9 @@ from fairlead.core.gpu import (
     QuotaPolicy,
     RestartBackoff,
 )
+from fairlead.core.gpu.clock import ClockPolicy
 from fairlead.core.lottery import BeaconNetwork, OwnerWeighting
+from fairlead.core.units import HOUR_MS
 from fairlead.engine.gpu.entries import Document
 
 
@@ -24,6 +26,10 @@ class HostNodes:
     note: str | None = None
     isolation: str = ""
     """What holds a run to its devices, CPUs and memory here, or why nothing does."""
+
+
+BACKFILL = BackfillPolicy(halving_ms=4 * HOUR_MS)
+"""Twice or half as long makes little difference (decision 0099)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,11 @@ class Config:
     restart_backoff: RestartBackoff = field(default_factory=RestartBackoff)
     """How long a run waits before it restarts on its devices."""
     queue: QueuePolicy = field(default_factory=QueuePolicy)
-    backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
+    backfill: BackfillPolicy = BACKFILL
+    clock: ClockPolicy = field(default_factory=ClockPolicy)
+    """From when on a difference of the clocks stops admission."""
+    single_owner: bool = False
+    """Whether a second owner is refused: its runs could read and change what others have."""
     quota: QuotaPolicy | None = None
     """What one owner may submit; None: Kubernetes has quotas of its own."""
 
@@ -81,6 +91,12 @@ class Author:
     """Whether it is a process of a run, and not the user that the run belongs to."""
     run: str | None = None
     """The name of that run; None where it is over or is not known here."""
+    agent: str | None = None
+    """The name of a node or traffic agent: it reports, and reads."""
+    reports: frozenset[str] = field(default_factory=frozenset)
+    """What that agent may report: `node/NAME`, `group/NAME`."""
+    session: str | None = None
+    """The id of the browser's session that it came with."""
 
     def may_act_for(self, owner: str) -> bool:
         return self.admin or owner in self.owners

@@ -12,7 +12,7 @@ from fairlead.engine.gpu.objects import Objects, may_touch
 from fairlead.engine.gpu.projection import node_spec
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
-from fairlead.engine.gpu.state import Phase
+from fairlead.engine.gpu.state import FORCED, Phase
 from fairlead.engine.gpu.values import Applied, Author, Forbidden, Refused
 
 Decide = Callable[..., list[NewEntry]]
@@ -54,6 +54,7 @@ class Verbs:
         author: Author,
         dry_run: bool = False,
         width: int = 0,
+        force: bool = False,
     ) -> Applied:
         """One verb on one object, which is returned as it is then; whether anything changed.
 
@@ -63,7 +64,8 @@ class Verbs:
         if found is None:
             raise Refused("UnknownVerb", self._unknown(kind, verb))
         committer, resolves = self._committer, (kind, verb) == ("Run", "resolve")
-        more = {"width": width} if verb == "shrink" else {}
+        more: Document = {"width": width} if verb == "shrink" else {}
+        more |= {"force": True} if force and verb == "cancel" else {}
 
         def decide() -> list[NewEntry]:
             self._refuse_others(author, kind, name, verb)
@@ -121,15 +123,16 @@ class Verbs:
             return []
         return [at.entry(RunNominated(run, nominated))]
 
-    def _cancel(self, at: Context, run: str) -> list[NewEntry]:
+    def _cancel(self, at: Context, run: str, *, force: bool = False) -> list[NewEntry]:
         state = self._projection.runs[run]
         if state.phase.ended:
             raise Refused("RunEnded", f"run {run!r} has ended")
-        if state.stopping:
+        if state.stopping and (state.forced or not force):
             return []
         if state.phase is Phase.RUNNING and self._effects.has_process(run):
             # Its leases go on until the process is gone: grace is charged like the rest.
-            return [self._flagged(at, run, "CancelRequested", stopping=True)]
+            reason = FORCED if force else "CancelRequested"
+            return [self._flagged(at, run, reason, stopping=True)]
         why = ("Cancelled", f"cancelled by {at.author}")
         return end_run(at, RunPhase(run, "Failed", *why), "Cancelled", end_ms=at.now_ms)
 

@@ -39,10 +39,11 @@ from fairlead.schema.traffic_govern import (
     Settled,
     follow,
     from_memory,
-    input_of,
-    output_of,
     read_input,
     to_memory,
+    write_memory,
+    written_input,
+    written_output,
 )
 
 CONFIGURE = "traffic.configure"
@@ -98,14 +99,14 @@ class GroupGovernor:
         """Record the last decision before it is applied; its sequence number."""
         sighting, memory, decision = known(self._made, "a decision was made")
         link = self._life.next(recorder)
-        document = input_of(
+        document = written_input(
             self.name,
             sighting,
             applied=self._applied if link.follows else None,
             memory=self.memory if link.whole else None,
             rules=self._rules if link.whole else None,
         )
-        output = output_of(memory, decision)
+        output = written_output(memory, decision)
         return self._life.append(recorder, sighting.now_ms, input=document, output=output)
 
     def settle(self, *, applied: bool) -> None:
@@ -133,6 +134,10 @@ class GroupGovernor:
     def export(self) -> dict[str, Any]:
         """What the next agent starts from where the record is too old to go on from."""
         return from_memory(rested(self.memory))
+
+    def written(self) -> bytes:
+        """`export` as JSON."""
+        return write_memory(rested(self.memory))
 
     def restore(self, stored: Mapping[str, Any]) -> None:
         """The inverse of `export`; what does not fit is refused."""

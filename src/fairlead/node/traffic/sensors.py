@@ -21,10 +21,9 @@ from fairlead.node.traffic.poller import Poller
 from fairlead.node.traffic.probes import DnsService, DnsServices, NetworkProber
 from fairlead.node.traffic.scrape import BadExposition, MetricSample, Scraper, gauge, samples
 from fairlead.ports.dataplane import Backend
+from fairlead.schema.dataplane import HTTP_PROXIES, DataplaneKind
 from fairlead.schema.selector import Selector
 from fairlead.schema.traffic_agent import (
-    HTTP_PROXIES,
-    DataplaneKind,
     ProbeKind,
     RemoteNodeDocument,
     TrafficDocument,
@@ -57,6 +56,7 @@ _PAIRS = {
 _CPU = "node_cpu_seconds_total"
 _NAMES = {*_STALLS.values(), *_MEMORY, _CPU, *(name for pair in _PAIRS.values() for name in pair)}
 _US_PER_S = 1_000_000
+_FILE_BYTES_MAX = 1 << 16  # of /proc/stat only the first line counts, and it is long
 
 
 class LocalMachine:
@@ -71,6 +71,7 @@ class LocalMachine:
     ) -> None:
         self.name = name
         self._disks, self._proc = tuple(disks), proc
+        self._open: dict[str, int] = {}
 
     def read(self, now_ms: int) -> list[NodeReading]:
         # The first line of /proc/stat; guests' time is in that of users already.
@@ -115,10 +116,24 @@ class LocalMachine:
         return [int(field) for field in fields] if all(f.isdigit() for f in fields) else []
 
     def _bytes(self, name: str) -> bytes:
+        """A file of the kernel, which writes it anew for each reader that begins at its start."""
         try:
-            return (self._proc / name).read_bytes()
+            descriptor = self._open.get(name)
+            if descriptor is None:
+                descriptor = os.open(self._proc / name, os.O_RDONLY | os.O_CLOEXEC)
+                self._open[name] = descriptor
+            return os.pread(descriptor, _FILE_BYTES_MAX, 0)
         except OSError:
+            self._close(name)
             return b""
+
+    def _close(self, name: str) -> None:
+        if (descriptor := self._open.pop(name, None)) is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        for name in list(self._open):
+            self._close(name)
 
 
 class Machines:
@@ -139,6 +154,10 @@ class Machines:
     def read(self, now_ms: int) -> Sequence[NodeReading]:
         local = [] if self._local is None else self._local.read(now_ms)
         return [*local, *self._readings.copy().values()]
+
+    def close(self) -> None:
+        if self._local is not None:
+            self._local.close()
 
     async def _ask(self, node: RemoteNodeDocument) -> None:
         url = urlsplit(node.url)
@@ -248,17 +267,18 @@ class NetworkSensors:
 
     def close(self) -> None:
         self._poller.close()
+        self.nodes.close()
 
 
 def _services(document: TrafficDocument) -> dict[str, DnsService]:
     """What to look up. The kernel's hooks cannot send a socket of one family to an address of the
     other, so with eBPF only addresses of the group's family are of use."""
     ebpf = document.plane.kind is DataplaneKind.EBPF
-    families = {4: socket.AF_INET, 6: socket.AF_INET6} if ebpf else {}
+    families = {4: socket.AF_INET, 6: socket.AF_INET6}
     return {
         group.name: DnsService(
             *service_place(group.service),
-            families.get(ip_address(group.vip).version, socket.AF_UNSPEC),
+            families[ip_address(group.vip).version] if ebpf else socket.AF_UNSPEC,
         )
         for group in document.groups
         if group.service is not None

@@ -51,7 +51,7 @@ class BackendModel:
         return median_ms * exp(self.spec.sigma * _NORMAL.inv_cdf(at)), fails
 
 
-class Retries:
+class ClientRetries:
     """Which attempts a client repeats, and after how long."""
 
     def __init__(self, load: LoadDocument, entropy: Entropy) -> None:
@@ -100,7 +100,7 @@ class ScenarioRun(ABC):
     """One scenario under one seed: what happens, in virtual and in real time alike."""
 
     backends: Mapping[str, BackendModel]
-    retries: Retries
+    retries: ClientRetries
     host: HostLoad
 
     def __init__(self, scenario: TrafficScenarioDocument, seed: int | None) -> None:
@@ -231,7 +231,7 @@ class SimClients:
     ) -> None:
         self.answers: list[Answer] = []
         self.load_factor = 1.0
-        self.retries = Retries(load, entropy)
+        self.retries = ClientRetries(load, entropy)
         self.members: frozenset[str] = frozenset()  # backends that the group has now
         self._load, self._clock, self._plane, self._backends = load, clock, plane, backends
         self._arrivals = entropy.stream("arrivals")

@@ -34,7 +34,7 @@ from fairlead.sim.record import SimEvent
 from fairlead.sim.traffic import result
 from fairlead.sim.traffic.backend import HOST, HostExporter, ScenarioBackend
 from fairlead.sim.traffic.generator import Attempt, LoadGenerator, PlannedRequest, arrivals
-from fairlead.sim.traffic.load import Retries, ScenarioRun, gap_s, transition_text
+from fairlead.sim.traffic.load import ClientRetries, ScenarioRun, gap_s, transition_text
 from fairlead.sim.traffic.result import COUNTED, GROUP, Answer, AnswerKind, Tick, TrafficResult
 from fairlead.sim.traffic.virtual import replay_problems
 
@@ -135,7 +135,7 @@ class RealRun(ScenarioRun):
         self._state.create()
         self._port = free_port(HOST)
         self._began_s = time.monotonic()
-        self.retries = Retries(scenario.load, entropy)
+        self.retries = ClientRetries(scenario.load, entropy)
         times = arrivals(partial(gap_s, entropy.stream("arrivals")), rate_steps(scenario))
         self._load = LoadGenerator(
             (HOST, self._port),

@@ -6,7 +6,7 @@ ticks go through a real flight recorder and are decided again afterwards.
 
 import json
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -19,7 +19,15 @@ from fairlead.core.traffic.limits import liveness, may_resume
 from fairlead.core.traffic.memory import EDITION
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, NodeReading, Probed, Reading
 from fairlead.dataplane.memory import MemoryDataplane
-from fairlead.engine.traffic import KIND, Group, GroupGovernor, GroupRules, Ports, TrafficLoop
+from fairlead.engine.traffic import (
+    KIND,
+    Group,
+    GroupGovernor,
+    GroupRules,
+    Ports,
+    TickRound,
+    TrafficLoop,
+)
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.recorder import FileRecorder, read, replay
 from fairlead.schema.traffic import from_plan, from_snapshot
@@ -133,19 +141,31 @@ class VirtualRun(ScenarioRun):
             own_reference="q_ref" not in scenario.config,
             own_latency="l_ref_ms" not in scenario.config,
             own_bound="inside_max" not in scenario.config,
+            own_flow="g_min" not in scenario.config,
             edition=EDITION,
         )
+        self.on_round: Callable[[TickRound], None] = lambda _: None
         self._alive, self._number = True, 0
-        self._loop = self._new_loop(GroupGovernor(GROUP, self._rules))
+        self.loop = self._new_loop(GroupGovernor(GROUP, self._rules))
 
-    def run(self) -> TrafficResult:
+    def begin(self) -> None:
+        """Clients and agent start; `advance` lets time pass."""
         for at_s, action in self.plan():
             self.clock.at(round(at_s * 1000), Turn.SCENARIO, action)
         self.clients.start()
         self.clock.at(0, Turn.CLEAR, self._tick)
-        self.clock.run_until(self.scenario.duration_s * 1000)
+
+    def advance(self, step_ms: int) -> None:
+        self.clock.run_until(self.clock.now_ms + step_ms)
+
+    def close(self) -> None:
         self.clients.stop()
         self._recorder.close()
+
+    def run(self) -> TrafficResult:
+        self.begin()
+        self.advance(self.scenario.duration_s * 1000)
+        self.close()
         seen = self.plane.read()[GROUP]
         return self.result(
             plane=self.plane.name,
@@ -165,7 +185,8 @@ class VirtualRun(ScenarioRun):
     def _tick(self) -> None:
         """One tick, and the next one 200 ms later with its jitter."""
         if self._alive:
-            round = self._loop.tick(self.clock.now_ms)
+            round = self.loop.tick(self.clock.now_ms)
+            self.on_round(round)
             made = round.groups[GROUP]
             snapshot, plan = from_snapshot(made.snapshot), from_plan(made.plan)
             applied = not made.fault
@@ -202,14 +223,14 @@ class VirtualRun(ScenarioRun):
         if may_resume(self._dead_ms):
             applied = all(entry.kind != KIND for entry in self._recorder.unapplied())
             fresh.resume(self._recorder.tail(KIND), applied=applied)
-        self._loop = self._new_loop(fresh)
-        self._loop.found_stale(liveness(self._dead_ms))
+        self.loop = self._new_loop(fresh)
+        self.loop.found_stale(liveness(self._dead_ms))
         self._alive = True
         self.log("the agent is back")
 
     @property
     def _governor(self) -> GroupGovernor:
-        return self._loop.groups[GROUP].governor
+        return self.loop.groups[GROUP].governor
 
     # --- what happens
 
@@ -228,7 +249,7 @@ class VirtualRun(ScenarioRun):
 
     def reconfigure(self) -> None:
         """The groups are configured anew, as the agent would."""
-        self._loop.reconfigure([Group(self._route(), self._governor)], self.clock.now_ms)
+        self.loop.reconfigure([Group(self._route(), self._governor)], self.clock.now_ms)
         self.log("backends: " + ", ".join(backend.id for backend in self._route().backends))
 
     def _route(self) -> RouteGroup:

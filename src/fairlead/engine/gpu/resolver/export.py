@@ -14,6 +14,7 @@ from fairlead.core.lottery.pseudonym import Clear, outcome_key, pseudonym
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, decode
+from fairlead.engine.gpu.state import Outcome
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.ledger import Archived, Damaged, Entry, LedgerReader
@@ -272,21 +273,16 @@ class OutcomeReports:
                 "names": self._names(record, author),
             }
 
-    def list(self) -> "list[Document]":
+    def page(self, limit: int, before: int | None = None) -> Document:
+        """Newest first, from the one before `before` on; `next` goes on from there."""
         with self._committer.current() as projection:
-            return [
-                {
-                    "outcome": outcome.seq,
-                    "stage": outcome.stage.value,
-                    "flavor": outcome.flavor,
-                    "k": outcome.k,
-                    "cause": outcome.cause,
-                    "deficitGPUs": outcome.deficit_gpus,
-                    "label": outcome.label or None,
-                    "committed": format_time(outcome.time_ms),
-                }
-                for _, outcome in sorted(projection.resolver.outcomes.items())
-            ]
+            kept = projection.resolver.outcomes
+            seqs = sorted((seq for seq in kept if before is None or seq < before), reverse=True)
+            return {
+                "items": [_row(kept[seq]) for seq in seqs[:limit]],
+                "total": len(kept),
+                "next": seqs[limit - 1] if len(seqs) > limit else None,
+            }
 
     def oldest_open(self) -> int | None:
         """The first outcome that is not over; its entries and documents are still needed."""
@@ -362,3 +358,16 @@ class OutcomeReports:
                 for kind, known in kinds.items():
                     names |= {pseudonym(key, kind, parts): "/".join(parts) for parts in known}
         return names
+
+
+def _row(outcome: Outcome) -> Document:
+    return {
+        "outcome": outcome.seq,
+        "stage": outcome.stage.value,
+        "flavor": outcome.flavor,
+        "k": outcome.k,
+        "cause": outcome.cause,
+        "deficitGPUs": outcome.deficit_gpus,
+        "label": outcome.label or None,
+        "committed": format_time(outcome.time_ms),
+    }

@@ -32,6 +32,7 @@ from fairlead.core.lottery import (
 from fairlead.core.reasons import DeficitReason, StartReason
 from fairlead.core.units import are, counted
 from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.clock_watch import refuse_if_held
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
@@ -111,6 +112,7 @@ class Outcomes:
 
     def begin(self, case: Case) -> Outcome:
         """Freeze the conflict and commit to an outcome; then go as far as that goes by itself."""
+        refuse_if_held(self._committer)
         chance = needed(self._chance)
         protection = self._committer.protection()
         deficit = shortage_of(self._projection, case.demand, protection).deficit

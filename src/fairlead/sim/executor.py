@@ -4,14 +4,16 @@
     executor = SimExecutor(machine)
 
 The machine outlives its executors, as a real one does, so a control plane may die and come back.
-It passes the same conformance suite as the local executor.
+It passes the same conformance suite as the local executor. Where its boots have names, exits say by
+the monotonic clock when they were, as those of a real machine do.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
+from fairlead.core.invariant import known
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.faults import TemporaryFault
 from fairlead.sim.clock import Turn, VirtualClock
@@ -35,11 +37,12 @@ class Behaviour:
     """Why it cannot be started; `code` says the rest."""
 
 
-class _Process:
+class SimProcess:
     """One started job."""
 
     def __init__(self, job: Job, does: Behaviour) -> None:
         self.job, self.does = job, does
+        self.started_ms = 0
         self.left_ms = does.duration_ms
         self.since_ms: int | None = None  # None while paused
         self.epoch = 0  # an appointment made in an earlier epoch is void
@@ -54,20 +57,39 @@ class SimMachine:
 
     def __init__(self, clock: VirtualClock, behaves: Callable[[Job], Behaviour]) -> None:
         self.clock, self._behaves = clock, behaves
-        self.processes: dict[str, _Process] = {}
+        self.processes: dict[str, SimProcess] = {}
         self.starts: list[str] = []
         """Ids in the order in which their commands really began."""
+        self.boot, self.booted_ms = "", clock.now_ms
+        self.seen_ms: int | None = None
+        """When an executor last looked after the jobs in this boot."""
+
+    def live(self) -> list[SimProcess]:
+        return [process for process in self.processes.values() if process.exit is None]
+
+    def power_off(self) -> None:
+        """The machine goes down: its processes end, and are reported as interrupted. Of when they
+        did, only the last look at them, or their start, is known."""
+        for process in self.live():
+            self._end(process, lost=True)
+            known_ms = max(process.started_ms, self.seen_ms or 0)
+            since_ms = known_ms - self.booted_ms
+            process.exit = replace(known(process.exit, "it ended"), since_boot_ms=since_ms)
+
+    def power_on(self, boot: str) -> None:
+        self.boot, self.booted_ms, self.seen_ms = boot, self.clock.now_ms, None
 
     def start(self, job: Job) -> None:
-        process = self.processes[job.id] = _Process(job, self._behaves(job))
+        process = self.processes[job.id] = SimProcess(job, self._behaves(job))
         does = process.does
         if does.cannot_start is not None:
             self._end(process, code=does.code, reason=does.cannot_start)
             return
         self.starts.append(job.id)
+        process.started_ms = self.clock.now_ms
         self.proceed(process)
 
-    def proceed(self, process: _Process) -> None:
+    def proceed(self, process: SimProcess) -> None:
         """Run on for what is left of its time."""
         process.since_ms = self.clock.now_ms
         does = process.does
@@ -75,14 +97,14 @@ class SimMachine:
             code = does.code if does.signal is None else None
             self._later(process, process.left_ms, code=code, signal=does.signal)
 
-    def hold(self, process: _Process) -> None:
+    def hold(self, process: SimProcess) -> None:
         """Stand still; the time does not count."""
         if process.since_ms is not None and process.left_ms is not None:
             process.left_ms -= self.clock.now_ms - process.since_ms
         process.since_ms = None
         process.epoch += 1
 
-    def stop(self, process: _Process, grace_ms: int) -> None:
+    def stop(self, process: SimProcess, grace_ms: int) -> None:
         """SIGTERM, and SIGKILL after the grace; what is paused goes on first."""
         if process.since_ms is None:
             self.proceed(process)
@@ -93,7 +115,7 @@ class SimMachine:
         self._later(process, grace_ms, signal=int(SIGKILL))
 
     def _later(
-        self, process: _Process, delay_ms: int, *, signal: int | None, code: int | None = None
+        self, process: SimProcess, delay_ms: int, *, signal: int | None, code: int | None = None
     ) -> None:
         epoch = process.epoch
 
@@ -105,15 +127,25 @@ class SimMachine:
 
     def _end(
         self,
-        process: _Process,
+        process: SimProcess,
         *,
         code: int | None = None,
         signal: int | None = None,
         reason: str | None = None,
+        lost: bool = False,
     ) -> None:
         job = process.job
         process.exit = Exit(
-            job.id, job.run, self.clock.now_ms, code=code, signal=signal, reason=reason
+            job.id,
+            job.run,
+            self.clock.now_ms,
+            code=code,
+            signal=signal,
+            reason=reason,
+            lost=lost,
+            interrupted=lost,
+            boot=self.boot,
+            since_boot_ms=self.clock.now_ms - self.booted_ms,
         )
 
 
@@ -179,7 +211,12 @@ class SimExecutor:
                 process.acknowledged = True
 
     def running(self) -> set[str]:
-        return {job for job, process in self._machine.processes.items() if process.exit is None}
+        self._machine.seen_ms = self._machine.clock.now_ms
+        return {process.job.id for process in self._machine.live()}
+
+    def devices_of(self, run: str) -> dict[str, list[str]]:
+        live = (process.job for process in self._machine.live())
+        return {job.id: list(job.devices) for job in live if job.run == run}
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         """A file with the newest output of a run; none without a folder, or before its start."""
@@ -193,6 +230,5 @@ class SimExecutor:
         path.write_text(newest.does.output)
         return [path]
 
-    def _of(self, run: str) -> list[_Process]:
-        processes = self._machine.processes.values()
-        return [one for one in processes if one.job.run == run and one.exit is None]
+    def _of(self, run: str) -> list[SimProcess]:
+        return [process for process in self._machine.live() if process.job.run == run]

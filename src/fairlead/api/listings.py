@@ -1,0 +1,112 @@
+"""Lists that are paged and filtered here, for pages and clients with many runs."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from fairlead.api import listing_shapes as shapes
+from fairlead.api.endpoint import Call, Routes
+from fairlead.api.feed import redact, visible_event
+from fairlead.api.reports import entries_of
+from fairlead.api.service import Service
+from fairlead.core.gpu.usage import DAY_MS
+from fairlead.engine.gpu import Author
+from fairlead.engine.gpu.device_map import NodeFilter
+from fairlead.engine.gpu.entries import RunsUsed
+from fairlead.engine.gpu.listings import RunFilter
+from fairlead.schema.border import BadInput
+from fairlead.schema.times import format_time, parse_now
+
+routes = Routes()
+TIMELINE_MS_MAX = 31 * DAY_MS
+USED_MS = 2 * DAY_MS
+_PHASES: tuple[str, ...] = get_args(shapes.RunPhaseName)
+Values = dict[str, Any]
+
+
+@routes("GET /v1/runs", shapes.RunPage, shapes.RunsQuery)
+def runs(service: Service, call: Call) -> Values:
+    """List runs by page, filtered, with counts per phase."""
+    query: shapes.RunsQuery = call.query
+    phases = frozenset(filter(None, query.phase.split(",")))
+    if unknown := sorted(phases.difference(_PHASES)):
+        raise BadInput("query.phase", f"must be of {', '.join(_PHASES)}, got {unknown[0]!r}")
+    fold = query.ended == "fold"
+    wanted = RunFilter(phases, query.owner, query.flavor, query.text, fold)
+    page = service.plane.listings.runs(wanted, query.limit, query.cursor)
+    return {**page, "items": [_visible(call.author, row) for row in page["items"]]}
+
+
+@routes("GET /v1/queue", shapes.QueuePage, shapes.QueueQuery)
+def queue(service: Service, call: Call) -> Values:
+    """List waiting runs by page, in the order of the queue."""
+    page = service.plane.listings.queue(call.query.limit, call.query.cursor)
+    return {**page, "items": [_visible(call.author, row) for row in page["items"]]}
+
+
+def _visible(author: Author, row: Values) -> Values:
+    """A row without why a command did not start, for a user that does not act for its owner."""
+    exit_reason = row.pop("exit_reason")
+    if not author.may_see(row["name"], row["owner"]):
+        row["message"] = redact(row["message"], exit_reason)
+    return row
+
+
+def _nodes(query: shapes.NodesQuery) -> NodeFilter:
+    return NodeFilter(query.flavor, query.text, query.limit, query.cursor)
+
+
+@routes("GET /v1/devices", shapes.NodePage, shapes.NodesQuery)
+def devices(service: Service, call: Call) -> Values:
+    """List nodes by page, with what each device does."""
+    return service.plane.device_map.devices(_nodes(call.query))
+
+
+@routes("GET /v1/timeline", shapes.Timeline, shapes.TimelineQuery)
+def timeline(service: Service, call: Call) -> Values:
+    """Show leases over time by node, reservations, and expected starts."""
+    query: shapes.TimelineQuery = call.query
+    now_ms = service.now_ms()
+    since_ms = now_ms - DAY_MS if query.since is None else parse_now(query.since, "query.since")
+    until_ms = now_ms + DAY_MS if query.until is None else parse_now(query.until, "query.until")
+    if not since_ms < until_ms <= since_ms + TIMELINE_MS_MAX:
+        days = TIMELINE_MS_MAX // DAY_MS
+        raise BadInput("query.until", f"must be after `since`, by at most {days} days")
+    return service.plane.device_map.timeline(since_ms, until_ms, _nodes(query))
+
+
+@routes("GET /v1/burndown", list[shapes.BurnDownRow], shapes.BurnDownQuery)
+def burn_down(service: Service, call: Call) -> list[Values]:
+    """Show how the hours of each envelope go down over its period."""
+    return service.plane.burn_down.series(call.query.budget)
+
+
+@routes("GET /v1/runs/{name}/history", shapes.RunHistoryPage, shapes.HistoryQuery)
+def history(service: Service, call: Call) -> Values:
+    """Show attempts, events and utilisation of a run."""
+    name, query = call.path["name"], call.query
+    found = service.plane.history.of(name, query.limit, query.cursor)
+    latest = [{**row, "minutes": None} for row in found["use"]]
+    first = latest[0]["time"] if latest else None
+    earlier = [row for row in _recorded_use(service, name) if first is None or row["time"] < first]
+    return {
+        **found,
+        "events": [visible_event(event, call.author) for event in found["events"]],
+        "use": [*earlier, *latest],
+    }
+
+
+def _recorded_use(service: Service, run: str) -> Iterator[Values]:
+    """Means of what was recorded in the last two days, up to the newest start."""
+    attempts = service.plane.objects.get("Run", run)
+    started = None if attempts is None else attempts["status"]["startTime"]
+    if started is None:
+        return
+    since_ms = max(service.now_ms() - USED_MS, parse_now(started))
+    for entry, body in entries_of(service.ledger, RunsUsed, since_ms):
+        rows = [row for row in body.rows if row.run == run]
+        read_ms = sum(row.read_ms for row in rows)
+        if read_ms:
+            busy_ms = sum(row.busy_ms for row in rows)
+            percent = round(100 * busy_ms / read_ms, 1)
+            time = format_time(entry.time_ms)
+            yield {"time": time, "percent": percent, "memory_bytes": None, "minutes": 15}

@@ -1,0 +1,133 @@
+// Opens the view of an address, keeps it fresh, and says whether what it shows is live.
+//
+// A view is a module with `open(root, context)`: it fills `root` and returns {refresh, close?}. `refresh` is
+// called after events, every few seconds and when the connection is back; it may throw. `context` has
+// `params` (of the address), `query` and `go(path)`.
+import {byId, el} from "./lib/dom.js";
+import {connect, live, onConnection, onEvent} from "./lib/live.js";
+import {identify, onWho} from "./lib/session.js";
+import {mount} from "./lib/story.js";
+
+const EVERY_MS = 5000, SOON_MS = 300;
+const VIEWS = [
+  ["/", "Overview", () => import("./views/overview.js")],
+  ["/gpu", "GPU", () => import("./views/gpu.js")],
+  ["/runs/{name}", "Run", () => import("./views/run.js")],
+  ["/preemption", "Preemption", () => import("./views/preemption.js")],
+  ["/preemption/{outcome}", "Outcome", () => import("./views/outcome.js")],
+  ["/cpu", "CPU", () => import("./views/cpu.js")],
+  ["/cpu/{node}", "Node", () => import("./views/node.js")],
+  ["/traffic", "Traffic", () => import("./views/traffic.js")],
+  ["/traffic/{group}", "Route group", () => import("./views/group.js")],
+  ["/ledger", "Ledger", () => import("./views/ledger.js")],
+  ["/ledger/{seq}", "Entry", () => import("./views/entry.js")],
+  ["/decision/{id:path}", "Decision", () => import("./views/decision.js")],
+  ["/signin", "Sign in", () => import("./views/signin.js")],
+  ["/submit", "Submit a run", () => import("./views/submit.js")],
+];
+
+// A typed address may have a % that encodes nothing.
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
+function match(pattern, path) {
+  const names = [];
+  const text = pattern.replace(/\{(\w+)(:path)?\}/g, (_, name, rest) => { names.push(name); return rest ? "(.+)" : "([^/]+)"; });
+  const found = new RegExp(`^${text}$`).exec(path);
+  return found && Object.fromEntries(names.map((name, at) => [name, decoded(found[at + 1])]));
+}
+
+let current = null, opening = 0, busy = false, again = false, timer = 0;
+
+async function show() {
+  const path = location.pathname, turn = ++opening;
+  const [pattern, title, load] = VIEWS.find(([each]) => match(each, path)) || [null, "No such view", null];
+  for (const each of document.querySelectorAll("header nav a")) {
+    const own = each.getAttribute("href"), here = own === "/" ? path === "/" : path.startsWith(own);
+    if (here) each.setAttribute("aria-current", "page"); else each.removeAttribute("aria-current");
+  }
+  document.title = `${title} · Fairlead`;
+  const root = el("div", {class: "view"}), view = byId("view");
+  if (current && current.close) current.close();
+  current = null;
+  view.replaceChildren(root);
+  if (!load) { root.append(el("h1", null, title), el("p", null, `There is nothing at ${path}.`)); return; }
+  const params = match(pattern, path);
+  const context = {params, query: Object.fromEntries(new URLSearchParams(location.search)), go};
+  try {
+    const opened = await (await load()).open(root, context);
+    if (turn !== opening) { if (opened.close) opened.close(); return; }
+    current = opened;
+    const named = root.querySelector("h1");
+    if (named) document.title = `${named.textContent} · Fairlead`;
+    await refresh();
+    if (turn === opening) reveal(location.hash);
+  } catch (error) {
+    failed(error);
+  }
+}
+
+export function go(path, {replace = false} = {}) {
+  history[replace ? "replaceState" : "pushState"](null, "", path);
+  show().then(() => { if (!replace) byId("view").focus({preventScroll: true}); });
+  if (!replace) scrollTo(0, 0);
+}
+
+async function refresh() {
+  if (busy) { again = true; return; }
+  if (!current) return;
+  busy = true;
+  try {
+    await current.refresh();
+    say(live ? "Live" : "Waiting for events…");
+  } catch (error) {
+    failed(error);
+  } finally {
+    busy = false;
+    if (again) { again = false; soon(); }
+  }
+}
+
+function failed(error) {
+  say(error.status ? error.message : `No answer from the control plane (${error.message}); trying again`, true);
+}
+
+function soon() {
+  if (!timer) timer = setTimeout(() => { timer = 0; refresh(); }, SOON_MS);
+}
+
+function say(text, lost) {
+  const state = byId("state");
+  if (state.textContent !== text) state.textContent = text;
+  state.classList.toggle("lost", Boolean(lost));
+}
+
+// Go to a part of the view, such as `#budgets`.
+function reveal(hash) {
+  const part = hash.length > 1 && byId(decoded(hash.slice(1)));
+  if (!part) return;
+  part.scrollIntoView();
+  part.focus({preventScroll: true});
+}
+
+document.addEventListener("click", (event) => {
+  const part = event.target.closest("a[href^='#']");
+  if (part) {  // by hand: the browser would count it as another address, and the view would be opened anew
+    event.preventDefault();
+    history.replaceState(null, "", part.getAttribute("href"));
+    reveal(part.getAttribute("href"));
+    return;
+  }
+  const target = event.target.closest("a[href^='/']");
+  if (!target || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || target.target) return;
+  event.preventDefault();
+  go(target.getAttribute("href"));
+});
+addEventListener("popstate", show);
+onConnection((now) => { if (now) refresh(); else if (current) say("Connection lost; trying again", true); });
+onEvent(soon);
+setInterval(refresh, EVERY_MS);
+identify().catch(failed).then(() => { onWho(() => { if (location.pathname !== "/signin") show(); }); return show(); });
+connect();
+mount();

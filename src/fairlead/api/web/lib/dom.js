@@ -1,0 +1,95 @@
+// Elements from values. Text is only ever set as text: what others named cannot become markup.
+
+const SVG = new Set(["svg", "g", "rect", "line", "path", "circle", "text", "title", "polyline", "polygon", "marker", "defs"]);
+
+// el("td", {class: "soft"}, "text", other): an element with attributes and children. Attributes that
+// are functions are listeners; those that are false, null or undefined are left out.
+export function el(name, attributes, ...children) {
+  const made = SVG.has(name)
+    ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (typeof value === "function") made.addEventListener(key, value);
+    else if (value === true) made.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, String(value));
+  }
+  made.append(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+
+export const byId = (id) => document.getElementById(id);
+export const number = (value, digits = 2) => value.toLocaleString(undefined, {maximumFractionDigits: digits});
+export const count = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
+// GPU-hours with their unit; a little is not nothing.
+export const hours = (value) => value > 0 && value < 0.01 ? "under 0.01 h" : `${number(value)} h`;
+export const link = (path, ...children) => el("a", {href: path}, ...children);
+export const soft = (...children) => el("span", {class: "soft"}, ...children);
+
+// A moment in the reader's own time; today without the date, other days with it.
+export function moment(text) {
+  const at = new Date(text), today = at.toDateString() === new Date().toDateString();
+  const words = today ? at.toLocaleTimeString() : at.toLocaleString(undefined, {dateStyle: "medium", timeStyle: "short"});
+  return el("time", {datetime: at.toISOString(), title: at.toLocaleString()}, words);
+}
+
+// A function to wait for before asking again: a busy ledger has several events a second, and a reader's
+// requests per second are limited. The first call does not wait.
+export function pace(ms) {
+  let last = -Infinity;
+  return async () => {
+    const wait = last + ms - performance.now();
+    if (wait > 0) await new Promise((done) => setTimeout(done, wait));
+    last = performance.now();
+  };
+}
+
+export function ago(milliseconds) {
+  const seconds = Math.max(0, Math.round(milliseconds / 1000));
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]])
+    if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
+  return `${seconds} s`;
+}
+
+// A bar and the same in words; without a limit the words alone.
+export function bar(label, taken, limit, unit) {
+  const words = limit === null ? `${number(taken)} ${unit}, no limit` : `${number(taken)} of ${number(limit)} ${unit}`;
+  if (limit === null) return [el("span", null, words)];
+  const most = limit || 1;
+  return [el("meter", {min: 0, max: most, high: most * 0.9, optimum: 0, value: Math.min(taken, most),
+    "aria-label": `${label}: ${words}`}), el("span", null, words)];
+}
+
+// A part of a view: a heading and what follows. The heading can be linked to.
+export function section(id, title, ...children) {
+  return el("section", {"aria-labelledby": id}, el("h2", {id, tabindex: "-1"}, title), ...children);
+}
+
+// A table whose rows are kept by key: what did not change is left alone, so that focus and selection
+// stay where they are. `columns` are names; `cells(item)` gives one content per column. On a phone a row is a card, with
+// the column's name before each content; the roles keep it a table for a screen reader.
+export class Table {
+  constructor(label, columns, {key, cells, nothing}) {
+    Object.assign(this, {key, cells, nothing, columns});
+    this.body = el("tbody", {role: "rowgroup"});
+    this.root = el("div", {class: "scroll", role: "region", "aria-label": label, tabindex: "0"},
+      el("table", {role: "table"}, el("thead", {role: "rowgroup"}, el("tr", {role: "row"}, ...columns.map((name) => el("th", {scope: "col", role: "columnheader"}, name)))),
+        this.body));
+  }
+
+  show(items) {
+    const old = new Map();
+    for (const row of this.body.rows) old.set(row.dataset.key, row);
+    const rows = items.map((item) => {
+      const key = String(this.key(item)), said = JSON.stringify(item), row = old.get(key) || el("tr", {role: "row"});
+      if (row.dataset.said !== said) {
+        row.dataset.key = key;
+        row.dataset.said = said;
+        row.replaceChildren(...this.cells(item).map((content, at) =>
+          el(at ? "td" : "th", {scope: at ? null : "row", role: at ? "cell" : "rowheader", "data-column": this.columns[at]}, content)));
+      }
+      return row;
+    });
+    if (!rows.length)
+      rows.push(el("tr", {role: "row"}, el("td", {class: "empty", role: "cell", colspan: this.columns.length}, this.nothing)));
+    this.body.replaceChildren(...rows);
+  }
+}

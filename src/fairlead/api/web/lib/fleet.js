@@ -1,0 +1,84 @@
+// What the views of nodes and route groups share: how fresh a report is, and series that grow.
+import {read} from "./api.js";
+import {ago, el, moment, number} from "./dom.js";
+import {followReports} from "./live.js";
+
+const POINTS_MAX = 720;
+export const cores = (millicores) => millicores === null ? null : millicores / 1000;
+export const percent = (share, digits = 1) => share === null || share === undefined ? "–" : `${number(share * 100, digits)} %`;
+
+export function freshness(heard) {
+  if (!heard.stale_since) return el("span", {class: "good"}, "live");
+  return el("span", {class: "bad"}, "stale since ", moment(heard.stale_since), ` (${ago(Date.now() - new Date(heard.stale_since))})`);
+}
+
+export function facts(pairs) {
+  return pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").flatMap(([name, value]) => [el("dt", null, name), el("dd", null, value)]);
+}
+
+// The points of `path`, read in parts: each refresh asks for what came since. Another query begins anew.
+export class Series {
+  constructor(path) {
+    Object.assign(this, {path, points: [], agent: null, asked: ""});
+  }
+
+  async refresh(query) {
+    const asked = JSON.stringify(query);
+    if (asked !== this.asked) Object.assign(this, {asked, points: []});
+    const last = this.points.at(-1), found = await read(this.path, {...query, after: last ? last.time_ms : 0});
+    if (asked !== this.asked) return;
+    if (this.agent !== null && found.agent !== this.agent) this.points = [];
+    this.agent = found.agent;
+    this.points = [...this.points, ...found.points].slice(-POINTS_MAX);
+  }
+}
+
+// Stretches of points in which `name(point)` is the same word: [[from, to, word], …]; none for an empty word.
+export function stretches(points, name) {
+  const found = [];
+  let open = null;
+  for (const point of points) {
+    const word = name(point);
+    if (open) open[1] = point.time_ms;
+    if (open && open[2] === word) continue;
+    open = word ? [point.time_ms, point.time_ms, word] : null;
+    if (open) found.push(open);
+  }
+  return found;
+}
+
+// `work`, one at a time. What asks for it meanwhile leads to one more, so what is seen is never older than that.
+export function serial(work) {
+  let running = null, again = false;
+  return () => {
+    again = Boolean(running);
+    running = running || (async () => {
+      try { do { again = false; await work(); } while (again); } finally { running = null; }
+    })();
+    return running;
+  };
+}
+
+// Refresh a view by every report of what it shows.
+export const refreshed = (query, refresh) => followReports(query, () => refresh().catch(() => { /* the shell says what is wrong */ }));
+
+// Rows of a list by key, of which reports replace single ones.
+export class Rows {
+  constructor(key, show) {
+    Object.assign(this, {key, show, rows: new Map(), drawing: 0});
+  }
+
+  replace(rows) {
+    this.rows = new Map(rows.map((row) => [this.key(row), row]));
+    this.show([...this.rows.values()]);
+  }
+
+  // False where there is no such row yet.
+  put(row) {
+    const key = this.key(row), old = this.rows.get(key);
+    if (!old) return false;
+    this.rows.set(key, {...old, ...row});
+    this.drawing = this.drawing || requestAnimationFrame(() => { this.drawing = 0; this.show([...this.rows.values()]); });
+    return true;
+  }
+}

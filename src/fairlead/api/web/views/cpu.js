@@ -1,0 +1,42 @@
+// The CPU governor: every node that reports.
+import {read} from "../lib/api.js";
+import {bar, count, el, link, number, soft, Table} from "../lib/dom.js";
+import {cores, freshness, percent, Rows, serial} from "../lib/fleet.js";
+import {followReports} from "../lib/live.js";
+
+export const MODES = {
+  uncongested: ["good", "uncongested", "every pod gets its need"],
+  congested: ["warn", "congested", "needs pass the capacity: the policy decides which pods are cut"],
+  overloaded: ["bad", "overloaded", "not even the minimums fit: they are scaled down"],
+};
+
+export function mode(name) {
+  const [style, word, why] = Object.hasOwn(MODES, name) ? MODES[name] : ["warn", name, ""];
+  return el("span", {class: style, title: why}, word);
+}
+
+function cells({name, gpu, cpu}) {
+  const capacity = cores(cpu.capacity_millicores);
+  return [link(`/cpu/${encodeURIComponent(name)}?agent=${encodeURIComponent(cpu.agent)}`, name), [mode(cpu.mode), cpu.observed_only && el("div", {class: "warn"}, "observes only")],
+    bar(`Need of ${name}`, cores(cpu.need_millicores), capacity, "cores"), bar(`Usage of ${name}`, cores(cpu.usage_millicores), capacity, "cores"),
+    percent(cpu.throttling), cpu.shadow_price === null ? "–" : number(cpu.shadow_price, 3), number(cpu.pods),
+    gpu ? `${number(gpu.devices)} ${gpu.flavor}` : "–", [freshness(cpu), cpu.problems.length > 0 && el("div", {class: "bad"}, count(cpu.problems.length, "limit"), " not written")]];
+}
+
+export function open(root) {
+  const nodes = new Table("Nodes", ["Node", "Mode", "Need", "Usage", "Throttled", "Shadow price", "Pods", "GPUs", "Report"],
+    {key: (row) => `${row.name}/${row.cpu.agent}`, cells, nothing: "No node agent reports here: fairlead up --node node.yaml, or fairlead node run --report-to"});
+  nodes.body.id = "node-rows";
+  const said = el("p", {id: "cpu-summary"});
+  root.append(el("h1", null, "CPU"), said, nodes.root,
+    el("p", {class: "soft"}, "Throttled is the share of scheduling periods in which the most throttled pod had to wait. The shadow price is what one more core would be worth while the node is congested."));
+  const all = new Rows((row) => `${row.name}/${row.cpu ? row.cpu.agent : ""}`, (found) => {
+    const rows = found.filter((row) => row.cpu), worst = (row) => ["overloaded", "congested"].indexOf(row.cpu.mode) + 1 || 9;
+    rows.sort((a, b) => worst(a) - worst(b) || (a.name < b.name ? -1 : 1));
+    const scarce = rows.filter((row) => row.cpu.mode !== "uncongested").length, stale = rows.filter((row) => row.cpu.stale_since).length;
+    said.replaceChildren(`${count(rows.length, "node")}, ${number(scarce)} short of CPU, ${number(stale)} stale`, rows.length < found.length ? soft(`; ${count(found.length - rows.length, "node")} with GPUs and without a CPU agent`) : "");
+    nodes.show(rows);
+  });
+  const refresh = serial(async () => all.replace(await read("/v1/nodes")));
+  return {refresh, close: followReports({kind: "node"}, ({name, cpu}) => { if (!all.put({name, cpu})) refresh().catch(() => { /* the shell says what is wrong */ }); })};
+}

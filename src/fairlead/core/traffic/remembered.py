@@ -1,0 +1,74 @@
+"""Holds a state to what a tick can have left behind: in every tick, so it is plain and compiled.
+
+`fairlead.core.traffic.state` calls it. Each field's own range is checked by its marker.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fairlead.core import units
+from fairlead.core.units import OutOfRange
+
+if TYPE_CHECKING:  # state imports this module
+    from fairlead.core.traffic.state import BackendMemory, NodeMemory, State
+
+
+def check_state(state: "State", memory: type) -> None:
+    """Backends and nodes by id, times that have been, all slots handed out."""
+    clock_ms = state.clock_ms
+    _check_backends(state.backends, clock_ms, memory)
+    slots = sum([backend.slots for backend in state.backends])
+    if slots != (state.s_total if state.backends else 0):
+        raise OutOfRange("backends", f"must hold s_total slots together, got {slots}")
+    if not state.backends and not state.parked:
+        raise OutOfRange("parked", "must be true where there is no backend")
+    _ascending([node.id for node in state.nodes], "nodes", "id")
+    for index, node in enumerate(state.nodes):
+        _check_node(node, f"nodes[{index}]", samples=state.samples, clock_ms=clock_ms)
+    within(state.gate.since_ms, "gate.since_ms", clock_ms)
+    if state.gate.stepping and state.gate.since_ms is None:
+        raise OutOfRange("gate.since_ms", "must be known while slots are stepping")
+    within(state.guard.since_ms, "guard.since_ms", clock_ms)
+
+
+def _check_backends(backends: "Sequence[BackendMemory]", clock_ms: int, kind: type) -> None:
+    _ascending([backend.id for backend in backends], "backends", "id")
+    plain, index = units.test_of(kind), 0
+    try:  # in every tick: a path is made only for what is refused
+        for index, memory in enumerate(backends):  # noqa: B007 - used by the handler
+            if not plain(memory):
+                units.check(memory)
+            error_ms = memory.error_ms
+            if (error_ms is None) is not (memory.error_rate is None):
+                raise OutOfRange("error_ms", "must be given together with error_rate")
+            within(error_ms, "error_ms", clock_ms)
+    except OutOfRange as fault:
+        raise OutOfRange(f"backends[{index}].{fault.field}", fault.message) from None
+
+
+def _check_node(node: "NodeMemory", path: str, *, samples: int, clock_ms: int) -> None:
+    _ascending(node.stalled, f"{path}.stalled")
+    for place, ordinal in enumerate(node.stalled):
+        within(ordinal, f"{path}.stalled[{place}]", samples, low=1)
+    _ascending([trail.name for trail in node.trails], f"{path}.trails", "name")
+    for place, trail in enumerate(node.trails):
+        here = f"{path}.trails[{place}]."
+        units.check(trail, here)
+        if not trail.history:
+            raise OutOfRange(f"{here}history", "must not be empty")
+        _ascending([at for at, _ in trail.history], f"{here}history")
+        for at, value in trail.history:
+            within(at, f"{here}history.{at}", clock_ms)
+            units.weight(value, f"{here}history.{at}")
+
+
+def within(value: object, field: str, high: int, *, low: int = 0) -> None:
+    if value is not None and (type(value) is not int or not low <= value <= high):
+        raise OutOfRange(field, f"must be an integer between {low} and {high}, got {value!r}")
+
+
+def _ascending(keys: Sequence[str] | Sequence[int], field: str, what: str = "") -> None:
+    for index in range(1, len(keys)):
+        if not keys[index - 1] < keys[index]:  # type: ignore[operator]  # strings or integers
+            where = f"{field}[{index}].{what}" if what else field
+            raise OutOfRange(where, "must be above the one before it")

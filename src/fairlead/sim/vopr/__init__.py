@@ -1,0 +1,1 @@
+"""Whole-system simulation: one process, virtual time, a seed; faults everywhere, checks always."""

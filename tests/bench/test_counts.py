@@ -1,0 +1,90 @@
+"""Large counts are kept while what they depend on is the same, and played on in parts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("apsw", reason="the simulated disk needs apsw: make dev")
+
+from tests import mutants
+from tests.sim import vopr_soak
+from tests.sources import digest
+
+
+def test_a_digest_is_of_names_and_contents(tmp_path: Path) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "a.py").write_text("a = 1\n")
+    (tmp_path / "other.py").write_text("b = 1\n")
+    before = digest(["core"], tmp_path)
+    (tmp_path / "other.py").write_text("b = 2\n")
+    assert digest(["core"], tmp_path) == before
+    assert digest([""], tmp_path) != before
+    (tmp_path / "core" / "a.py").rename(tmp_path / "core" / "c.py")
+    assert digest(["core"], tmp_path) != before
+
+
+def test_schedules_are_played_on_from_where_they_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of another source are dropped: they say nothing about this one."""
+    monkeypatch.setattr(vopr_soak, "STEPS_EACH", 10)
+    monkeypatch.setattr(vopr_soak, "PART", 2)
+    record = tmp_path / "parts.jsonl"
+
+    def play(steps: int, source: str) -> dict[str, Any]:
+        return vopr_soak.soak(steps, commit="c", digest=source, lanes=1, record=record)
+
+    assert play(20, "one")["steps"] == 20
+    again = play(40, "one")
+    assert (again["steps"], again["seeds"], again["commits"]) == (40, 4, {"c": 2})
+    rows = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [row["first"] - vopr_soak.FIRST for row in rows] == [0, 2]
+    assert play(20, "two")["seeds"] == 2
+    assert len(record.read_text().splitlines()) == 1
+
+
+def test_every_module_of_core_has_tests_to_be_mutated_against() -> None:
+    found = mutants.modules(())
+    assert len(found) > 60
+    assert [str(path) for path in mutants.modules(["gpu/clock"])] == ["gpu/clock.py"]
+    for module in found:
+        assert all(path.exists() for path in mutants.tests_of(module)), module
+
+
+def test_survivors_are_open_until_they_are_killed_or_explained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = {"digest": "", "mutants": 10, "killed": 7, "timeouts": 1}
+    row["survived"] = {"x_1": "- a\n+ b", "x_2": "- a\n+ c"}  # type: ignore[assignment]
+    monkeypatch.setattr(mutants, "explained", lambda: {"gpu/clock.py\n- a\n+ b": "the same"})
+    found = mutants.summary({"gpu/clock.py": row})
+    assert (found["killed"], found["survived"], found["explained"], found["open"]) == (8, 2, 1, 1)
+    assert found["killed_percent"] == 80.0
+    assert found["modules_changed_since"] == ["gpu/clock.py"]
+
+
+def test_what_is_explained_survives() -> None:
+    """An explanation of a mutant that is killed, or gone, goes too; of a module that has changed
+    since it was run, nothing is known."""
+    if not mutants.REPORT.exists():
+        pytest.skip("make mutants was not run")
+    kept = json.loads(mutants.REPORT.read_text())["modules"]
+    alive = {
+        f"{module}\n{change}" for module, row in kept.items() for change in row["survived"].values()
+    }
+    current = {name for name, row in kept.items() if row["digest"] == mutants.digest(Path(name))}
+    asked = {row for row in mutants.explained() if row.partition("\n")[0] in current}
+    assert asked <= alive
+
+
+def test_a_change_that_decides_nothing_is_seen_from_itself() -> None:
+    bug = '- require(a == b, "they agree")\n+ require(a == b, None)'
+    assert mutants.rule_of(bug) is not None
+    assert (
+        mutants.rule_of('- require(a == b, "they agree")\n+ require(a != b, "they agree")') is None
+    )
+    assert mutants.rule_of('- n.to_bytes(8, "big")\n+ n.to_bytes(8, )') is not None
+    assert mutants.rule_of('- n.to_bytes(8, "big")\n+ n.to_bytes(9, "big")') is None
+    assert mutants.rule_of("- return a\n+ return b") is None

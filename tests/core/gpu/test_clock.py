@@ -1,0 +1,155 @@
+"""Ledger time: as the monotonic clock passes, near the wall clock, and never back."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.gpu.clock import (
+    BootSpan,
+    ClockAnchor,
+    ClockPolicy,
+    ClockReading,
+    ClockReason,
+    LedgerTime,
+    follow_boot,
+    is_of_earlier_boot,
+    ledger_time,
+    seen_in_boot,
+    time_in_boot,
+)
+
+POLICY = ClockPolicy()
+ANCHOR = ClockAnchor(1_000_000_000, 50_000, "b1", "h1")
+DAY = 86_400_000
+
+
+def at(passed_ms: int, off_ms: int = 0, *, offset_ms: int = 0, last_ms: int = 0) -> LedgerTime:
+    """So long after the anchor, with a wall clock that is off."""
+    anchor = ClockAnchor(ANCHOR.ledger_ms, ANCHOR.monotonic_ms, "b1", "h1", offset_ms)
+    wall_ms = ANCHOR.ledger_ms + passed_ms + off_ms
+    reading = ClockReading(wall_ms, ANCHOR.monotonic_ms + passed_ms, "b1", "h1")
+    return ledger_time(anchor, last_ms, reading, POLICY)
+
+
+def test_a_clock_that_agrees_is_the_ledgers_time() -> None:
+    assert at(5_000) == LedgerTime(1_000_005_000, 0, 0, ClockReason.STEADY)
+
+
+def test_a_difference_within_the_bound_is_made_up_for_by_a_thousandth() -> None:
+    assert at(60_000, 300_000).now_ms == 1_000_060_000 + 60
+    assert at(60_000, -300_000).now_ms == 1_000_060_000 - 60
+    assert at(60_000, 20).now_ms == 1_000_060_020, "and not further than it is"
+
+
+def test_a_larger_one_is_a_jump_and_time_goes_on_steadily() -> None:
+    ahead, back = at(60_000, 300_001), at(60_000, -300_001)
+    assert (ahead.reason, ahead.ahead_ms) == (ClockReason.JUMPED_AHEAD, 300_001)
+    assert (back.reason, back.ahead_ms) == (ClockReason.JUMPED_BACK, -300_001)
+    assert ahead.now_ms == back.now_ms == 1_000_060_000
+
+
+def test_an_offset_holds_until_the_clock_is_right_without_it() -> None:
+    kept = at(60_000, 400 * DAY, offset_ms=-400 * DAY)
+    assert (kept.reason, kept.now_ms) == (ClockReason.STEADY, 1_000_060_000)
+    right = at(60_000, offset_ms=-400 * DAY)
+    assert (right.reason, right.offset_ms) == (ClockReason.RETURNED, 0)
+
+
+def boot(
+    gap_ms: int, *, up_ms: int = 10_000, host: str = "h1", offset_ms: int = 0, asked: bool = False
+) -> LedgerTime:
+    """The first reading after a boot, so long after the last entry by the wall clock."""
+    anchor = ClockAnchor(1_000, 5_000, "b1", "h1", offset_ms)
+    reading = ClockReading(1_000_000 + gap_ms, up_ms, "b2", host)
+    return ledger_time(anchor, 1_000_000, reading, POLICY, asked=asked)
+
+
+def test_downtime_is_believed_where_the_boot_came_after_the_last_entry() -> None:
+    assert boot(7 * DAY) == LedgerTime(1_000_000 + 7 * DAY, 0, 0, ClockReason.STARTED)
+    assert boot(-1_000).now_ms == 1_000_000, "never back"
+    assert boot(2 * DAY, up_ms=3 * DAY).reason is ClockReason.JUMPED_AHEAD
+    assert boot(2 * DAY, up_ms=3 * DAY, host="h2").reason is ClockReason.STARTED, "a replica"
+
+
+def test_a_clock_far_behind_or_far_ahead_at_a_boot_is_a_jump() -> None:
+    assert boot(-400 * DAY).reason is ClockReason.JUMPED_BACK
+    assert boot(91 * DAY) == LedgerTime(1_000_000, 91 * DAY, 0, ClockReason.JUMPED_AHEAD)
+
+
+def test_a_jump_that_is_not_judged_stays_one_over_a_boot() -> None:
+    """The clock was an hour ahead: after a boot that is no downtime."""
+    assert boot(3_600_000, asked=True).reason is ClockReason.JUMPED_AHEAD
+    assert boot(60_000, asked=True).reason is ClockReason.STARTED
+
+
+def test_an_offset_is_kept_over_a_boot_where_it_fits_and_dropped_where_none_does() -> None:
+    assert boot(-400 * DAY, offset_ms=400 * DAY).offset_ms == 400 * DAY
+    assert boot(DAY, offset_ms=-400 * DAY).offset_ms == 0
+
+
+def test_a_ledger_without_an_anchor_begins_with_the_wall_clock() -> None:
+    reading = ClockReading(5 * DAY, 1, "b1")
+    assert ledger_time(None, 0, reading, POLICY).now_ms == 5 * DAY
+    assert ledger_time(None, 4 * DAY, reading, POLICY).reason is ClockReason.STARTED
+    assert ledger_time(None, 6 * DAY, reading, POLICY).reason is ClockReason.JUMPED_BACK
+
+
+@given(st.integers(0, 10**9), st.integers(-(10**12), 10**12), st.integers(0, 2 * 10**9))
+def test_time_never_goes_back_and_passes_by_a_thousandth_at_most(
+    passed_ms: int, off_ms: int, last_ms: int
+) -> None:
+    found = at(passed_ms, off_ms, last_ms=last_ms)
+    assert found.now_ms >= last_ms
+    steady_ms = max(last_ms, ANCHOR.ledger_ms + passed_ms)
+    assert abs(found.now_ms - steady_ms) <= passed_ms // 1000
+
+
+# -- boots ----------------------------------------------------------------------------------------
+
+FIRST = follow_boot((), ClockAnchor(100_000, 5_000, "b1", "h1"), 90_000)
+TWO = follow_boot(FIRST, ClockAnchor(900_000, 10_000, "b2", "h1"), 400_000)
+
+
+def test_a_later_anchor_of_a_boot_replaces_the_one_before() -> None:
+    (span,) = follow_boot(FIRST, ClockAnchor(130_500, 35_000, "b1", "h1"), 120_000)
+    assert span == BootSpan("b1", 90_000, 100_000, 130_500, 35_000, "h1")
+
+
+def test_so_many_boots_are_known() -> None:
+    spans: tuple[BootSpan, ...] = ()
+    for number in range(40):
+        spans = follow_boot(spans, ClockAnchor(number, 0, f"b{number}"), number)
+    assert [span.boot for span in spans] == [f"b{number}" for number in range(24, 40)]
+
+
+def test_an_end_is_placed_by_the_monotonic_clock_of_its_boot() -> None:
+    assert time_in_boot(TWO, "b1", 5_000) == 100_000
+    assert time_in_boot(TWO, "b1", 65_000) == 160_000
+    assert time_in_boot(TWO, "b2", 9_000) == 899_000
+    assert time_in_boot(TWO, "b3", 9_000) is None
+
+
+def test_a_shift_moves_all_that_is_known_of_boots() -> None:
+    moved = tuple(span.restated(1_000_000) for span in TWO)
+    assert time_in_boot(moved, "b1", 65_000) == 1_160_000
+    assert (moved[1].before_ms, moved[1].first_ms) == (1_400_000, 1_900_000)
+    assert (moved[1].boot, moved[1].monotonic_ms, moved[1].host) == ("b2", 10_000, "h1")
+
+
+def test_what_was_seen_in_a_later_boot_was_there_until_the_last_entry_of_its_own() -> None:
+    assert seen_in_boot(TWO, 200_000, 950_000) == 400_000
+    assert seen_in_boot(TWO, 500_000, 950_000) == 500_000, "it began after that entry"
+    assert seen_in_boot(TWO, 200_000, 900_000) == 400_000, "the first entry is of the later boot"
+    assert seen_in_boot(TWO, 200_000, 899_999) == 899_999
+    assert seen_in_boot(TWO, 900_000, 950_000) == 950_000
+    assert seen_in_boot((), 200_000, 950_000) == 950_000
+
+
+def test_only_a_boot_of_the_same_machine_ends_what_ran_there() -> None:
+    """Another host may lead: what runs in a cluster does not end with its controller."""
+    assert is_of_earlier_boot(TWO, 899_999)
+    assert not is_of_earlier_boot(TWO, 900_000)
+    assert not is_of_earlier_boot(FIRST, 100_000)
+    assert not is_of_earlier_boot((), 100_000)
+    assert not is_of_earlier_boot(TWO, 50_000), "from before all that is known"
+    elsewhere = follow_boot(FIRST, ClockAnchor(900_000, 10_000, "b2", "h2"), 400_000)
+    assert not is_of_earlier_boot(elsewhere, 200_000)

@@ -1,0 +1,1 @@
+"""Alert rules and dashboards, checked with promtool and against a real Prometheus."""

@@ -1,0 +1,73 @@
+"""What is compiled of the core, and what is refused: the rules of `deploy/compiled`."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HOT = ("apportion", "claims", "cpu/market", "gpu/resolve", "lottery/draw", "traffic/tick")
+
+
+@pytest.fixture
+def compile_core(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "deploy" / "compiled"))
+    import compile_core  # noqa: PLC0415 - a script, found by its path
+
+    module: ModuleType = compile_core
+    return module
+
+
+def test_loops_are_compiled_and_values_are_not(compile_core: ModuleType) -> None:
+    """Documents are derived from the annotations of dataclasses, which mypyc erases."""
+    found = {str(path) for path in compile_core.compiled_modules()}
+    assert {f"fairlead/core/{name}.py" for name in HOT} <= found
+    assert not any(name.endswith(("/model.py", "/units.py", "/canonical.py")) for name in found)
+
+
+def test_integers_that_are_divided_as_doubles_are_found(compile_core: ModuleType) -> None:
+    """mypyc divides integers up to 2^62 as doubles, Python rounds once: the build refuses that."""
+    source = "\n".join(
+        (
+            "double CPyDef_slots___share(CPyTagged cpy_r_a, CPyTagged cpy_r_b) {",
+            "    cpy_r_r0 = CPyTagged_TrueDivide(cpy_r_a, cpy_r_b);",
+            "}",
+            "double CPyDef_slots___half(double cpy_r_a) {",
+            "    cpy_r_r0 = cpy_r_a / 2.0;",
+            "}",
+        )
+    )
+    assert compile_core.inexact_divisions(source) == ["slots___share"]
+
+
+def test_a_change_of_the_source_is_another_build(
+    compile_core: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A folder is found by the hash of all that it was built from, so it is never stale."""
+    module = tmp_path / "src" / "fairlead" / "core" / "market.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("def clear() -> int:\n    return 1\n")
+    script = tmp_path / "compile_core.py"
+    script.write_text("")
+    monkeypatch.setattr(compile_core, "ROOT", tmp_path)
+    monkeypatch.setattr(compile_core, "CORE", module.parent)
+    monkeypatch.setattr(compile_core, "__file__", str(script))
+    before = compile_core.key()
+    assert compile_core.key() == before
+    module.write_text("def clear() -> int:\n    return 2\n")
+    assert compile_core.key() != before
+
+
+def test_without_a_c_compiler_the_script_says_so() -> None:
+    """Nothing is built, and the sources do."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "deploy" / "compiled" / "compile_core.py")],
+        env={"PATH": "/nonexistent", "CC": "no-such-compiler"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "not compiled: there is no C compiler, no-such-compiler\n"
