@@ -1,19 +1,22 @@
 """`python -m bench.cpu`: every policy on every scenario, interleaved, medians over repetitions."""
 
 import argparse
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 from bench.cpu.measure import measure, series, usable
 from bench.cpu.peers import percentile
 from bench.cpu.report import write_report
 from bench.cpu.runner import Run, Timing, Variant, make_rule, run_arm, usage_per_second
-from bench.cpu.scenarios import NODE_MILLICORES, OURS, Scenario, scenarios
+from bench.cpu.scenarios import NODE_MILLICORES, OURS, WEIGHTED, Scenario, scenarios
 from bench.cpu.tree import BenchTree, bench_tree
 from bench.side_by_side import options_of, parse, repeat, take_machine, try_often
 from bench.timing import results_folder
 
 FULL = {"mixed": Timing(8, 20), "bursty": Timing(8, 60), "adversary": Timing(8, 12)}
+SHORT = {"mixed": Timing(7, 9), "bursty": Timing(7, 12), "adversary": Timing(7, 8)}
 QUICK = {"mixed": Timing(7, 8), "bursty": Timing(7, 20), "adversary": Timing(7, 6)}
 PROFILE = {False: Timing(2, 30), True: Timing(1, 10)}
 
@@ -21,11 +24,16 @@ PROFILE = {False: Timing(2, 30), True: Timing(1, 10)}
 def main() -> None:
     further = "{name: {policy, config, burst}}, our agent with other settings"
     parser = options_of("bench.cpu", __doc__, variants=further, calm_wait_s=120.0)
-    options = parse(parser, {name: Variant(name) for name in OURS}, Variant)
-    options.repetitions = options.repetitions or (1 if options.quick else 3)
+    parser.add_argument("--short", action="store_true", help="runs of 15 to 19 s each")
+    parser.add_argument("--name", default="cpu", help="of the page that is written")
+    parser.add_argument("--go-on", action="store_true", help="add repetitions to the stored page")
+    options = parse(parser, _ours(), Variant)
+    options.repetitions = options.repetitions or (1 if options.quick or options.go_on else 3)
     take_machine("bench.cpu")
     chosen = [s for s in scenarios().values() if _wanted(s.name, options.scenario)]
     begun = time.monotonic()
+    where = options.results or results_folder(quick=False)
+    earlier = _stored(where / f"{options.name}.json") if options.go_on else {}
     with bench_tree() as tree:
         for scenario in chosen:
             _add(tree, scenario)
@@ -45,20 +53,65 @@ def main() -> None:
         )
         # After every repetition: a run that is stopped early keeps what was measured.
         for name, _, runs, drawn in cells:
-            if name == chosen[-1].name:
+            if name == chosen[-1].name or options.go_on:
                 document = {
+                    "name": options.name,
                     "seed": options.seed,
                     "quick": options.quick,
+                    "timing": _length(options),
                     "needs": needs,
                     "runs": runs,
                     "series": drawn,
                 }
-                where = options.results or results_folder(quick=False)
-                write_report(document, where, wall_s=time.monotonic() - begun)
+                document, before_s = _joined(earlier, document)
+                write_report(document, where, wall_s=before_s + time.monotonic() - begun)
+
+
+def _ours() -> dict[str, Variant]:
+    arms = {name: Variant(name, {"actuate": "limits"}) for name in OURS}
+    for name in WEIGHTED:
+        policy, _, actuate = name.rpartition("-")
+        arms[name] = Variant(policy, {"actuate": actuate})
+    return arms
+
+
+def _timing(options: argparse.Namespace) -> dict[str, Timing]:
+    return QUICK if options.quick else SHORT if options.short else FULL
+
+
+def _length(options: argparse.Namespace) -> str:
+    parts = [f"{name} {timing.measure_s:.0f}" for name, timing in _timing(options).items()]
+    return f"seconds measured per run: {', '.join(parts)}"
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}  # type: ignore[no-any-return]  # our own file
+
+
+def _joined(earlier: dict[str, Any], now: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """The stored repetitions and these: a window each, every one with all its arms."""
+    if not earlier:
+        return now, 0.0
+    counted = {run["scenario"]: 0 for run in now["runs"]}
+    for run in earlier["runs"]:
+        if run["scenario"] in counted:
+            counted[run["scenario"]] = max(counted[run["scenario"]], run["repetition"] + 1)
+    runs = [
+        {**run, "repetition": run["repetition"] + counted[run["scenario"]]} for run in now["runs"]
+    ]
+    windows = int(str(earlier.get("windows", "1 ")).split()[0]) + 1
+    joined = {
+        "windows": f"{windows} windows",
+        "needs": now["needs"] | earlier["needs"],
+        "series": now["series"] | earlier["series"],
+        "runs": [*earlier["runs"], *runs],
+    }
+    return now | joined, earlier["wall_s"]
 
 
 def _arms(scenario: Scenario, options: argparse.Namespace) -> list[str]:
-    arms = [*scenario.arms, *(name for name in options.variants if name not in OURS)]
+    named = (*OURS, *WEIGHTED)
+    arms = [*scenario.arms, *(name for name in options.variants if name not in named)]
     return [arm for arm in arms if options.arms is None or arm in options.arms]
 
 
@@ -79,7 +132,7 @@ def _profile(
     tree: BenchTree, scenario: Scenario, options: argparse.Namespace
 ) -> dict[str, list[float]]:
     """What the pods use when nothing limits them: for static p95 and as history for VPA."""
-    timing = PROFILE[options.quick]
+    timing = PROFILE[options.quick or options.short]
     run = run_arm(tree, scenario, "no-limits", rule=None, seed=options.seed, timing=timing)
     return usage_per_second(run)
 
@@ -93,7 +146,7 @@ def _try(
     repetition: int,
     options: argparse.Namespace,
 ) -> tuple[Run, dict[str, Any]]:
-    timing = (QUICK if options.quick else FULL)[scenario.name.split("-")[0]]
+    timing = _timing(options)[scenario.name.split("-")[0]]
     seed, variant = options.seed * 1000 + repetition, options.variants.get(arm)
 
     def run_once() -> tuple[Run, dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.cpu.peers import percentile
 from bench.cpu.runner import Point, Run
-from bench.cpu.scenarios import CAPACITY_MILLICORES, NODE_MILLICORES, SLO_S
+from bench.cpu.scenarios import CAPACITY_MILLICORES, NODE_MILLICORES, SLO_S, WEIGHTED
 
 GENERATOR_LAG_MAX_S = 0.005
 
@@ -113,6 +113,8 @@ def service_figures(run: Run) -> dict[str, Any]:
 def sum_figures(run: Run) -> dict[str, Any]:
     """Σ of adopted limits against the capacity, from the first moment all pods have a limit."""
     over_s, worst, complete = 0.0, 0, None
+    if run.arm in WEIGHTED:
+        return guarantee_figures(run)
     for index, points in enumerate(run.points):
         limits = [point.limit_millicores for point in points.values()]
         if complete is None and None in limits:
@@ -124,6 +126,22 @@ def sum_figures(run: Run) -> dict[str, Any]:
         if total > CAPACITY_MILLICORES:
             over_s += after - run.times[index]
     return {"over_capacity_s": over_s, "limits_sum_max": worst, "complete_apply_s": complete}
+
+
+def guarantee_figures(run: Run) -> dict[str, Any]:
+    """The same of the guarantees, from the moment that they first changed: those before are the
+    requests' weights."""
+    sums = [sum(point.guarantee_millicores for point in points.values()) for points in run.points]
+    first = next((index for index, total in enumerate(sums) if total != sums[0]), None)
+    if first is None:
+        return {"over_capacity_s": 0.0, "limits_sum_max": 0, "complete_apply_s": None}
+    # The weights are written one by one within a moment.
+    spans = zip(run.times[first + 1 :], run.times[first + 2 :], sums[first + 1 :], strict=False)
+    return {
+        "over_capacity_s": sum(b - a for a, b, total in spans if total > CAPACITY_MILLICORES),
+        "limits_sum_max": max(sums[first + 1 :], default=0),
+        "complete_apply_s": run.times[first],
+    }
 
 
 def usable(figures: dict[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """The pictures of `bench.cpu`: allocation against harm, limits over time, the adversary's gain."""
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib as mpl
@@ -19,6 +20,7 @@ NAMES = {
     "mbcas": "MBCAS",
     "captain": "Captain",
     "no-limits": "no limits",
+    "static-weights": "static weights",
 }
 WATCHED = {
     "mixed-60": ("vpa-24h", "mbcas", "captain", "demand-capped", "nash"),
@@ -31,6 +33,9 @@ def draw_plots(document: dict[str, Any], where: Path) -> None:
     mpl.use("Agg")
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     figures = Figures(document["runs"])
+    if document.get("name", "cpu") != "cpu":
+        _save(_weights(figures), where / f"{document['name']}.png")
+        return
     ran = {run["scenario"] for run in document["runs"]}
     if {"mixed-60", "mixed-130"} & ran:
         _save(_trade_off(figures, ran), where / "cpu-tradeoff.png")
@@ -74,11 +79,40 @@ def _trade_off(figures: Figures, ran: set[str]) -> plt.Figure:
     return figure
 
 
+def _weights(figures: Figures) -> plt.Figure:
+    """Left: p99 against batch work at 130 %. Right: p99 on the bursty mix, each repetition."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.4), gridspec_kw={"wspace": 0.5})
+    for arm in figures.arms("mixed-130"):
+        runs = figures.runs("mixed-130", arm)
+        work = median(run["work"]["batch"] / run["seconds"] for run in runs)
+        _mark(left, arm, work, figures.of("mixed-130", arm, "p99_ms"))
+    left.set(xlabel="batch: units of work per second", ylabel="the service's p99, ms")
+    left.set_yscale("log")
+    left.yaxis.set_major_formatter("{x:.0f}")
+    left.yaxis.set_minor_formatter("")
+    left.set_yticks([10, 20, 50, 100])
+    left.set_title("130 % need: lower and further right is better")
+    left.margins(x=0.18)
+    arms = figures.arms("bursty")
+    for place, arm in enumerate(arms):
+        values = figures.values("bursty", arm, "p99_ms")
+        colour = PEER if arm in NAMES else OURS_COLOUR
+        right.plot(values, [place] * len(values), "o", color=colour, ms=6, alpha=0.7)
+        right.plot(median(values), place, "|", color=colour, ms=16, mew=2)
+    right.set_yticks(range(len(arms)))
+    right.set_yticklabels([NAMES.get(arm, f"fairlead {arm}") for arm in arms])
+    right.set(xlabel="the service's p99, ms", xscale="log", title="bursty mix, each repetition")
+    right.xaxis.set_major_formatter("{x:.0f}")
+    right.xaxis.set_minor_formatter("")
+    right.set_xticks([5, 10, 20, 50, 100])
+    return figure
+
+
 def _mark(axes: Axes, arm: str, x: float, y: float) -> None:
     ours = arm not in NAMES
     axes.plot(x, y, "o", color=OURS_COLOUR if ours else PEER, ms=8 if ours else 6)
     # Two that are nearly alike everywhere: their names go below and above.
-    below = arm in ("vpa-10min", "demand-capped", "static-2x", "market")
+    below = arm in ("vpa-10min", "demand-capped", "static-2x", "market", "nash-weights")
     axes.annotate(
         NAMES.get(arm, arm),
         (x, y),

@@ -4,9 +4,10 @@ Every promise is judged for each of our policies by itself, with its numbers, pa
 """
 
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
-from bench.cpu.scenarios import OURS
+from bench.cpu.scenarios import OURS, WEIGHTED
 from bench.side_by_side import Figures, Verdict, as_lines
 
 LIMIT_BASED = ("static-p95", "static-2x", "vpa-24h", "vpa-10min", "mbcas", "captain")
@@ -22,10 +23,15 @@ def judge(runs: list[dict[str, Any]], policies: tuple[str, ...] = OURS) -> list[
     verdicts: list[Verdict] = []
     for policy in policies:
         verdicts.extend(_never_over(figures, runs, policy))
+        if policy in WEIGHTED:
+            verdicts.extend(_work_conserving(figures, policy))
+            verdicts.extend(_bursts(figures, policy))
+            continue
         verdicts.extend(_few_reversals(figures, policy))
         verdicts.extend(_scarce(figures, policy))
         verdicts.extend(_plenty(figures, policy))
-    verdicts.extend(_no_gain(figures))
+    for policy in ("nash", "nash-both"):
+        verdicts.extend(_no_gain(figures, policy))
     return as_lines(verdicts)
 
 
@@ -39,7 +45,8 @@ def _never_over(figures: Figures, runs: list[dict[str, Any]], policy: str) -> It
     text = f"{over:.1f} s over capacity in {len(mine)} runs, highest sum {worst}m of 1350m"
     if incomplete:
         text += f"; {incomplete} runs never applied to every pod"
-    yield Verdict("Σ adopted limits ≤ capacity", policy, over == 0 and not incomplete, text)
+    noun = "guarantees" if policy in WEIGHTED else "limits"
+    yield Verdict(f"Σ adopted {noun} ≤ capacity", policy, over == 0 and not incomplete, text)
 
 
 def _few_reversals(figures: Figures, policy: str) -> Iterator[Verdict]:
@@ -95,26 +102,67 @@ def _plenty(figures: Figures, policy: str) -> Iterator[Verdict]:
     )
 
 
-def _no_gain(figures: Figures) -> Iterator[Verdict]:
-    if "nash" not in figures.arms("adversary"):
+def _work_conserving(figures: Figures, policy: str) -> Iterator[Verdict]:
+    """Beside every arm, no limits at all included."""
+    arms = figures.arms("mixed-130")
+    if policy not in arms or "no-limits" not in arms:
+        return
+    best = figures.best("mixed-130", arms, "p99_ms")
+    assert best is not None
+    p99 = figures.of("mixed-130", policy, "p99_ms")
+    yield Verdict(
+        "130 % need: p99 no worse than the best of all arms",
+        policy,
+        p99 <= best[0] * P99_TOLERANCE,
+        f"{p99:.1f} ms against {best[0]:.1f} ms of {best[1]} (within 10 % counts)",
+    )
+    work = {
+        arm: median(run["work"]["batch"] / run["seconds"] for run in figures.runs("mixed-130", arm))
+        for arm in arms
+    }
+    most = max(work, key=work.__getitem__)
+    yield Verdict(
+        "130 % need: at least 95 % of the most batch work of all arms",
+        policy,
+        work[policy] >= 0.95 * work[most],
+        f"{work[policy]:.0f} units/s against {work[most]:.0f} of {most} "
+        f"({work[policy] / work[most]:.0%})",
+    )
+
+
+def _bursts(figures: Figures, policy: str) -> Iterator[Verdict]:
+    arms = figures.arms("bursty")
+    if not {policy, "demand-capped"} <= set(arms):
+        return
+    ours, theirs = (figures.of("bursty", arm, "p99_ms") for arm in (policy, "demand-capped"))
+    yield Verdict(
+        "bursty: p99 no worse than that of demand-capped limits",
+        policy,
+        ours <= theirs * P99_TOLERANCE,
+        f"{ours:.1f} ms against {theirs:.1f} ms (within 10 % counts)",
+    )
+
+
+def _no_gain(figures: Figures, policy: str) -> Iterator[Verdict]:
+    if policy not in figures.arms("adversary"):
         return
     spins, honest = (
-        figures.of("adversary", "nash", "mean_used_millicores", "pods", pod)
+        figures.of("adversary", policy, "mean_used_millicores", "pods", pod)
         for pod in ("adversary", "honest")
     )
     yield Verdict(
         "the adversary uses no more than an honest busy pod of its weight",
-        "nash",
+        policy,
         spins <= honest * USED_TOLERANCE,
         f"{spins:.0f}m against {honest:.0f}m (within 5 % counts)",
     )
-    if "nash" in figures.arms("adversary-absent"):
-        with_it = figures.of("adversary", "nash", "p99_ms")
-        without = figures.of("adversary-absent", "nash", "p99_ms")
+    if policy in figures.arms("adversary-absent"):
+        with_it = figures.of("adversary", policy, "p99_ms")
+        without = figures.of("adversary-absent", policy, "p99_ms")
         free = figures.of("adversary", "no-limits", "p99_ms")
         yield Verdict(
             "the service's p99 does not suffer from the adversary",
-            "nash",
+            policy,
             with_it <= without * 1.25 or with_it <= free,
             f"{with_it:.1f} ms with it, {without:.1f} without, {free:.1f} with it and no limits",
         )

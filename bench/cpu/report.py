@@ -5,7 +5,14 @@ from statistics import median
 from typing import Any
 
 from bench.cpu.promises import judge
-from bench.cpu.scenarios import CAPACITY_MILLICORES, NODE_MILLICORES, OURS, SLO_S, scenarios
+from bench.cpu.scenarios import (
+    CAPACITY_MILLICORES,
+    NODE_MILLICORES,
+    OURS,
+    SLO_S,
+    WEIGHTED,
+    scenarios,
+)
 from bench.side_by_side import Figures, arm_table, cell, verdict_lines, write_page
 
 LABELS = {
@@ -15,10 +22,13 @@ LABELS = {
     "vpa-10min": "VPA-like, 10 min",
     "mbcas": "MBCAS rule ¹",
     "captain": "Captain ¹",
-    "no-limits": "no limits",
+    "no-limits": "no limits, no weights",
+    "static-weights": "no limits, weights by request",
     "demand-capped": "**fairlead** demand-capped",
     "nash": "**fairlead** nash",
     "market": "**fairlead** market",
+    "nash-weights": "**fairlead** nash, `weights`",
+    "nash-both": "**fairlead** nash, `both`",
 }
 COLUMNS = (
     ("p50 ms", "p50_ms", "{:.1f}"),
@@ -41,7 +51,7 @@ def write_report(document: dict[str, Any], where: Path, *, wall_s: float) -> Non
     document["wall_s"] = round(wall_s)
     arms = dict.fromkeys(run["arm"] for run in document["runs"])
     document["promises"] = judge(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
-    write_page("cpu", document, where, markdown(document), draw_plots)
+    write_page(document.get("name", "cpu"), document, where, markdown(document), draw_plots)
 
 
 def markdown(document: dict[str, Any]) -> str:
@@ -53,11 +63,13 @@ def markdown(document: dict[str, Any]) -> str:
     lines = [
         "# CPU policies side by side",
         "",
-        f"Real cgroups on one machine in one run of {document['wall_s'] / 60:.0f} min, seed "
-        f"{document['seed']}; medians of {repetitions} interleaved repetitions, spread in "
-        f"brackets. Node {NODE_MILLICORES}m, governed capacity {CAPACITY_MILLICORES}m; latency "
-        f"from intended arrival, objective {SLO_S * 1000:.0f} ms. Other work on the machine used "
-        f"{outside:.2f} cores in the median; {sum(r['discarded_before'] for r in runs)} runs were "
+        f"Real cgroups on one machine in {document.get('windows', 'one run')} of together "
+        f"{document['wall_s'] / 60:.0f} min, seed {document['seed']}, "
+        f"{document.get('timing', 'full length')}; medians of {repetitions} interleaved "
+        f"repetitions, spread in brackets. Node {NODE_MILLICORES}m, governed capacity "
+        f"{CAPACITY_MILLICORES}m; latency from intended arrival, objective {SLO_S * 1000:.0f} "
+        f"ms. Other work on the machine used {outside:.2f} cores in the median; "
+        f"{sum(r['discarded_before'] for r in runs)} runs were "
         "discarded and repeated (generator late, or the machine busy).",
         "",
         *verdict_lines(document["promises"], "policy"),
@@ -67,7 +79,8 @@ def markdown(document: dict[str, Any]) -> str:
     lines += [
         "",
         "¹ Reimplemented from their published descriptions. An unlimited pod counts as allocated "
-        "the whole node. The cost of deciding is the agent's for ours, the rule's (with its reads "
+        "the whole node; where weights are governed, Σ is that of the guarantees. "
+        "The cost of deciding is the agent's for ours, the rule's (with its reads "
         "and writes) for the others.",
         "",
     ]
@@ -108,4 +121,4 @@ def _table(figures: Figures, scenario: str, document: dict[str, Any]) -> list[st
 
 def is_ours(arm: str) -> bool:
     """Whether an arm is one of our policies or a variant of one."""
-    return arm in OURS or arm not in LABELS
+    return arm in (*OURS, *WEIGHTED) or arm not in LABELS

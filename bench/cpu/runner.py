@@ -47,6 +47,8 @@ class Point(NamedTuple):
 
     limit_millicores: int | None
     counters: Counters
+    guarantee_millicores: int = 0
+    """What its weight stands for."""
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ class Watcher:
     """Reads all containers of a scenario through kept descriptors."""
 
     def __init__(self, tree: BenchTree, scenario: Scenario) -> None:
-        self._scenario = scenario
+        self._scenario, self._tree = scenario, tree
         self._files: dict[str, ContainerFiles] = {}
         for pod in scenario.pods:
             for path in {pod.name, *pod.paths().values()}:
@@ -126,7 +128,17 @@ class Watcher:
 
     def points(self) -> dict[str, Point]:
         limits = self.limits()
-        return {path: Point(limits[path], self.counters(path)) for path in self._containers}
+        return {
+            path: Point(limits[path], self.counters(path), self._guarantee(path))
+            for path in self._containers
+        }
+
+    def _guarantee(self, path: str) -> int:
+        """Of the pod: among the containers of one, weights say nothing about other pods."""
+        pod, _, container = path.partition("/")
+        weight = self._tree.files.weight(f"{self._scenario.name}/{pod}") or 0
+        others = sum(name.startswith(f"{pod}/") for name in self._containers)
+        return self._tree.files.weights.millicores(weight) // (others if container else 1)
 
     def pods(self, points: Mapping[str, Point]) -> list[peers.PodSeen]:
         seen = []
@@ -153,6 +165,7 @@ def run_arm(
 ) -> Run:
     """Run one arm; `rule` None for our agent and for no limits at all."""
     tree.unlimit()
+    tree.share(scenario.name, by_request=arm != "no-limits")
     run = Run(scenario, arm, timing)
     watcher = Watcher(tree, scenario)
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as place:

@@ -57,8 +57,11 @@ class Scenario:
         return sum(pod.want_millicores for pod in self.pods) / CAPACITY_MILLICORES
 
 
-PEERS = ("static-p95", "static-2x", "vpa-24h", "vpa-10min", "mbcas", "captain", "no-limits")
+UNLIMITED = ("no-limits", "static-weights")
+PEERS = ("static-p95", "static-2x", "vpa-24h", "vpa-10min", "mbcas", "captain", *UNLIMITED)
 OURS = ("demand-capped", "nash", "market")
+WEIGHTED = ("nash-weights", "nash-both")
+"""Ours by guarantees instead of limits."""
 
 
 def service(name: str, millicores: int, request: int | None = None) -> BenchPod:
@@ -99,7 +102,7 @@ def mixed(name: str, title: str, scale: float, batch_pod: BenchPod) -> Scenario:
         paced("ramp", "ramp", high=0.110 * scale, low=0.040 * scale, on_s=20.0),
         BenchPod("duo", sum(load.want_millicores for load in duo.values()), duo),
     )
-    return Scenario(name, title, pods, (*PEERS, *OURS))
+    return Scenario(name, title, pods, (*PEERS, *OURS, *WEIGHTED))
 
 
 def scenarios() -> dict[str, Scenario]:
@@ -111,7 +114,7 @@ def scenarios() -> dict[str, Scenario]:
     calm = (service("web", 250), batch("honest", 1000, 200, busy=True))
     spinning = BenchPod("adversary", 200, {"": Load("adversary", 2000, {"processes": 8})})
     idle = BenchPod("adversary", 200, {"": paced_load("steady", high=0.005)})
-    contested = ("no-limits", "static-2x", "mbcas", "demand-capped", "nash")
+    contested = (*UNLIMITED, "static-2x", "mbcas", "demand-capped", "nash", *WEIGHTED)
     listed = [
         mixed("mixed-60", "mixed, 60 % need", 1.0, batch("batch", 100, 100, busy=False)),
         mixed("mixed-130", "mixed, 130 % need", 1.05, batch("batch", 1000, 150, busy=True)),
@@ -119,9 +122,11 @@ def scenarios() -> dict[str, Scenario]:
             "bursty",
             "bursty mix",
             (service("web", 150), *several, spiky),
-            ("vpa-10min", "mbcas", "captain", *OURS),
+            ("static-2x", "vpa-10min", "mbcas", "captain", *UNLIMITED, *OURS, *WEIGHTED),
         ),
         Scenario("adversary", "with the adversary", (*calm, spinning), contested),
-        Scenario("adversary-absent", "without it", (*calm, idle), ("no-limits", "nash")),
+        Scenario(
+            "adversary-absent", "without it", (*calm, idle), ("no-limits", "nash", "nash-both")
+        ),
     ]
     return {scenario.name: scenario for scenario in listed}

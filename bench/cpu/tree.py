@@ -30,6 +30,7 @@ class BenchTree:
             mounts.append(self.host.cpuacct_mount)
         self._roots = [mount / name for mount in mounts]
         self._paths: list[str] = []
+        self._shares: dict[str, int] = {}
         self._make("")
         self._share("", ROOT_SHARES)
         self._home = Path(f"{self.host.cpu_mount}{_own_cgroup()}")
@@ -53,7 +54,15 @@ class BenchTree:
     def add(self, path: str, *, request_millicores: int) -> None:
         """A pod or a container, with the CPU weight that Kubernetes gives for its request."""
         self._make(path)
-        self._share(path, max(2, request_millicores * SHARES_PER_CORE // 1000))
+        self._shares[path] = max(2, request_millicores * SHARES_PER_CORE // 1000)
+
+    def share(self, scenario: str, *, by_request: bool) -> None:
+        """Give all pods of a scenario the weights of their requests, or the kernel's default."""
+        for path, shares in self._shares.items():
+            if path == scenario or by_request:
+                self._share(path, shares)
+            elif path.startswith(f"{scenario}/"):
+                self._share(path, SHARES_PER_CORE)
 
     def enter(self, path: str, pid: int) -> None:
         for root in self._roots:

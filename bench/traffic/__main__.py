@@ -4,6 +4,7 @@ import argparse
 import shutil
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from bench.side_by_side import options_of, parse, repeat, take_machine, try_often
@@ -13,7 +14,7 @@ from bench.traffic.measure import measure, series, usable
 from bench.traffic.place import Place, own_place
 from bench.traffic.report import write_report
 from bench.traffic.runner import Run, run_arm
-from bench.traffic.scenarios import Scenario, scenarios
+from bench.traffic.scenarios import BESIDE_EXPERTS, Scenario, scenarios
 
 QUICK_ARMS = ("haproxy-leastconn", "envoy-outlier", "envoy-adaptive", *VARIANTS)
 
@@ -21,6 +22,11 @@ QUICK_ARMS = ("haproxy-leastconn", "envoy-outlier", "envoy-adaptive", *VARIANTS)
 def main() -> None:
     further = "{name: {plane, config, isolation, scrape}}, our agent with other settings"
     parser = options_of("bench.traffic", __doc__, variants=further, calm_wait_s=60.0)
+    parser.add_argument(
+        "--experts",
+        action="store_true",
+        help="beside peers whose limits were set by hand; ours with retries",
+    )
     options = parse(parser, VARIANTS, Variant)
     options.repetitions = options.repetitions or 1
     known = scenarios(options.seed, quick=options.quick)
@@ -43,21 +49,25 @@ def main() -> None:
         for _, _, runs, drawn in cells:
             document = {"seed": options.seed, "quick": options.quick, "runs": runs, "series": drawn}
             where = options.results or results_folder(quick=options.quick)
-            write_report(document, where, wall_s=time.monotonic() - begun)
+            name = "traffic-experts" if options.experts else "traffic"
+            write_report(document, where, wall_s=time.monotonic() - begun, name=name)
 
 
 def _arms(scenario: Scenario, options: argparse.Namespace) -> list[str]:
     further = [name for name in options.variants if name not in VARIANTS]
-    arms = [*scenario.arms, *further]
+    arms = [*(BESIDE_EXPERTS if options.experts else scenario.arms), *further]
     if options.arms is not None:
         return [arm for arm in arms if arm in options.arms]
-    return [arm for arm in arms if not options.quick or arm in (*QUICK_ARMS, *further)]
+    all_of_them = options.experts or not options.quick
+    return [arm for arm in arms if all_of_them or arm in (*QUICK_ARMS, *further)]
 
 
 def _try(
     place: Place, scenario: Scenario, arm: str, repetition: int, options: argparse.Namespace
 ) -> tuple[Run, dict[str, Any]]:
     seed, variant = options.seed * 1000 + repetition, options.variants.get(arm)
+    if variant is not None and options.experts and variant.plane != "ebpf":
+        variant = replace(variant, retry="idempotent")
 
     def run_once() -> tuple[Run, dict[str, Any]]:
         run = run_arm(place, scenario, arm, seed=seed, variant=variant)

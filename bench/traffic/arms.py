@@ -36,6 +36,7 @@ class Variant:
     config: dict[str, Any] = field(default_factory=dict)
     isolation: dict[str, Any] = field(default_factory=dict)
     scrape: dict[str, Any] = field(default_factory=dict)
+    retry: str | None = None
 
 
 VARIANTS = {f"ours-{plane}": Variant(plane) for plane in ("ebpf", "haproxy", "envoy")}
@@ -111,6 +112,8 @@ def settings(
             "timeout_ms": round(SLO_S * 1000),
         },
     }
+    if variant.retry is not None:
+        group["retry"] = variant.retry
     if variant.plane == "ebpf":
         # The kernel sees connections, not answers: the application tells the rest.
         group["scrape"] = {

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.cpu.workloads import die_with_parent
+from fairlead.schema.traffic_scenario import Blind
 from fairlead.sim.traffic.backend import FakeService, HttpServer
 
 
 class Backend:
-    """A service with a plan of faults: [from when, how slow, failing]."""
+    """A service with a plan of faults: [from when, how slow, failing, gone, blind]."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.arrivals: list[float] = []
@@ -37,11 +38,23 @@ class Backend:
     def begin(self, loop: asyncio.AbstractEventLoop, start: float) -> None:
         """The common start: from here on arrivals are counted and faults happen."""
         self.start = start
-        for at_s, slow, failing in self._faults:
-            loop.call_later(start + at_s - time.monotonic(), self._set_fault, slow, failing)
+        for at_s, *fault in self._faults:
+            loop.call_later(start + at_s - time.monotonic(), self._set_fault, loop, *fault)
 
-    def _set_fault(self, slow: float, failing: bool) -> None:  # noqa: FBT001 - called by the loop
+    def _set_fault(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        slow: float,
+        failing: bool,  # noqa: FBT001 - called by the loop
+        gone: bool = False,  # noqa: FBT001, FBT002
+        blind: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
         self.service.slow, self.service.failing = slow, failing
+        self.service.hidden = Blind.LATENCY if blind else Blind.NOTHING
+        if gone:
+            self.server.close()
+        elif not self.server.listening:
+            self._opening = loop.create_task(self.server.open())
 
 
 async def serve(spec: dict[str, Any]) -> None:

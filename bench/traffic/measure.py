@@ -17,6 +17,8 @@ RESTORED = 0.8
 """Of the even share: from then on the backend counts as restored."""
 SPAN_S, STEP_S = 2.0, 0.1
 """A share is of the requests of 2 s: of so many, a twentieth is about 17."""
+OPEN_WITHIN_S = 10.0
+"""After a rush or a brown-out: from then on nothing should be refused."""
 CALM_SPAN_S, FINE_SHARE = 2.0, 0.95
 """After a rush the service is back with the first 2 s of which so many requests are good."""
 
@@ -102,6 +104,9 @@ def recovery_figures(run: Run) -> dict[str, Any]:
     )
     return {
         "recovered_after_s": next(fine, None),
+        "refused_later": client_figures(run.rows, calm_s + OPEN_WITHIN_S, run.scenario.until_s)[
+            "refused"
+        ],
         "tries_per_request": sum(tries) / max(1, len(tries)),
     }
 

@@ -8,10 +8,11 @@ leave out servers by their answers (`observe layer7`).
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.traffic.scenarios import SLO_S, WORKERS
+from bench.traffic.scenarios import NAMES, SLO_S, WORKERS
 from fairlead.dataplane.envoy.admin import envoy_program
 
 Document = dict[str, Any]
@@ -66,9 +67,17 @@ backend servers
     return prepare
 
 
-def nginx(folder: Path, port: int, backends: Mapping[str, int]) -> list[str]:
-    """nginx, the better of two random servers."""
-    servers = "\n".join(f"        server 127.0.0.1:{each};" for each in backends.values())
+def nginx(
+    *, server: str = "", location: str = ""
+) -> Callable[[Path, int, Mapping[str, int]], list[str]]:
+    """nginx, the better of two random servers, and what else is said of servers and requests."""
+    return partial(_nginx, server, location)
+
+
+def _nginx(
+    server: str, location: str, folder: Path, port: int, backends: Mapping[str, int]
+) -> list[str]:
+    servers = "\n".join(f"        server 127.0.0.1:{each}{server};" for each in backends.values())
     config = folder / "nginx.conf"
     config.write_text(
         f"""daemon off;
@@ -97,7 +106,7 @@ http {{
             proxy_set_header Connection "";
             proxy_connect_timeout {_CONNECT_S}s;
             proxy_read_timeout {_IDLE_S}s;
-        }}
+{location}        }}
     }}
 }}
 """
@@ -106,7 +115,12 @@ http {{
 
 
 def envoy(
-    balance: str, *, outlier: bool = False, filters: Sequence[Document] = ()
+    balance: str,
+    *,
+    outlier: bool = False,
+    filters: Sequence[Document] = (),
+    cluster_more: Document | None = None,
+    route_more: Document | None = None,
 ) -> Callable[[Path, int, Mapping[str, int]], list[str]]:
     """Envoy with a load balancing policy, and with what it has against sick backends or overload,
     by its defaults.
@@ -128,7 +142,9 @@ def envoy(
         if outlier:
             # By default Envoy may eject a tenth of the hosts: of four, nobody.
             cluster["outlier_detection"] = {"max_ejection_percent": 50}
-        static = {"listeners": [_listener(port, filters)], "clusters": [cluster]}
+        cluster |= cluster_more or {}
+        listener = _listener(port, filters, route_more or {})
+        static = {"listeners": [listener], "clusters": [cluster]}
         config = folder / "envoy.json"
         config.write_text(json.dumps({"static_resources": static}))
         return [
@@ -151,7 +167,7 @@ def _at(port: int) -> Document:
     return {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}
 
 
-def _listener(port: int, filters: Sequence[Document]) -> Document:
+def _listener(port: int, filters: Sequence[Document], route_more: Document) -> Document:
     """Whom Envoy turns away by itself learns why: rejections are told from errors by that."""
     says = {"header": {"key": "x-details", "value": "%RESPONSE_CODE_DETAILS%"}}
     any_failure = {"comparison": {"op": "GE", "value": {"default_value": 400, "runtime_key": "x"}}}
@@ -168,7 +184,9 @@ def _listener(port: int, filters: Sequence[Document]) -> Document:
                 {
                     "name": "web",
                     "domains": ["*"],
-                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "servers"}}],
+                    "routes": [
+                        {"match": {"prefix": "/"}, "route": {"cluster": "servers", **route_more}}
+                    ],
                 }
             ]
         },
@@ -211,6 +229,40 @@ ADAPTIVE = _filter(
     },
 )
 
+# About twice what HAProxy above lets in: the gradient controller finds the rest by itself. A failed
+# request is tried once more elsewhere.
+BREAKERS: Document = {
+    "circuit_breakers": {
+        "thresholds": [
+            {
+                "max_requests": len(NAMES) * (WORKERS + 1) * 2,
+                "max_retries": len(NAMES),
+                "max_pending_requests": len(NAMES) * (WORKERS + 1) * 2,
+            }
+        ]
+    }
+}
+RETRY_ONCE: Document = {
+    "retry_policy": {
+        "retry_on": "5xx,connect-failure",
+        "num_retries": 1,
+        "retry_host_predicate": [
+            {
+                "name": "envoy.retry_host_predicates.previous_hosts",
+                "typed_config": {
+                    "@type": f"{_TYPE}extensions.retry.host.previous_hosts.v3"
+                    ".PreviousHostsPredicate"
+                },
+            }
+        ],
+    }
+}
+# `queue`, which lets requests wait for a server, is part of the commercial nginx only: here a group
+# in which every server is full answers 502 at once.
+NGINX_RETRY = """            proxy_next_upstream error timeout http_500 http_502 http_503;
+            proxy_next_upstream_tries 2;
+"""
+
 PREPARE: dict[str, Callable[[Path, int, Mapping[str, int]], list[str]]] = {
     "haproxy-roundrobin": haproxy("roundrobin"),
     "haproxy-leastconn": haproxy("leastconn"),
@@ -222,6 +274,16 @@ PREPARE: dict[str, Callable[[Path, int, Mapping[str, int]], list[str]]] = {
     "envoy-outlier": envoy("LEAST_REQUEST", outlier=True),
     "envoy-admission": envoy("LEAST_REQUEST", filters=[ADMISSION]),
     "envoy-adaptive": envoy("LEAST_REQUEST", filters=[ADAPTIVE]),
-    "nginx-random2": nginx,
+    "nginx-random2": nginx(),
+    "envoy-expert": envoy(
+        "LEAST_REQUEST",
+        outlier=True,
+        filters=[ADAPTIVE],
+        cluster_more=BREAKERS,
+        route_more=RETRY_ONCE,
+    ),
+    "nginx-expert": nginx(
+        server=f" max_conns={WORKERS + 1} max_fails=10 fail_timeout=1s", location=NGINX_RETRY
+    ),
 }
 """Writes the configuration into a folder; the command that runs it."""

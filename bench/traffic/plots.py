@@ -16,18 +16,18 @@ PEER, OURS_COLOUR, HURT = "#8a8f98", "#1f6feb", "#d0342c"
 # Good, late, refused, failed.
 OUTCOMES = (("good", "#2f9e63"), ("late", "#f0a02f"), ("refused", "#9aa7b8"), ("failed", HURT))
 TIMELINES = ("slow", "errors", "noisy", "killed")
-RUSHES = ("overload", "retries", "monopoly", "dead")
+RUSHES = ("overload", "retries", "monopoly", "dead", "brown-out", "rolling", "latency-lost")
 
 
-def draw_plots(document: dict[str, Any], where: Path) -> None:
+def draw_plots(document: dict[str, Any], where: Path, name: str = "traffic") -> None:
     mpl.use("Agg")
     plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False})
     figures = Figures(document["runs"])
     ran = list(dict.fromkeys(run["scenario"] for run in document["runs"]))
-    _save(_outcomes(figures, ran), where / "traffic-outcomes.png")
+    _save(_outcomes(figures, ran), where / f"{name}-outcomes.png")
     for scenario in (*TIMELINES, *RUSHES):
         if scenario in ran:
-            _save(_over_time(document, scenario), where / f"traffic-{scenario}.png")
+            _save(_over_time(document, scenario), where / f"{name}-{scenario}.png")
 
 
 def _save(figure: plt.Figure, path: Path) -> None:

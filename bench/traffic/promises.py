@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.side_by_side import Figures, Verdict, as_lines
-from bench.traffic.scenarios import CAPACITY_PER_S, PEERS, TUNED
+from bench.traffic.scenarios import CAPACITY_PER_S, EXPERTS, PEERS, TUNED
 
+LEAST = "haproxy-leastconn"
 SMALL_WITHIN_S, RESTORED_WITHIN_S = 5.0, 20.0
 OVERLOAD_GOODPUT = 0.9
 MODES_PER_MIN = 2.0
@@ -22,6 +23,61 @@ def judge(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dict[str, A
         for arm in ours:
             verdicts.extend(promised(figures, arm))
     return as_lines(verdicts)
+
+
+def judge_experts(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Beside peers whose limits were set by hand."""
+    figures = Figures(runs)
+    verdicts: list[Verdict] = []
+    for arm in ours:
+        verdicts.extend(_beside_experts(figures, arm))
+    return as_lines(verdicts)
+
+
+def _beside_experts(figures: Figures, arm: str) -> Iterator[Verdict]:
+    expert = figures.best("overload", EXPERTS, "goodput_per_s", most=True)
+    if arm in figures.arms("overload") and expert is not None:
+        goodput = figures.of("overload", arm, "goodput_per_s") or 0.0
+        yield Verdict(
+            "twice the capacity: goodput no less than the best expert's",
+            arm,
+            goodput >= expert[0],
+            f"{goodput:.1f}/s against {expert[0]:.1f}/s of {expert[1]}",
+        )
+    if {arm, LEAST} <= set(figures.arms("noisy")):
+        good, least = (figures.of("noisy", name, "goodput_per_s") or 0.0 for name in (arm, LEAST))
+        yield Verdict(
+            "noisy: goodput no less than leastconn's",
+            arm,
+            good >= least,
+            f"{good:.1f}/s against {least:.1f}/s",
+        )
+    if arm in figures.arms("brown-out"):
+        later = figures.of("brown-out", arm, "refused_later")
+        yield Verdict(
+            "brown-out: nothing refused from 10 s after the recovery on",
+            arm,
+            later == 0,
+            f"{later:.0f} refused",
+        )
+    expert = figures.best("errors", EXPERTS, "failed", most=False)
+    if arm in figures.arms("errors") and expert is not None:
+        failed = figures.of("errors", arm, "failed") or 0.0
+        yield Verdict(
+            "fast 500s: errors that clients see at most the best expert's",
+            arm,
+            failed <= expert[0],
+            f"{failed:.0f} against {expert[0]:.0f} of {expert[1]}",
+        )
+    expert = figures.best("slow", EXPERTS, "goodput_per_s", most=True)
+    if arm in figures.arms("slow") and expert is not None:
+        goodput = figures.of("slow", arm, "goodput_per_s") or 0.0
+        yield Verdict(
+            "one slow ×10: goodput no less than the best expert's",
+            arm,
+            goodput >= expert[0],
+            f"{goodput:.1f}/s against {expert[0]:.1f}/s of {expert[1]}",
+        )
 
 
 def _slow(figures: Figures, arm: str) -> Iterator[Verdict]:

@@ -1,11 +1,12 @@
 """Writes the results of `bench.traffic`: traffic.json, traffic.md and the pictures."""
 
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench.side_by_side import Figures, arm_table, verdict_lines, write_page
-from bench.traffic.promises import judge
+from bench.traffic.promises import judge, judge_experts
 from bench.traffic.scenarios import CAPACITY_PER_S, MEAN_S, PEERS, SLO_S, scenarios
 from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.envoy import EnvoyDataplane
@@ -21,6 +22,8 @@ LABELS = {
     "envoy-admission": "Envoy admission control",
     "envoy-adaptive": "Envoy adaptive concurrency",
     "nginx-random2": "nginx random two",
+    "envoy-expert": "Envoy by an expert: circuit breakers, adaptive concurrency, outliers, a retry",
+    "nginx-expert": "nginx by an expert: max_conns, a retry",
     "ours-ebpf": "**fairlead** on eBPF",
     "ours-haproxy": "**fairlead** on HAProxy",
     "ours-envoy": "**fairlead** on Envoy",
@@ -45,6 +48,7 @@ REACTION = (
 RECOVERY = (
     ("tries", "tries_per_request", "{:.2f}"),
     ("good again after s", "recovered_after_s", "{:.1f}"),
+    ("refused 10 s later", "refused_later", "{:.0f}"),
 )
 DECISIONS = (
     ("slots moved /min", "slot_churn_per_min", "{:.0f}"),
@@ -54,15 +58,19 @@ DECISIONS = (
 PLANES = (EbpfDataplane, HaproxyDataplane, EnvoyDataplane)
 
 
-def write_report(document: dict[str, Any], where: Path, *, wall_s: float) -> None:
+def write_report(
+    document: dict[str, Any], where: Path, *, wall_s: float, name: str = "traffic"
+) -> None:
     from bench.traffic.plots import draw_plots  # noqa: PLC0415 - matplotlib is slow to import
 
     document["wall_s"] = round(wall_s)
     for run in document["runs"]:
         run["lost"] = run["timeouts"] + run["broken"]
     arms = dict.fromkeys(run["arm"] for run in document["runs"])
-    document["promises"] = judge(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
-    write_page("traffic", document, where, markdown(document), draw_plots)
+    judged = judge if name == "traffic" else judge_experts
+    document["promises"] = judged(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
+    draw = partial(draw_plots, name=name)
+    write_page(name, document, where, markdown(document), draw)
 
 
 def is_ours(arm: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from bench.cpu.processes import machine_cpu_seconds
 from bench.traffic.arms import GROUP, STATE, Started, Variant, started
 from bench.traffic.place import ARM, BACKENDS, BACKENDS_CPU, CLIENTS, PROXY_CPU, Place
-from bench.traffic.scenarios import MEAN_S, PATIENCE_S, SICK, SIGMA, WORKERS, Scenario
+from bench.traffic.scenarios import MEAN_S, PATIENCE_S, SIGMA, WORKERS, Scenario
 from fairlead.recorder import read
 from fairlead.schema.traffic_govern import KIND
 
@@ -97,7 +97,7 @@ def _backends(
         for name in scenario.names:
             listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
             ports[name] = listener.getsockname()[1]
-            faults = [list(asdict(f).values()) for f in scenario.faults] if name == SICK else []
+            faults = [list(asdict(fault).values()) for fault in scenario.faults_of(name)]
             spec = {
                 "name": name,
                 "socket": listener.fileno(),

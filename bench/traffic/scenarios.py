@@ -7,7 +7,7 @@ at which a backend flaps. All arms see exactly the same.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NAMES = ("b1", "b2", "b3", "b4")
 SICK = "b4"
@@ -29,11 +29,16 @@ PEERS = (
     "envoy-admission",
     "envoy-adaptive",
     "nginx-random2",
+    "envoy-expert",
+    "nginx-expert",
 )
 OURS = ("ours-ebpf", "ours-haproxy", "ours-envoy")
 TUNED = "haproxy-maxconn"
 """With limits that an expert who knows the capacity has set by hand."""
-ALL = (*(arm for arm in PEERS if arm != TUNED), *OURS)
+EXPERTS = (TUNED, "envoy-expert", "nginx-expert")
+"""All of them with limits by hand, outlier detection where they have it, and retries."""
+ALL = (*(arm for arm in PEERS if arm not in EXPERTS), *OURS)
+BESIDE_EXPERTS = ("haproxy-leastconn", *EXPERTS, *OURS)
 SOME = ("haproxy-leastconn", "envoy-outlier", *OURS)
 SHEDDING = ("haproxy-leastconn", "envoy-outlier", "envoy-admission", "envoy-adaptive", *OURS)
 """Those that refuse anything, and two that do not."""
@@ -43,11 +48,14 @@ LASTING = ("haproxy-leastconn", TUNED, "envoy-adaptive", *OURS)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """From `at_s` on the backend takes `slow` times as long, or answers 500 at once."""
+    """From `at_s` on the backend takes `slow` times as long, answers 500 at once, has gone, or does
+    not report its latency."""
 
     at_s: float
     slow: float = 1.0
     failing: bool = False
+    gone: bool = False
+    blind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,10 @@ class Scenario:
     arms: tuple[str, ...] = ALL
     faults: tuple[Fault, ...] = ()
     """Of the sick backend."""
+    everywhere: bool = False
+    """The faults are those of all backends."""
+    in_turn_s: float | None = None
+    """With `everywhere`: each backend has them so much later than the one before."""
     sick: tuple[float, float] | None = None
     """From when to when its share should be small; None where that is not asked."""
     failing_share: float = 0.0
@@ -79,6 +91,13 @@ class Scenario:
     def names(self) -> tuple[str, ...]:
         """The backends it has."""
         return NAMES[: self.backends]
+
+    def faults_of(self, name: str) -> tuple[Fault, ...]:
+        """What happens to a backend."""
+        if not self.everywhere:
+            return self.faults if name == SICK else ()
+        later_s = (self.in_turn_s or 0.0) * self.names.index(name)
+        return tuple(replace(fault, at_s=fault.at_s + later_s) for fault in self.faults)
 
     @property
     def capacity_per_s(self) -> float:
@@ -97,6 +116,9 @@ def scenarios(seed: int, *, quick: bool = False) -> dict[str, Scenario]:
         _noisy(seed, 25.0 if quick else 60.0),
         _retries(8.0 if quick else 20.0),
         _monopoly(10.0 if quick else 20.0),
+        _brown_out(slow_s=10.0 if quick else 20.0, after_s=16.0 if quick else 25.0),
+        _rolling(),
+        _latency_lost(12.0 if quick else 20.0),
     )
     return {scenario.name: scenario for scenario in listed}
 
@@ -221,6 +243,54 @@ def _retries(after_s: float) -> Scenario:
         SHEDDING,
         tries=4,
         calm_s=calm_s,
+    )
+
+
+def _brown_out(*, slow_s: float, after_s: float) -> Scenario:
+    """Figures are of all the time from the first slow moment on, recovery included."""
+    well_s = WARM_S + slow_s
+    return Scenario(
+        "brown-out",
+        "all are slow ×3 for a while, 70 % load",
+        well_s + after_s,
+        (WARM_S, well_s + after_s),
+        ((well_s + after_s, USUAL_PER_S),),
+        SHEDDING,
+        faults=(Fault(WARM_S, slow=3.0), Fault(well_s)),
+        everywhere=True,
+        calm_s=well_s,
+    )
+
+
+def _rolling() -> Scenario:
+    """One after the other they refuse connections for 2 s, as at a new release, and come back."""
+    turn_s = 5.0
+    end_s = WARM_S + turn_s * len(NAMES) + 4.0
+    return Scenario(
+        "rolling",
+        "one after the other is replaced, 50 % load",
+        end_s,
+        (WARM_S, end_s),
+        ((end_s, 0.5 * CAPACITY_PER_S),),
+        SOME,
+        faults=(Fault(WARM_S, gone=True), Fault(WARM_S + 2.0)),
+        everywhere=True,
+        in_turn_s=turn_s,
+    )
+
+
+def _latency_lost(lasts_s: float) -> Scenario:
+    """Applications do not report latency any more; a dataplane that measures it still knows."""
+    end_s = WARM_S + lasts_s
+    return Scenario(
+        "latency-lost",
+        "latency is not reported any more, 70 % load",
+        end_s,
+        (WARM_S, end_s),
+        ((end_s, USUAL_PER_S),),
+        SOME,
+        faults=(Fault(WARM_S, blind=True),),
+        everywhere=True,
     )
 
 

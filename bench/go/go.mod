@@ -1,0 +1,3 @@
+module fairlead/bench/clear
+
+go 1.21
