@@ -3,7 +3,7 @@
 The package is self-contained and needs no network when it is installed: a virtual environment under
 /usr/lib/fairlead with the distributions that `requirements/run.txt` pins, run by Debian's python3.
 They are copied file by file from this environment, where pip checked their hashes. What only
-plots and `sim whatif` need is left out.
+plots and `sim whatif` need is left out. The core is compiled where a C compiler is present.
 """
 
 import argparse
@@ -16,6 +16,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "deploy" / "compiled"))
+import compile_core
+
 PREFIX, EXTRAS = Path("usr/lib/fairlead"), ("gpu", "postgres")
 PROGRAMS = {"fairlead": "fairlead.cli.main:run"}
 SCRIPT = """#!/usr/lib/fairlead/bin/python3 -I
@@ -70,7 +73,18 @@ def copy_distribution(name: str, site: Path) -> None:
         shutil.copyfile(source, site / file)
 
 
-def fill(root: Path, minor: str, extras: tuple[str, ...]) -> None:
+def put_compiled_core(site: Path) -> None:
+    """Extension modules beside their sources; without a C compiler the sources do."""
+    missing = compile_core.why_not()
+    if missing is not None:
+        sys.stderr.write(f"the core stays interpreted: {missing}\n")
+        return
+    folder = compile_core.build()
+    for path in compile_core.extensions(folder):
+        shutil.copyfile(folder / path, site / path)
+
+
+def fill(root: Path, minor: str, extras: tuple[str, ...], *, compiled: bool) -> None:
     """All files of the package below `root`."""
     home = root / PREFIX
     site = home / "lib" / f"python{minor}" / "site-packages"
@@ -79,8 +93,10 @@ def fill(root: Path, minor: str, extras: tuple[str, ...]) -> None:
             copy_distribution(name, site)
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(ROOT / "src" / "fairlead", site / "fairlead", ignore=ignored)
-    verifier = site / "fairlead" / "cli" / "kubectl" / "fairlead_verify.py"
-    shutil.copyfile(ROOT / "verify" / "fairlead_verify.py", verifier)
+    for name, place in (("fairlead_verify.py", "cli/kubectl"), ("verify.mjs", "api/web")):
+        shutil.copyfile(ROOT / "verify" / name, site / "fairlead" / place / name)
+    if compiled:
+        put_compiled_core(site)
     # Users cannot write there: without this every command would compile its modules again.
     compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     subprocess.run(
@@ -118,7 +134,14 @@ def fill(root: Path, minor: str, extras: tuple[str, ...]) -> None:
         shutil.copyfile(bill, about / "sbom.cdx.json")
 
 
-def build(out: Path, python: str, *, extras: tuple[str, ...] = EXTRAS, pack: str = "xz") -> Path:
+def build(
+    out: Path,
+    python: str,
+    *,
+    extras: tuple[str, ...] = EXTRAS,
+    pack: str = "xz",
+    compiled: bool = True,
+) -> Path:
     """The package; its name says version and architecture."""
     ask = "import sys; print('%d.%d' % sys.version_info[:2])"
     minor = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
@@ -136,7 +159,7 @@ def build(out: Path, python: str, *, extras: tuple[str, ...] = EXTRAS, pack: str
         root = Path(made) / "root"
         (root / PREFIX).mkdir(parents=True)
         root.chmod(0o755)
-        fill(root, theirs, extras)
+        fill(root, theirs, extras, compiled=compiled)
         control = root / "DEBIAN"
         control.mkdir()
         after = f"3.{int(theirs.split('.')[1]) + 1}"

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from locks import ROOT, Pin, key, read_lock
 
-LOCKS = ("run", "dev", "fuzz", "audit")
+LOCKS = ("run", "dev", "docs", "fuzz", "audit")
 
 
 class Audit(NamedTuple):

@@ -36,3 +36,32 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 {{- end -}}
+
+{{/* Agents report to the leading controller with the token of their pod, which names their node. */}}
+{{- define "fairlead.reportRule" -}}
+{{- if .Values.reports.enabled -}}
+- nonResourceURLs: [/v1/reports]
+  verbs: [post]
+{{- end -}}
+{{- end }}
+
+{{- define "fairlead.reportArgs" -}}
+{{- if .Values.reports.enabled -}}
+- --report-to=https://fairlead-controller.{{ .Release.Namespace }}.svc
+- --report-token-file=/var/run/secrets/kubernetes.io/serviceaccount/token
+- --report-ca-file=/etc/fairlead-ca/ca.crt
+{{- end -}}
+{{- end }}
+
+{{- define "fairlead.reportMount" -}}
+{{- if .Values.reports.enabled -}}
+- {name: authorities, mountPath: /etc/fairlead-ca, readOnly: true}
+{{- end -}}
+{{- end }}
+
+{{- define "fairlead.reportVolume" -}}
+{{- if .Values.reports.enabled -}}
+# The controllers write it; agents that start before them report later.
+- {name: authorities, configMap: {name: fairlead-controller-ca, optional: true}}
+{{- end -}}
+{{- end }}
