@@ -4,6 +4,9 @@ The gates run in lanes, side by side. Tests with processes, proxies and clusters
 static gates and the tests of the core compute. What computes runs at a lower priority: it fills the
 pauses of the others and does not disturb what keeps time. A lane prints when it ends.
 
+A gate that does not end is stopped after 70 minutes, and each of its processes writes where it
+hangs. CI stops the run after 90, and would leave no word about it.
+
 Tests of processes and clusters that failed are run once more when the machine is quiet, alone. What
 passes then is named at the end: it depends on the load, and is to be mended (docs/decisions/0102).
 """
@@ -11,6 +14,7 @@ passes then is named at the end: it depends on the load, and is to be mended (do
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -57,6 +61,7 @@ NICE = {"static": 10, "core": 10}
 AGAIN = {"tests on real nodes", "tests on clusters", "test of the package", "other tests"}
 AGAIN_MAX = 5
 CACHE = ROOT / ".pytest_cache"
+GATE_SECONDS_MAX = 70 * 60
 
 
 def main() -> int:
@@ -106,23 +111,39 @@ def cached(name: str) -> str:
     return name.replace(" ", "-")
 
 
-def passes(name: str, command: list[str]) -> bool:
+def passes(name: str, command: list[str], seconds_max: float = GATE_SECONDS_MAX) -> bool:
     """Run one gate and print in one piece what it said."""
     began = time.monotonic()
-    done = subprocess.run(
+    print(f"--- {name}: begins at {time.strftime('%H:%M:%S')}", flush=True)
+    gate = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=ROOT,
-        env=os.environ,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
         text=True,
         errors="replace",
-        check=False,
     )
-    verdict = "ok" if done.returncode == 0 else "FAILED"
+    try:
+        output, _ = gate.communicate(timeout=seconds_max)
+    except subprocess.TimeoutExpired:
+        stop_hanging(gate.pid)
+        output, _ = gate.communicate()
+    verdict = "ok" if gate.returncode == 0 else "FAILED"
     took = time.monotonic() - began
-    print(f"{done.stdout}--- {name}: {verdict} in {took:.1f} s", flush=True)
-    return done.returncode == 0
+    print(f"{output}--- {name}: {verdict} in {took:.1f} s", flush=True)
+    return gate.returncode == 0
+
+
+def stop_hanging(pid: int) -> None:
+    """Abort a gate's process and what it started, the youngest first: Python writes its stacks."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        for child in reversed(children.read_text().split()):
+            stop_hanging(int(child))
+        os.kill(pid, signal.SIGABRT)
+    except (FileNotFoundError, ProcessLookupError):
+        return  # it has ended by itself
 
 
 if __name__ == "__main__":

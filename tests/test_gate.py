@@ -1,5 +1,6 @@
 """The gate runs again, alone, what may have failed because of the load, and nothing else."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,11 @@ def test_gates_that_compute_have_no_second_run() -> None:
     for name in [*gate.STATIC, *gate.LANES["core"]]:
         assert gate.remembering(name) == []
         assert gate.run_alone(name) == []
+
+
+def test_a_gate_that_hangs_says_where(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is stopped with everything it started, fails, and its output has the place."""
+    (tmp_path / "hangs.py").write_text("def wait_for_ever():\n    input()\nwait_for_ever()\n")
+    inner = f"{sys.executable} hangs.py < <(exec sleep 300)"
+    assert not gate.passes(GATE, ["bash", "-c", f"{inner}; true"], seconds_max=5)
+    assert "in wait_for_ever" in capfd.readouterr().out
