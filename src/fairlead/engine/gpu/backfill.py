@@ -103,8 +103,8 @@ class Promised(NamedTuple):
 class QueueHeads:
     """Runs of one turn that lack devices or funding and are first in their scope."""
 
-    def __init__(self, projection: Projection, policy: gpu.BackfillPolicy) -> None:
-        self._projection, self._policy = projection, policy
+    def __init__(self, projection: Projection, policy: gpu.BackfillPolicy, *, hold_ms: int) -> None:
+        self._projection, self._policy, self._hold_ms = projection, policy, hold_ms
         self._by_flavor: dict[str, dict[str, gpu.QueueHead]] = {}
         self._views: dict[str, _View] = {}
         self._seen = (0, 0)
@@ -122,6 +122,10 @@ class QueueHeads:
         self._by_flavor.clear()
         self._unfunded.clear()
         self._looked_at.clear()
+
+    def devices(self, flavor: str, now_ms: int) -> gpu.FreeDevices:
+        """What runs of the queue may take: all that no open outcome keeps."""
+        return self._projection.devices_outside(flavor, now_ms, hold_ms=self._hold_ms)
 
     def runs(self) -> Iterator[str]:
         """All heads of the turn."""
@@ -270,7 +274,7 @@ class QueueHeads:
         pool_of: dict[str, str] = {}
         free: Counter[str] = Counter()
         names: dict[_Labels, str] = {}
-        for node in self._projection.devices.nodes:
+        for node in self.devices(flavor, now_ms).nodes:
             if node.flavor != flavor or node.cordoned:
                 continue
             name = names.setdefault(self._labels_of(node), node.name)

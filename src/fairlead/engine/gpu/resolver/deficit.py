@@ -138,11 +138,16 @@ def _is_ending(state: RunState, lease: LeaseFact) -> bool:
 
 
 def need_of(
-    projection: Projection, run: str, now_ms: int, ending: Iterable[LeaseFact] = ()
+    projection: Projection,
+    run: str,
+    now_ms: int,
+    ending: Iterable[LeaseFact] = (),
+    devices: gpu.FreeDevices | None = None,
 ) -> StartAnswer:
-    """Whether a run starts now; if not, what its minimum lacks once these leases have ended."""
+    """Whether a run starts now; if not, what its minimum lacks once these leases have ended.
+    `devices`: not on all that are free."""
     freed = tuple(slot for lease in ending for slot in lease.slots)
-    return ask(projection, projection.run_spec(run), now_ms, freed=freed)
+    return ask(projection, projection.run_spec(run), now_ms, devices, freed=freed)
 
 
 OBSTACLES = {
