@@ -31,8 +31,9 @@ def lab() -> Iterator[Running]:
 
 
 def fill(lab: Running, flavor: str, mark: str = "") -> None:
-    """A node that is full of a run with spares and a gang; and a reservation that is not due."""
-    where = {"flavor": flavor, **HELD}
+    """A node that is full of a run with spares and a gang, which have no known end; and a
+    reservation that is not due."""
+    where = {"flavor": flavor}
     envelopes = [{"name": "main", "flavor": flavor, "concurrency": 8}]
     lab.apply(
         manifest("Node", f"box{mark}", flavor=flavor, devices=8, location=PLACE),
@@ -109,6 +110,7 @@ def test_a_forecast_names_cuts_and_odds(lab: Running) -> None:
         ]
         assert {row["run"]: row["oneIn"] for row in found["atRisk"]} == {"padded-f": 2, "gang-f": 2}
         assert found["scope"] == {"flavor": "L40", "location": PLACE}
+        assert found["ended"] == {"runs": 0, "gpus": 0}
     due = lab.ok("GET", "/v1/reservations/monday-f/forecast")["earliestStart"]
     assert due.startswith("2999-01-01T00:00:00")
     entries = lab.ok("GET", f"/v1/events?after={size}")["items"]

@@ -41,6 +41,7 @@ def forecast(n: int, *, short: int = 0, node: bool = False, starts: bool = False
         "atRisk": [risk],
         "refusal": None,
         "starts": starts,
+        "ended": {"runs": n, "gpus": n},
         "withoutCuts": None,
         "earliestStart": None,
     }

@@ -34,6 +34,8 @@ SHIPPED: Shipped = {
         if weighting is not OwnerWeighting.OWNERS
     },
     ("gpu.queue", 2): KINDS["gpu.queue"],
+    ("gpu.queue", 3): KINDS["gpu.queue"],
+    ("gpu.grow", 2): KINDS["gpu.grow"],
     ("gpu.backfill", 2): KINDS["gpu.backfill"],
     ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),
     ("traffic.tick", 3): replace(KINDS["traffic.tick"], input_shape=ConfirmingTickDocument),

@@ -298,3 +298,21 @@ def test_bad_input_is_refused_with_its_path(change: dict[str, Any], message: str
     with pytest.raises(BadInput) as refused:
         KINDS["gpu.deficit"].run(json.dumps(document).encode())
     assert str(refused.value) == message
+
+
+def test_devices_of_leases_that_have_ended_are_free() -> None:
+    """A run that holds nothing any more is no candidate."""
+    before = Holdings(
+        (Node("n1", "H100", free=(0,)),),
+        (HoldingRun("a", "x", "H100"), HoldingRun("b", "y", "H100")),
+        (
+            HeldLease("a0", "a", Role.ACTIVE, 0, ("n1#1", "n1#2"), True, "x", "e"),
+            HeldLease("b0", "b", Role.ACTIVE, 0, ("n1#3",), True, "y", "e"),
+            HeldLease("b1", "b", Role.ACTIVE, 1, ("n1#4",), True, "y", "e"),
+        ),
+    )
+    after = before.after({"a0", "b0"})
+    assert [node.free for node in after.nodes] == [(0, 1, 2, 3)]
+    assert [run.id for run in after.runs] == ["b"]
+    assert [lease.id for lease in after.leases] == ["b1"]
+    assert before.after(frozenset()) is before

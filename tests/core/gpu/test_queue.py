@@ -80,7 +80,7 @@ def test_a_hold_ends_at_its_time(until_ms: int | None, held: bool) -> None:
     """The queue and the engine, which holds runs that grow or are reserved, ask the same rule."""
     hold = FlavorHold("H100", 7, until_ms)
     run = WaitingRun("a", "x", "H100", 1, 1, 0)
-    assert hold.applies(NOW_MS, {}) == held
+    assert hold.applies(NOW_MS, "a", {}) == held
     assert bool(queue(Waiting(NOW_MS, (run,), (hold,))).held) == held
 
 
@@ -223,18 +223,42 @@ def test_an_owner_is_listed_once_per_flavor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "held"),
-    [({}, True), ({"region": "west"}, True), ({"region": "east"}, False), ({"rack": "1"}, True)],
+    ("location", "held", "could_be_inside"),
+    [
+        ({}, False, True),
+        ({"region": "west"}, True, True),
+        ({"region": "west", "rack": "1"}, True, True),
+        ({"region": "east"}, False, False),
+        ({"rack": "1"}, False, True),
+        ({"region": "*"}, False, False),
+    ],
 )
-def test_a_hold_is_for_runs_that_could_start_in_its_scope(
-    location: dict[str, str], held: bool
+def test_a_hold_is_for_runs_that_need_its_scope(
+    location: dict[str, str], held: bool, could_be_inside: bool
 ) -> None:
-    """A run that asks for another region needs nothing of what the outcome frees."""
-    hold = FlavorHold("H100", 7, None, {"region": "west"})
+    """A run that names no location, or another one, starts where the outcome frees nothing. Its
+    winner waits for it. Before version 3 a run was held that could start inside, too."""
+    hold = FlavorHold("H100", 7, None, {"region": "west"}, scoped=True)
     run = WaitingRun("a", "x", "H100", 1, 1, 0, location=location)
-    assert bool(queue(Waiting(NOW_MS, (run,), (hold,))).held) == held
     shrunk = ShrunkRun("a", "H100", 1, 2, True, location)
-    assert bool(grow(ShrunkRuns(NOW_MS, (shrunk,), (hold,))).held) == held
+
+    def is_held(hold: FlavorHold) -> bool:
+        waits = bool(queue(Waiting(NOW_MS, (run,), (hold,))).held)
+        assert waits == bool(grow(ShrunkRuns(NOW_MS, (shrunk,), (hold,))).held)
+        return waits
+
+    assert is_held(hold) == held
+    assert is_held(replace(hold, winner="a"))
+    assert is_held(replace(hold, scoped=False)) == could_be_inside
+    assert is_held(replace(hold, location={})), "it frees devices anywhere"
+
+
+def test_devices_are_kept_in_the_scope_of_an_outcome() -> None:
+    hold = FlavorHold("H100", 7, None, {"region": "west"}, scoped=True)
+    assert hold.keeps({"region": "west", "rack": "1"})
+    assert not hold.keeps({"region": "east"})
+    assert not hold.keeps({})
+    assert replace(hold, location={}).keeps({"region": "east"})
 
 
 def test_a_run_that_was_promised_its_start_stays_first() -> None:

@@ -7,7 +7,7 @@ import pytest
 from fairlead.engine.gpu import Config
 from fairlead.engine.gpu.values import Refused
 from tests.engine.gpu.resolving import CHANCE, reservation
-from tests.engine.gpu.worlds import ADMIN, HOUR, LENIENT, Clocks, World, budget, envelope, node, run
+from tests.engine.gpu.worlds import ADMIN, LENIENT, Clocks, World, budget, envelope, node, run
 
 LOST = {"lost": True, "interrupted": True}
 
@@ -101,33 +101,3 @@ def test_cancel_and_force_end_what_an_outcome_waits_for() -> None:
     assert world.status("Run", "vip")["phase"] == "Running"
     assert not world.projection.resolver.open_seqs
     world.plane.objects.delete("Run", "big", author=ADMIN)
-
-
-def test_an_open_outcome_holds_back_its_scope_only() -> None:
-    """A run that asks for another region starts at once; one that may start in the scope waits."""
-    world = World(
-        clocks=Clocks(), config=Config(resolver="enforce", preemption=LENIENT), chance=CHANCE
-    )
-    west, east = {"region": "west"}, {"region": "east"}
-    world.apply(
-        budget("a", "a", envelope(concurrency=64)),
-        node("w1", 4, location=west),
-        node("e1", 4, location=east),
-        run("victim", gpus=4, command=["x"], location=west),
-        run("vip", gpus=4, location=west),
-    )
-    world.turn()
-    world.plane.verbs.act("Run", "vip", "resolve", author=ADMIN)
-    assert world.projection.resolver.open_seqs
-    world.apply(
-        run("near", command=["x"], location=west),
-        run("far", command=["x"], location=east),
-        run("any", command=["x"]),
-    )
-    world.turn(1 / 3600)
-    phases = {name: world.status("Run", name)["phase"] for name in ("near", "far", "any")}
-    assert phases == {"near": "Pending", "far": "Running", "any": "Pending"}
-    world.executor.end("victim", world.plane.committer.now(), signal=15)
-    world.turn(1 / HOUR)
-    assert world.status("Run", "vip")["phase"] == "Running"
-    assert world.status("Run", "any")["phase"] == "Running"

@@ -117,7 +117,7 @@ def test_an_owner_over_its_grant_is_moved_back_and_its_priority_moves_no_other()
     assert running(world) == {"urgent", "c0"}
     (decision,) = recorded(world, "gpu.queue")
     rows = {row["run"]: row for row in decision.body["output"]["order"]}
-    assert decision.version == 2
+    assert decision.version == 3
     assert [rows[name]["reason"] for name in ("urgent", "b0", "c0")] == [
         "promised",
         "priority",

@@ -84,3 +84,34 @@ def test_room_enough_warns_no_run_and_bad_settings_are_refused() -> None:
     for bad in ({"before": "soon"}, {"signal": "KILL"}, {"file": "/etc/passwd"}):
         with pytest.raises(BadInput, match=r"spec\.warnBefore"):
             world.apply(run("bad", "a", 1, warnBefore=bad))
+
+
+@pytest.mark.parametrize("ends", [{"duration": "30m"}, {"maxRuntime": "30m"}])
+def test_a_run_that_will_have_ended_by_then_is_not_at_risk(ends: dict[str, str]) -> None:
+    """It was counted as certainly preempted. The preview says what it assumes."""
+    world = world_of(teams="abc")
+    world.apply(run("short", "a", 4, command=["x"], **ends), run("long", "b", 4, command=["x"]))
+    world.turn()
+    narrow = [run("narrow", "c", 4), reservation("narrow-slot", "narrow", 1)]
+    shown = world.plane.objects.apply_all(narrow, author=ADMIN, dry_run=True)[1].preview
+    forecast = (shown or {})["forecast"]
+    assert (forecast["atRisk"], forecast["deficitGPUs"]) == ([], 0)
+    assert forecast["ended"] == {"runs": 1, "gpus": 4}
+    assert forecast["earliestStart"] == forecast["withoutCuts"] == "2026-01-01T01:00:00Z"
+    reserve(world, run("wide", "c", 8), 1)
+    world.turn(0.01)
+    assert at_risk(world, "wide-slot") == ({"long": 1.0}, 4)
+    if "duration" not in ends:
+        return
+    world.turn(0.51)
+    assert at_risk(world, "wide-slot") == ({"long": 1.0}, 4), "a little late"
+    assert set(warned(world)) == set()
+    world.turn(0.32)
+    assert at_risk(world, "wide-slot") == ({"long": 1.0, "short": 1.0}, 8), "late by 20 minutes"
+    world.turn(MINUTE)
+    assert set(warned(world)) == {"long", "short"}
+
+
+def at_risk(world: World, reserved: str) -> tuple[dict[str, float], int]:
+    shown = world.plane.resolver.preview("Reservation", reserved)
+    return {row["run"]: row["chance"] for row in shown["atRisk"]}, shown["deficitGPUs"]

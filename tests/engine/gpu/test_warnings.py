@@ -1,13 +1,15 @@
 """Mistakes that were accepted in silence: warned of in the answer, or refused."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from fairlead.engine.gpu import Refused
+from fairlead.engine.gpu import Config, Refused
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import read_manifest
-from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
+from tests.engine.gpu.resolving import reserve
+from tests.engine.gpu.worlds import ADMIN, LENIENT, World, budget, envelope, node, run
 
 
 def warned(world: World, manifest: dict[str, Any]) -> list[str]:
@@ -76,6 +78,25 @@ def test_the_budget_of_a_run_that_waits_stays() -> None:
     assert refused.value.reason == "BudgetNeeded"
     world.apply(budget("a2", "a", envelope()))
     world.plane.objects.delete("Budget", "a", author=ADMIN)
+
+
+@pytest.mark.parametrize("how", ["deleted", "edited", "given away"])
+def test_a_budget_of_another_flavor_does_not_replace_it(how: str) -> None:
+    """Nor does it for a run that a reservation will start."""
+    world = World(config=Config(preemption=LENIENT))
+    other = budget("other", "a", envelope(flavor="L4"))
+    world.apply(budget("a", "a", envelope()), other, node(devices=1))
+    reserve(world, run("waits", gpus=2), 1)
+    world.turn()
+    changed = budget("a", "b") if how == "given away" else budget("a", "a", envelope(flavor="L4"))
+    act = partial(world.apply, changed)
+    if how == "deleted":
+        act = partial(world.plane.objects.delete, "Budget", "a", author=ADMIN)
+    with pytest.raises(Refused, match="no other of flavor 'H100'") as refused:
+        act()
+    assert refused.value.reason == "BudgetNeeded"
+    world.apply(budget("a", "a", envelope(concurrency=1), envelope("more", flavor="L4")))
+    world.plane.objects.delete("Budget", "other", author=ADMIN)
 
 
 @pytest.mark.parametrize(

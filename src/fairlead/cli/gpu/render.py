@@ -183,6 +183,16 @@ def print_room(forecast: dict[str, Any], indent: str = "") -> None:
     click.echo(f"{indent}start without preemption: {when}")
 
 
+def print_assumed(forecast: dict[str, Any], indent: str = "") -> None:
+    """What a preview of a later time goes by."""
+    runs, gpus = forecast["ended"]["runs"], forecast["ended"]["gpus"]
+    if runs:
+        click.echo(
+            f"{indent}assumes that {counted(runs, 'run')} with {counted(gpus, 'GPU')} will have "
+            "ended by then, as duration or maxRuntime says, and that the others run on"
+        )
+
+
 def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool = False) -> None:
     if forecast["refusal"] is not None:
         click.echo(f"{indent}the run is not funded, so no run is preempted for it:")
@@ -195,6 +205,7 @@ def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool 
         return
     if reserved:
         click.echo(f"{indent}earliest start: {start}")
+        print_assumed(forecast, indent)
     print_room(forecast, indent)
     print_forecast(forecast, indent)
 

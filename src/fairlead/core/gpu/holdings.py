@@ -1,11 +1,12 @@
 """Who holds which devices, and what is demanded of them: the input of a deficit."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
 from fairlead.core.gpu.conflict import Malleable, Role, Scope, ScopeCap
+from fairlead.core.gpu.devices import FreeDevices
 from fairlead.core.gpu.place import Gang, Node
 from fairlead.core.gpu.policy import RunProtection, Standing
 from fairlead.core.units import Count, GpuLimit, Name, OutOfRange, PositiveCount, repeats
@@ -76,6 +77,17 @@ class Holdings:
                 standing = Standing.RECALLED if lease.recalled else Standing.UNFUNDED
                 found[lease.run] = max(found[lease.run], standing)
         return found
+
+    def after(self, ended: Set[str]) -> "Holdings":
+        """The same when these leases have ended: their devices are free."""
+        if not ended:
+            return self
+        gone = (lease for lease in self.leases if lease.id in ended)
+        nodes = FreeDevices(self.nodes).after(slot for lease in gone for slot in lease.slots).nodes
+        left = tuple(lease for lease in self.leases if lease.id not in ended)
+        holding = {lease.run for lease in left}
+        runs = tuple(run for run in self.runs if run.id in holding)
+        return Holdings(tuple(nodes), runs, left, self.protection)
 
     def faults(self) -> Iterator[OutOfRange]:
         yield from repeats("nodes", "name", [node.name for node in self.nodes])

@@ -146,7 +146,7 @@ def grow(asked: ShrunkRuns) -> GrowthOrder:
         hold = by_flavor.get(run.flavor)
         if not run.settled:
             held.append(HeldRun(run.id, QueueHold.NOT_SETTLED, None))
-        elif hold is not None and hold.applies(asked.now_ms, run.location):
+        elif hold is not None and hold.applies(asked.now_ms, run.id, run.location):
             held.append(HeldRun(run.id, QueueHold.RESOLVE_OPEN, hold.until_ms, hold.outcome))
         else:
             order.append(GrowingRun(run.id, len(order) + 1, GrowthReason.NAME))

@@ -17,6 +17,9 @@ place does not follow from it.
 A run that came to be first, and was promised its earliest start, stays first: else runs that come
 later, of owners within their grants, would take its place again and again, and a wide run would
 lose the devices that are kept for it each time. Its owner can put another of its runs before it.
+
+Version 3 has holds that are `scoped`: an open outcome holds no run back that does not need the
+devices in its scope.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +27,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Annotated
 
+from fairlead.core.gpu.place import matches
 from fairlead.core.reasons import QueueHold, QueueReason
 from fairlead.core.units import (
     HOUR_MS,
@@ -105,13 +109,30 @@ class FlavorHold:
     outcome: Count
     until_ms: Annotated[int, Time(), Written("until")] | None = None
     location: Mapping[str, str] = field(default_factory=dict)
+    scoped: bool = False
+    """Of version 3: a run that could start outside of the location, too, is not held, and is placed
+    there. False: only one that asks for another location is not."""
+    winner: Name | None = None
+    """Of version 3: the run that the outcome is for."""
 
-    def applies(self, now_ms: int, location: Mapping[str, str]) -> bool:
-        """Whether a run in this location waits: one that could start nowhere in the scope of the
-        outcome does not."""
-        if self.until_ms is not None and now_ms >= self.until_ms:
+    def is_open(self, now_ms: int) -> bool:
+        return self.until_ms is None or now_ms < self.until_ms
+
+    def applies(self, now_ms: int, run: str, location: Mapping[str, str]) -> bool:
+        """Whether a run in this location waits: one that does not need the scope of the outcome
+        does not. Its winner does, wherever it could start."""
+        if not self.is_open(now_ms):
             return False
-        return all(location.get(key, value) == value for key, value in self.location.items())
+        if run == self.winner:
+            return True
+        return all(
+            location.get(key, None if self.scoped else value) == value
+            for key, value in self.location.items()
+        )
+
+    def keeps(self, location: Mapping[str, str]) -> bool:
+        """Whether devices of a node with these labels are kept."""
+        return matches(location, self.location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +261,6 @@ def _held(run: WaitingRun, hold: FlavorHold | None, now_ms: int) -> HeldRun | No
         due = now_ms >= start.start_ms
         reason = QueueHold.RESERVATION_DUE if due else QueueHold.RESERVATION_NOT_DUE
         return HeldRun(run.id, reason, start.start_ms)
-    if hold is not None and hold.applies(now_ms, run.location):
+    if hold is not None and hold.applies(now_ms, run.id, run.location):
         return HeldRun(run.id, QueueHold.RESOLVE_OPEN, hold.until_ms, hold.outcome)
     return None

@@ -73,7 +73,10 @@ class RunAdmission:
         """What is recorded of runs that are alike and are refused, likewise."""
         self._resaid = 0
         config = committer.config
-        self._policy, self.heads = config.queue, QueueHeads(self._projection, config.backfill)
+        self._policy, self.heads = (
+            config.queue,
+            QueueHeads(self._projection, config.backfill, hold_ms=config.hold_ms),
+        )
         self._order: list[str] = []
         """Of the last turn."""
         self._promised: dict[str, int] = {}
@@ -215,9 +218,10 @@ class RunAdmission:
         self._decide_all(order, decide)
 
     def _holds(self) -> tuple[gpu.FlavorHold, ...]:
-        resolver, hold_of = self._projection.resolver, self._projection.hold_of
-        opened = (resolver.outcomes[seq] for _, seq in sorted(resolver.open_seqs.items()))
-        return tuple(hold_of(outcome, self._hold_ms) for outcome in opened)
+        projection = self._projection
+        flavors = sorted(projection.resolver.open_seqs)
+        holds = (projection.hold_on(flavor, self._hold_ms) for flavor in flavors)
+        return tuple(hold for hold in holds if hold is not None)
 
     def _waiting_runs(self) -> tuple[gpu.WaitingRun, ...]:
         """Every run that waits, by name. Most are the same from turn to turn, and are kept."""

@@ -103,8 +103,8 @@ class Promised(NamedTuple):
 class QueueHeads:
     """Runs of one turn that lack devices or funding and are first in their scope."""
 
-    def __init__(self, projection: Projection, policy: gpu.BackfillPolicy) -> None:
-        self._projection, self._policy = projection, policy
+    def __init__(self, projection: Projection, policy: gpu.BackfillPolicy, *, hold_ms: int) -> None:
+        self._projection, self._policy, self._hold_ms = projection, policy, hold_ms
         self._by_flavor: dict[str, dict[str, gpu.QueueHead]] = {}
         self._views: dict[str, _View] = {}
         self._seen = (0, 0)
@@ -122,6 +122,10 @@ class QueueHeads:
         self._by_flavor.clear()
         self._unfunded.clear()
         self._looked_at.clear()
+
+    def devices(self, flavor: str, now_ms: int) -> gpu.FreeDevices:
+        """What runs of the queue may take: all that no open outcome keeps."""
+        return self._projection.devices_outside(flavor, now_ms, hold_ms=self._hold_ms)
 
     def runs(self) -> Iterator[str]:
         """All heads of the turn."""
@@ -270,7 +274,7 @@ class QueueHeads:
         pool_of: dict[str, str] = {}
         free: Counter[str] = Counter()
         names: dict[_Labels, str] = {}
-        for node in self._projection.devices.nodes:
+        for node in self.devices(flavor, now_ms).nodes:
             if node.flavor != flavor or node.cordoned:
                 continue
             name = names.setdefault(self._labels_of(node), node.name)
@@ -325,16 +329,36 @@ class QueueHeads:
         if found is None:
             if len(self._leased) > 2 * len(self._projection.leases) + 100:
                 self._leased.clear()
-            end_ms, most_ms = lease.expected_end_ms, None
-            if end_ms is None:
-                most_ms = max_runtime_ms(self._projection.run_spec(lease.run))
-            if most_ms is not None:
-                end_ms = lease.start_ms + most_ms
-            times = (lease.start_ms, end_ms)
+            times = (lease.start_ms, known_end_ms(self._projection, lease))
             gpus = Counter(parse_slot(slot)[0] for slot in lease.slots)
             parts = [(node, gpu.Release(count, *times)) for node, count in gpus.items()]
             found = self._leased[lease.id] = _Leased(parts, _charge(lease, parts))
         return found
+
+
+def known_end_ms(projection: Projection, lease: LeaseFact) -> int | None:
+    """When a lease ends by its run's `duration`, else by its `maxRuntime`; None: it has neither."""
+    if lease.expected_end_ms is not None:
+        return lease.expected_end_ms
+    most_ms = max_runtime_ms(projection.run_spec(lease.run))
+    return None if most_ms is None else lease.start_ms + most_ms
+
+
+def ended_by(
+    projection: Projection, flavor: str, at_ms: int, *, now_ms: int, policy: gpu.BackfillPolicy
+) -> tuple[LeaseFact, ...]:
+    """Leases of a flavor that are taken to have ended at a time: it is known when they end."""
+    ends = (
+        (lease, known_end_ms(projection, lease))
+        for lease in projection.leases.values()
+        if projection.run_spec(lease.run).flavor == flavor
+    )
+    return tuple(
+        lease
+        for lease, end_ms in ends
+        if end_ms is not None
+        and policy.end_ms(gpu.Release(lease.gpus, lease.start_ms, end_ms), now_ms) <= at_ms
+    )
 
 
 class _Leased(NamedTuple):

@@ -547,16 +547,18 @@ class OrderDecision(Body, frozen=True):
 
 
 class QueueDecision(OrderDecision, frozen=True):
-    """Of waiting runs. Version 2 orders by tier and age, and not by submission alone."""
+    """Of waiting runs. Version 2 orders by tier and age, and not by submission alone; in version 3
+    an open outcome holds only runs back that need its scope."""
 
     ENTRY = "gpu.queue"
-    VERSION = 2
+    VERSION = 3
 
 
 class GrowDecision(OrderDecision, frozen=True):
-    """Of shrunk runs that may grow."""
+    """Of shrunk runs that may grow. Version 2 has the holds of version 3 of the queue."""
 
     ENTRY = "gpu.grow"
+    VERSION = 2
 
 
 class ActivateDecision(OrderDecision, frozen=True):

@@ -1,8 +1,11 @@
 """What cannot be removed, because something runs on it, is paid by it, or waits for it."""
 
+from collections.abc import Mapping
+
+from fairlead.core.gpu import Budget
 from fairlead.engine.gpu.dependencies import later_run
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.state import Stored
+from fairlead.engine.gpu.state import Phase, Stored
 from fairlead.engine.gpu.values import Refused
 from fairlead.schema.objects import BudgetSpec
 
@@ -11,7 +14,8 @@ def refuse_in_use(projection: Projection, stored: Stored) -> None:
     """What pays for, is, or carries something that runs stays."""
     if stored.kind == "Budget":
         refuse_used_payers(projection, stored.name, keeping=set())
-        _refuse_needed(projection, stored.name)
+        others = {name: one for name, one in projection.budgets.items() if name != stored.name}
+        refuse_needed(projection, stored.name, others)
     elif stored.kind == "Run" and projection.runs[stored.name].leases:
         raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
     elif stored.kind == "Run" and (later := later_run(projection, stored.name)):
@@ -35,15 +39,23 @@ def refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str]
             )
 
 
-def _refuse_needed(projection: Projection, budget: str) -> None:
-    """The only budget of an owner whose runs wait: without it they would wait for ever."""
-    owner = projection.budgets[budget].owner
-    others = (one.owner for name, one in projection.budgets.items() if name != budget)
-    if owner in others:
-        return
-    for run in sorted(projection.live):
-        if projection.is_pending(run) and projection.run_spec(run).owner == owner:
+def refuse_needed(projection: Projection, name: str, budgets: Mapping[str, Budget]) -> None:
+    """The last envelopes of a flavor that an owner has, while its runs wait for that flavor: they
+    would wait for ever. `budgets`: as they would be."""
+    before = projection.budgets[name]
+    left = {
+        envelope.flavor
+        for budget in budgets.values()
+        if budget.owner == before.owner
+        for envelope in budget.envelopes
+    }
+    lost = {envelope.flavor for envelope in before.envelopes} - left
+    for run, state in sorted(projection.live.items()) if lost else ():
+        spec = projection.run_spec(run)
+        waits = state.phase is Phase.PENDING and not state.stopping
+        if waits and spec.owner == before.owner and spec.flavor in lost:
             raise Refused(
                 "BudgetNeeded",
-                f"run {run!r} waits for it, and owner {owner!r} has no other; cancel the run first",
+                f"run {run!r} waits for it, and owner {spec.owner!r} has no other of flavor "
+                f"{spec.flavor!r}; cancel the run first",
             )

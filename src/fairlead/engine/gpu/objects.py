@@ -20,7 +20,7 @@ from fairlead.engine.gpu.dependencies import check_dependencies
 from fairlead.engine.gpu.dry_run import preview
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.hosts import refuse_foreign
-from fairlead.engine.gpu.in_use import refuse_in_use, refuse_used_payers
+from fairlead.engine.gpu.in_use import refuse_in_use, refuse_needed, refuse_used_payers
 from fairlead.engine.gpu.notice import ReservationRules
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.quota import OwnerQuotas, refuse_second_owner
@@ -418,6 +418,7 @@ def _check(
         if before is not None:
             kept = {envelope.name for envelope in manifest.spec.envelopes}
             refuse_used_payers(projection, name, keeping=kept)
+            refuse_needed(projection, name, budgets)
     elif isinstance(manifest, RunManifest) and before is None:
         _check_variables(manifest)
     elif isinstance(manifest, RunManifest) and before is not None:

@@ -6,6 +6,7 @@ unfunded in one batch, so they never count as paid.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from fairlead.core import gpu
@@ -56,6 +57,8 @@ class Overdrafts:
         if run not in projection.live or not self._may(run, now_ms):
             return []
         asked = _asked(projection, run, projection.run_spec(run), now_ms)
+        usable = {node.name for node in self._heads.devices(asked.gangs[0].flavor, now_ms).nodes}
+        asked = replace(asked, nodes=tuple(node for node in asked.nodes if node.name in usable))
         found = gpu.overdraw(asked)
         if not found.starts:
             return []

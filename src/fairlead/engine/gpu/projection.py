@@ -188,15 +188,33 @@ class Projection:
     def is_held(self, run: str, now_ms: int, *, hold_ms: int) -> bool:
         """Whether a run waits because what is free is meant for the run of an open outcome."""
         spec = self.run_spec(run)
-        outcome = self.resolver.open_outcome(spec.flavor)
-        return outcome is not None and self.hold_of(outcome, hold_ms).applies(now_ms, spec.location)
+        hold = self.hold_on(spec.flavor, hold_ms)
+        return hold is not None and hold.applies(now_ms, run, spec.location)
 
-    def hold_of(self, outcome: state.Outcome, hold_ms: int) -> FlavorHold:
-        """What an open outcome holds back: a drawn one until it is over, another for a while."""
+    def hold_on(self, flavor: str, hold_ms: int) -> FlavorHold | None:
+        """What the open outcome of a flavor holds back: a drawn one until it is over, another for a
+        while. One that brings a budget back within its caps frees devices for no run."""
+        outcome = self.resolver.open_outcome(flavor)
+        if outcome is None or outcome.cause == "cap":
+            return None
         drawn = outcome.stage is state.OutcomeStage.DRAWN
         until_ms = None if drawn else outcome.time_ms + hold_ms
         location = outcome.location or self.resolver.chains[outcome.chain].location
-        return FlavorHold(outcome.flavor, outcome.seq, until_ms, location)
+        return FlavorHold(flavor, outcome.seq, until_ms, location, scoped=True, winner=outcome.run)
+
+    def devices_outside(self, flavor: str, now_ms: int, *, hold_ms: int) -> FreeDevices:
+        """Nodes with their free devices, without those that an open outcome keeps for its run."""
+        hold = self.hold_on(flavor, hold_ms)
+        if hold is None or not hold.is_open(now_ms):
+            return self.devices
+        return self.kept(
+            f"outside of {flavor}",
+            lambda: FreeDevices(
+                node
+                for node in self.devices.nodes
+                if node.flavor == flavor and not hold.keeps(node.location)
+            ),
+        )
 
     def runs_on(self, node: str) -> list[str]:
         return sorted({lease.run for lease in self.leases.values() if node in lease.nodes})

@@ -18,6 +18,7 @@ from fairlead.core.gpu import (
     ActivateRequest,
     Activation,
     Activations,
+    FreeDevices,
     GangDemand,
     LastOutcome,
     WaitingReservation,
@@ -129,7 +130,7 @@ class Reservations:
         if self._find(name) is None:
             return
         at = Context(self._projection, now_ms)
-        need = need_of(self._projection, run, now_ms)
+        need = need_of(self._projection, run, now_ms, devices=self._devices(run, now_ms))
         held = self._projection.is_held(run, now_ms, hold_ms=self._config.hold_ms)
         if need.found.starts and not held:
             self._committer.commit(lambda: self._start(name, run, now_ms))
@@ -147,9 +148,13 @@ class Reservations:
         state = self._projection.runs.get(run)
         if self._find(name) is None or state is None or state.phase is not Phase.PENDING:
             return []
-        made = admission(self._projection, run, now_ms)
+        made = admission(self._projection, run, now_ms, self._devices(run, now_ms))
         body = ReservationState(name, run, "Active", "Started", "", 0)
         return [*self._order(name), *made, NewEntry(body, now_ms)] if opens_leases(made) else []
+
+    def _devices(self, run: str, now_ms: int) -> FreeDevices:
+        flavor, hold_ms = self._projection.run_spec(run).flavor, self._config.hold_ms
+        return self._projection.devices_outside(flavor, now_ms, hold_ms=hold_ms)
 
     def _obstacle(self, row: Activation, need: StartAnswer) -> ReservationState | None:
         """What no resolve can help with, or what has to be waited for."""

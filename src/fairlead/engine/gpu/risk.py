@@ -8,13 +8,10 @@ it: what it says is a forecast, and decides nothing. It names neither the reserv
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from fairlead.core import gpu
 from fairlead.core.canonical import digest
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import NewEntry, RunWarned
 from fairlead.engine.gpu.projection import reservation_spec, starts_ms
-from fairlead.engine.gpu.resolver.deficit import need_of
-from fairlead.engine.gpu.resolver.outcome import Case
 from fairlead.engine.gpu.resolver.preview import Forecast, Previews
 from fairlead.engine.gpu.state import Stored
 from fairlead.schema.objects import warn_before_ms
@@ -56,8 +53,8 @@ class RiskNotices:
         reservation = self._projection.resolver.reservations.get(stored.name)
         if reservation is None or not reservation.waits or run not in self._projection.live:
             return []
-        shown = self._forecast(run, start_ms, now_ms)
-        if shown is None or shown.shortfall_gpus:
+        shown = self._previews.at(run, start_ms).shown
+        if shown.shortfall_gpus:
             return []
         slot = digest([stored.uid, start_ms])[:16]
         return [
@@ -65,14 +62,6 @@ class RiskNotices:
             for name, what, chance, error in _at_risk(shown)
             if self._is_news(name, slot, start_ms - now_ms)
         ]
-
-    def _forecast(self, run: str, start_ms: int, now_ms: int) -> Forecast | None:
-        """What the start would take if nothing changed until then."""
-        found = need_of(self._projection, run, now_ms).found
-        if found.gang is None or found.starts:
-            return None
-        demand = gpu.GangDemand(run, found.gang)
-        return self._previews.at(Case("reservation", demand, run=run), start_ms)
 
     def _is_news(self, run: str, slot: str, ahead_ms: int) -> bool:
         state = self._projection.live.get(run)

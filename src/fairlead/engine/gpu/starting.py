@@ -35,36 +35,47 @@ def opens_leases(made: list[NewEntry]) -> bool:
 
 
 class StartAnswer(NamedTuple):
-    """What was asked of `core.gpu.start`, and what it decided."""
+    """What was asked of `core.gpu.start`, on which devices, and what it decided."""
 
     asked: gpu.StartRequest
     found: gpu.Start
+    devices: gpu.FreeDevices
 
     @property
     def refusal(self) -> FundRefusal | None:
         return funding(self.found).refusal
 
 
-def ask(projection: Projection, spec: RunSpec, now_ms: int, **more: Any) -> StartAnswer:
-    """Whether a run can start now, and how wide; `more`: other fields of a `StartRequest`."""
+def ask(
+    projection: Projection,
+    spec: RunSpec,
+    now_ms: int,
+    devices: gpu.FreeDevices | None = None,
+    **more: Any,
+) -> StartAnswer:
+    """Whether a run can start now, and how wide; `devices`: not on all that are free; `more`: other
+    fields of a `StartRequest`."""
     fields = {"request": objects.to_request(spec), "shape": objects.to_shape(spec), **more}
-    asked = gpu.StartRequest(**fields)
-    return StartAnswer(asked, gpu.start(asked, projection.book(now_ms), projection.devices, now_ms))
+    asked, devices = gpu.StartRequest(**fields), devices or projection.devices
+    return StartAnswer(asked, gpu.start(asked, projection.book(now_ms), devices, now_ms), devices)
 
 
 def funding(found: gpu.Start) -> Funding:
     return convert(from_plan(found.plan, found.remedy), Funding)
 
 
-def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
-    """The entries of one attempt to start a run; none when nothing new is to be said."""
+def admission(
+    projection: Projection, run: str, now_ms: int, devices: gpu.FreeDevices | None = None
+) -> list[NewEntry]:
+    """The entries of one attempt to start a run; none when nothing new is to be said. `devices`:
+    not on all that are free."""
     recorded = projection.runs[run].refusal
     if recorded is not None:
         request = objects.to_request(projection.run_spec(run))
         refusal = gpu.cover(projection.book(now_ms), request, now_ms).refusal
         if refusal is not None and same_refusal(refusal, recorded):
             return []
-    return attempt(projection, run, now_ms)
+    return attempt(projection, run, now_ms, devices=devices)
 
 
 def attempt(
@@ -73,11 +84,15 @@ def attempt(
     now_ms: int,
     heads: QueueHeads | None = None,
     alike: str | None = None,
+    *,
+    devices: gpu.FreeDevices | None = None,
 ) -> list[NewEntry]:
     """The same where the answer is known to be news. `heads`: runs that are not to be delayed;
     `alike`: the same for all runs that ask for the same."""
     spec, at = projection.run_spec(run), Context(projection, now_ms)
-    answer = ask(projection, spec, now_ms)
+    if heads is not None:
+        devices = heads.devices(spec.flavor, now_ms)
+    answer = ask(projection, spec, now_ms, devices)
     found, job = answer.found, projection.next_job(run)
     if not found.plan.funded:
         if heads is not None:
@@ -207,7 +222,7 @@ def _decisions(
     gang = known(found.gang, "what is funded is a gang")
     placement = known(found.placement, "what is funded was placed")
     body = entries.PlaceDecision(run, STYLE.from_core(placement))
-    document = place_input(at.projection.devices, gang)
+    document = place_input(answer.devices, gang)
     reasons = () if placement.placed else ("NoDevices",)
     placed = at.entry(body, plan_id, effect, input=document, reasons=reasons)
     made = [_fund_decision(at, run, found, plan_id), placed]
@@ -221,9 +236,9 @@ def start_decision(
     at: Context, run: str, answer: StartAnswer, cause: str, plan_id: str | None = None
 ) -> NewEntry:
     """The choice of the width, with its whole input."""
-    asked, found = answer
+    asked, found, devices = answer
     fund = fund_input(at.projection, asked.request, at.now_ms)
-    document = start_document(fund, at.projection.devices.nodes, asked)
+    document = start_document(fund, devices.nodes, asked)
     body = entries.StartDecision(run, from_start(found), cause)
     effect, reasons = None if plan_id is None else "start", (found.reason.value,)
     return at.entry(body, plan_id, effect, input=document, reasons=reasons)
@@ -297,6 +312,7 @@ def growth(
         projection,
         spec,
         now_ms,
+        None if heads is None else heads.devices(spec.flavor, now_ms),
         request=replace(
             request,
             duration_ms=None if end_ms is None else end_ms - now_ms,

@@ -40,13 +40,14 @@ function table(label, columns, rows, key) {
 export function forecast(found, {none = "No run would be preempted."} = {}) {
   if (!found) return paragraph("The control plane gives no preview.");
   if (found.refusal) return paragraph("It is not funded, so no run would be preempted for it: ", plain(found.refusal.message));
-  if (!found.scope || !found.deficitGPUs) return paragraph(none);
+  const ended = found.ended && found.ended.runs ? [paragraph(`Assumes that ${count(found.ended.runs, "run")} with ${count(found.ended.gpus, "GPU")} will have ended by then, as duration or maxRuntime says, and that the others run on.`)] : [];
+  if (!found.scope || !found.deficitGPUs) return [paragraph(none), ...ended];
   const lack = `${count(found.deficitGPUs, "GPU")} of ${found.scope.flavor} ${found.deficitGPUs === 1 ? "is" : "are"} missing`;
   if (found.shortfallGPUs) return paragraph(`${lack}; preempting every candidate would leave ${number(found.shortfallGPUs)} missing, so no run is preempted.`);
   const rows = [...found.cuts.map((cut) => [cut.run, cut.owner, cut.kind === "Shrink" ? `shrinks by ${count(cut.gpus, "GPU")}` : `loses ${count(cut.gpus, "spare")}`, "by rule"]),
     ...found.atRisk.map((risk) => [risk.run, risk.owner, oddsOf(risk) === "certain" ? "is preempted" : "may be selected", oddsOf(risk)])];
   return [paragraph(`${lack}; preemption candidates and their odds:`),
-    table("Preemption candidates", ["Run", "Owner", "Effect", "Odds"], rows, (row) => row.slice(0, 3).join("/"))];
+    table("Preemption candidates", ["Run", "Owner", "Effect", "Odds"], rows, (row) => row.slice(0, 3).join("/")), ...ended];
 }
 
 // Who would pay for a run, and where it would start.

@@ -6,12 +6,13 @@ for one that lacks budget. A malleable run asks for its minimum, no more than it
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.reasons import Exclusion, StartReason
+from fairlead.engine.gpu.backfill import known_end_ms
 from fairlead.engine.gpu.entries import DeficitDecision, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.starting import StartAnswer, ask
@@ -45,15 +46,19 @@ PROTECTED = (Exclusion.MIN_RUNTIME, Exclusion.COOLDOWN)
 
 
 def shortage_of(
-    projection: Projection, demand: gpu.Demand, protection: gpu.RunProtection | None = None
+    projection: Projection,
+    demand: gpu.Demand,
+    protection: gpu.RunProtection | None = None,
+    ended: Set[str] = frozenset(),
 ) -> Shortage:
     """An activation asks three times: whether to resolve, for which scope, and to record it.
 
     `protection` counts where a gang lacks devices: what an operator frees by hand is freed.
+    `ended`: leases that are taken to have ended by then.
     """
     is_gang = isinstance(demand, gpu.GangDemand)
     flavor = demand.gang.flavor if isinstance(demand, gpu.GangDemand) else demand.scope.flavor
-    holdings = projection.kept(flavor, lambda: holdings_of(projection, flavor))
+    holdings = projection.kept(flavor, lambda: holdings_of(projection, flavor)).after(ended)
     rule = protection if is_gang else None
     protected = () if rule is None else protected_runs(holdings, rule)
 
@@ -62,7 +67,7 @@ def shortage_of(
         return Shortage(demand, known, gpu.find_deficit(demand, known))
 
     # Time alone changes nothing until it makes another run a candidate.
-    return projection.kept(repr((demand, protected)), find)
+    return projection.kept(repr((demand, protected, sorted(ended))), find)
 
 
 def protected_runs(
@@ -133,11 +138,16 @@ def _is_ending(state: RunState, lease: LeaseFact) -> bool:
 
 
 def need_of(
-    projection: Projection, run: str, now_ms: int, ending: Iterable[LeaseFact] = ()
+    projection: Projection,
+    run: str,
+    now_ms: int,
+    ending: Iterable[LeaseFact] = (),
+    devices: gpu.FreeDevices | None = None,
 ) -> StartAnswer:
-    """Whether a run starts now; if not, what its minimum lacks once these leases have ended."""
+    """Whether a run starts now; if not, what its minimum lacks once these leases have ended.
+    `devices`: not on all that are free."""
     freed = tuple(slot for lease in ending for slot in lease.slots)
-    return ask(projection, projection.run_spec(run), now_ms, freed=freed)
+    return ask(projection, projection.run_spec(run), now_ms, devices, freed=freed)
 
 
 OBSTACLES = {
@@ -150,11 +160,8 @@ OBSTACLES = {
 
 def free_at(projection: Projection, gang: Gang, now_ms: int) -> int | None:
     """When the gang would fit if every lease ends when it is expected to; None: not foreseeable."""
-    ends = [
-        (lease.expected_end_ms, lease)
-        for lease in projection.leases.values()
-        if lease.expected_end_ms is not None
-    ]
+    known = ((known_end_ms(projection, lease), lease) for lease in projection.leases.values())
+    ends = [(end_ms, lease) for end_ms, lease in known if end_ms is not None]
     times = sorted({end_ms for end_ms, _ in ends})
 
     def fits(until_ms: int) -> bool:

@@ -1,7 +1,7 @@
 """Preemption previews: which runs would lose what, and the odds of the others."""
 
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -9,13 +9,15 @@ from msgspec import Struct, field
 from fairlead.core import gpu
 from fairlead.core.lottery.pseudonym import chain_id
 from fairlead.core.units import counted
+from fairlead.engine.gpu.backfill import ended_by
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection, reservation_spec, starts_ms
 from fairlead.engine.gpu.resolver.chains import needed, pseudonyms
 from fairlead.engine.gpu.resolver.deficit import Shortage, free_at, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case
-from fairlead.engine.gpu.state import Phase
+from fairlead.engine.gpu.starting import StartAnswer
+from fairlead.engine.gpu.state import LeaseFact, Phase
 from fairlead.engine.gpu.values import Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.schema.convert import convert
@@ -86,6 +88,15 @@ class Forecast(Struct, kw_only=True, forbid_unknown_fields=True):
             )
 
 
+class AssumedEnds(Struct, forbid_unknown_fields=True):
+    """Runs that hold devices now and are taken to have ended by then, because their `duration` or
+    `maxRuntime` says so. One without either is taken to run on, and runs that wait to be waiting.
+    """
+
+    runs: int
+    gpus: int
+
+
 class RunForecast(Forecast, kw_only=True):
     """The preview of a pending run: when it could start, with and without preemption.
 
@@ -93,6 +104,7 @@ class RunForecast(Forecast, kw_only=True):
     cannot be known.
     """
 
+    ended: AssumedEnds
     starts: bool
     refusal: dict[str, Any] | None
     earliest_start: str | None = field(name="earliestStart")
@@ -100,6 +112,14 @@ class RunForecast(Forecast, kw_only=True):
 
 
 NOTHING = Forecast(scope=None, deficit_gpus=0, shortfall_gpus=0, cuts=[], at_risk=[])
+
+
+class Outlook(NamedTuple):
+    """A start at a time: what the run lacks, the leases that will have ended, who loses what."""
+
+    need: StartAnswer
+    ended: tuple[LeaseFact, ...]
+    shown: Forecast
 
 
 class Previews:
@@ -133,17 +153,11 @@ class Previews:
 
     def of_run(self, run: str, at_ms: int, projection: Projection) -> Document:
         """The same, at a time and in a projection."""
-        now_ms = self._committer.now()
-        need = need_of(projection, run, now_ms)
-        found = need.found
-        shown, possible = NOTHING, found.starts
+        need, ended, shown = self.at(run, at_ms, projection)
+        found, now_ms, possible = need.found, self._committer.now(), need.found.starts
         waiting = format_time(at_ms) if found.starts else None
         if found.gang is not None and not found.starts:
-            demand = gpu.GangDemand(run, found.gang)
-            protection = replace(self._committer.protection(), now_ms=at_ms)
-            shortage = shortage_of(projection, demand, protection)
-            if shortage.deficit.scope is not None:
-                shown = self.of_case(Case("run", demand, run=run), projection, shortage)
+            if shown is not NOTHING:
                 possible = self._config.resolver == "enforce" and not shown.shortfall_gpus
             free_ms = free_at(projection, found.gang, now_ms)
             waiting = None if free_ms is None else format_time(max(free_ms, at_ms))
@@ -151,15 +165,32 @@ class Previews:
             "starts": found.starts,
             "refusal": None if need.refusal is None else msgspec.to_builtins(need.refusal),
             **shown.document(),
+            "ended": {
+                "runs": len({lease.run for lease in ended}),
+                "gpus": sum(lease.gpus for lease in ended),
+            },
             "withoutCuts": waiting,
             "earliestStart": format_time(at_ms) if possible else waiting,
         }
 
-    def at(self, case: Case, at_ms: int) -> Forecast:
-        """The same at a time: which runs are candidates by then."""
-        projection = self._committer.projection
+    def at(self, run: str, at_ms: int, projection: Projection | None = None) -> Outlook:
+        """What a start at a time would take: runs that will have ended lose nothing, and others
+        are candidates by then."""
+        projection, now_ms = projection or self._committer.projection, self._committer.now()
+        flavor = projection.run_spec(run).flavor
+        ended = ended_by(projection, flavor, at_ms, now_ms=now_ms, policy=self._config.backfill)
+        need = need_of(projection, run, now_ms, ended)
+        if need.found.gang is None or need.found.starts:
+            return Outlook(need, ended, NOTHING)
+        demand = gpu.GangDemand(run, need.found.gang)
         protection = replace(self._committer.protection(), now_ms=at_ms)
-        return self.of_case(case, projection, shortage_of(projection, case.demand, protection))
+        gone = frozenset(lease.id for lease in ended)
+        shortage = shortage_of(projection, demand, protection, gone)
+        if shortage.deficit.scope is None:
+            return Outlook(need, ended, NOTHING)
+        return Outlook(
+            need, ended, self.of_case(Case("run", demand, run=run), projection, shortage)
+        )
 
     def of_case(
         self, case: Case, projection: Projection | None = None, shortage: Shortage | None = None
