@@ -79,6 +79,8 @@ _RESERVE = STYLE.document(core.ReserveRequest)
 _RESERVED = STYLE.document(core.ReserveAnswer, "ReserveResult")
 _SHRUNK = STYLE.document(core.ShrunkRuns)
 _GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
+_RANKED = STYLE.document(core.RankRequest)
+_RANKING = STYLE.document(core.Ranking, "RankResult")
 _AFTER = STYLE.document(core.Dependencies)
 _RELEASED = STYLE.document(core.AfterResult)
 _KINDS = (
@@ -157,6 +159,7 @@ _KINDS = (
         lambda result: result["reason"] != "Allowed",
     ),
     Kind("gpu.grow", _SHRUNK, _GROWS, gpu.decide_grow),
+    Kind("gpu.rank", _RANKED, _RANKING, gpu.decide_rank),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),
     Kind(
         "traffic.configure",

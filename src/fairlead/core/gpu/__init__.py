@@ -86,11 +86,15 @@ from fairlead.core.gpu.order import Activations as Activations
 from fairlead.core.gpu.order import GrowingRun as GrowingRun
 from fairlead.core.gpu.order import GrowthOrder as GrowthOrder
 from fairlead.core.gpu.order import LastOutcome as LastOutcome
+from fairlead.core.gpu.order import RankedRun as RankedRun
+from fairlead.core.gpu.order import Ranking as Ranking
+from fairlead.core.gpu.order import RankRequest as RankRequest
 from fairlead.core.gpu.order import ShrunkRun as ShrunkRun
 from fairlead.core.gpu.order import ShrunkRuns as ShrunkRuns
 from fairlead.core.gpu.order import WaitingReservation as WaitingReservation
 from fairlead.core.gpu.order import activate as activate
 from fairlead.core.gpu.order import grow as grow
+from fairlead.core.gpu.order import rank as rank
 from fairlead.core.gpu.overdraw import Overdraw as Overdraw
 from fairlead.core.gpu.overdraw import OverdrawRequest as OverdrawRequest
 from fairlead.core.gpu.overdraw import OwnEnvelope as OwnEnvelope

@@ -542,6 +542,11 @@ class OrderDecision(Body, frozen=True):
         return {"output": self.output}  # plain data or canonical text, thousands of rows
 
     @property
+    def key(self) -> str:
+        """The last one of each is kept."""
+        return self.ENTRY
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(row["run"] for row in self.output["order"])
 
@@ -557,6 +562,16 @@ class GrowDecision(OrderDecision, frozen=True):
     """Of shrunk runs that may grow."""
 
     ENTRY = "gpu.grow"
+
+
+class RankDecision(OrderDecision, frozen=True):
+    """Of waiting runs that recall funding, reclaim devices or start unfunded."""
+
+    ENTRY = "gpu.rank"
+
+    @property
+    def key(self) -> str:
+        return f"{self.ENTRY}.{self.output['cause']}"
 
 
 class ActivateDecision(OrderDecision, frozen=True):

@@ -296,7 +296,7 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
         case entries.PlaceDecision() if known.runs[body.run].phase is not state.Phase.RUNNING:
             known.runs[body.run].place_seq = at.seq
         case entries.OrderDecision():
-            known.orders[body.ENTRY] = body.names
+            known.orders[body.key] = body.names
         case entries.LeaseFunded():
             known.runs[body.run].forget_unfunded(body.lease)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
@@ -440,7 +440,7 @@ def _count(known: "Projection", what: str) -> None:
 
 FACTS = (
     *(entries.RunNominated, entries.PlaceDecision, entries.QueueDecision),
-    *(entries.ActivateDecision, entries.GrowDecision),
+    *(entries.ActivateDecision, entries.GrowDecision, entries.RankDecision),
     *(entries.LeaseFunded, entries.OwnerPseudonym, entries.ChainOpened),
     *(entries.BudgetRequested, entries.StepSkipped, entries.NonceGiven, entries.BeaconValue),
     entries.OwnerKey,

@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from fairlead.core.canonical import Rendered, text
-from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
+from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices, ReservedStart
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.clock import BootSpan, ClockAnchor
 from fairlead.core.invariant import of_kind, require
@@ -185,6 +185,13 @@ class Projection:
         name = self.reserved.get(run)
         return name is not None and self.resolver.reservations[name].waits
 
+    def reserved_start(self, run: str) -> ReservedStart | None:
+        """The reservation that is to start a run, where one is."""
+        if not self.waits_for_time(run):
+            return None
+        reservation = self.objects["Reservation", self.reserved[run]]
+        return ReservedStart(reservation.name, starts_ms(reservation))
+
     def is_held(self, run: str, now_ms: int, *, hold_ms: int) -> bool:
         """Whether a run waits because what is free is meant for the run of an open outcome."""
         spec = self.run_spec(run)
@@ -197,6 +204,11 @@ class Projection:
         until_ms = None if drawn else outcome.time_ms + hold_ms
         location = outcome.location or self.resolver.chains[outcome.chain].location
         return FlavorHold(outcome.flavor, outcome.seq, until_ms, location)
+
+    def holds(self, hold_ms: int) -> tuple[FlavorHold, ...]:
+        """Of all open outcomes."""
+        opened = (self.resolver.outcomes[seq] for _, seq in sorted(self.resolver.open_seqs.items()))
+        return tuple(self.hold_of(outcome, hold_ms) for outcome in opened)
 
     def runs_on(self, node: str) -> list[str]:
         return sorted({lease.run for lease in self.leases.values() if node in lease.nodes})
