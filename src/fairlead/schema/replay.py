@@ -34,7 +34,7 @@ SHIPPED: Shipped = {
         if weighting is not OwnerWeighting.OWNERS
     },
     ("gpu.queue", 2): KINDS["gpu.queue"],
-    ("gpu.backfill", 2): KINDS["gpu.backfill"],
+    **{("gpu.backfill", version): KINDS["gpu.backfill"] for version in (2, 3)},
     ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),
     ("traffic.tick", 3): replace(KINDS["traffic.tick"], input_shape=ConfirmingTickDocument),
 }

@@ -13,7 +13,6 @@ from fairlead.core.gpu.backfill import Outlook as Outlook
 from fairlead.core.gpu.backfill import Overrun as Overrun
 from fairlead.core.gpu.backfill import Pool as Pool
 from fairlead.core.gpu.backfill import Promise as Promise
-from fairlead.core.gpu.backfill import QueueHead as QueueHead
 from fairlead.core.gpu.backfill import Release as Release
 from fairlead.core.gpu.backfill import backfill as backfill
 from fairlead.core.gpu.charges import ChargeOutlook as ChargeOutlook
@@ -53,6 +52,11 @@ from fairlead.core.gpu.family import Families as Families
 from fairlead.core.gpu.family import Tier as Tier
 from fairlead.core.gpu.family import cycle_in as cycle_in
 from fairlead.core.gpu.grace import GracePolicy as GracePolicy
+from fairlead.core.gpu.heads import HEADS_MAX as HEADS_MAX
+from fairlead.core.gpu.heads import QueueHead as QueueHead
+from fairlead.core.gpu.heads import due_first as due_first
+from fairlead.core.gpu.heads import is_first as is_first
+from fairlead.core.gpu.heads import is_full as is_full
 from fairlead.core.gpu.holdings import CapDemand as CapDemand
 from fairlead.core.gpu.holdings import CapKind as CapKind
 from fairlead.core.gpu.holdings import Demand as Demand

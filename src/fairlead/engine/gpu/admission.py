@@ -12,7 +12,6 @@ from msgspec import structs
 
 from fairlead.core import gpu
 from fairlead.core.canonical import Rendered, text
-from fairlead.core.reasons import QueueHold
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.backfill import QueueHeads
 from fairlead.engine.gpu.committer import Committer
@@ -146,14 +145,12 @@ class RunAdmission:
         self._refusals[alike] = [replace(fund, input=Rendered(text(fund.input))), phase]
 
     def _lead_reserved(self, queue: gpu.Queue, now_ms: int) -> None:
-        """Runs whose reservations are due and lack devices are the first heads: runs that have just
-        started are no candidates, so that short ones that follow each other would keep the devices
-        from a reservation for ever."""
-        due = [row for row in queue.held if row.reason is QueueHold.RESERVATION_DUE]
-        for row in sorted(due, key=lambda row: (row.until_ms or 0, row.run)):
-            found = ask(self._projection, self._projection.run_spec(row.run), now_ms).found
+        """Runs whose reservations are due and lack devices are the first heads."""
+        due_ms = {row.run: row.until_ms for row in queue.held}
+        for run in gpu.due_first(queue.held):
+            found = ask(self._projection, self._projection.run_spec(run), now_ms).found
             if found.plan.funded and not found.starts:
-                self.heads.add(row.run, found, now_ms)
+                self.heads.add(run, found, now_ms, due_ms[run])
 
     def positions(self) -> dict[str, int]:
         """The place of every run in the queue, as of the last turn, in order and from 1."""

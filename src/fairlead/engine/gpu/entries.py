@@ -457,10 +457,10 @@ class ResizeDecision(RunDecision, frozen=True):
 
 class BackfillDecision(RunDecision, frozen=True):
     """Whether a run may start, or grow, before others that wait for devices. In version 2 a head
-    leaves less time to others the longer it waits."""
+    leaves less time to others the longer it waits; version 3 decides which runs are heads."""
 
     ENTRY = "gpu.backfill"
-    VERSION = 2
+    VERSION = 3
 
 
 class RestartDecision(RunDecision, frozen=True):
