@@ -2,7 +2,8 @@
 
 `gpu.cover` and `gpu.fund` are in `schema/funding.py`. `gpu.place` finds devices, `gpu.start` says
 how wide a run starts or grows, `gpu.resize` which leases it ends and begins, `gpu.limit` whether
-it has to end, `gpu.restart` whether it starts again, `gpu.refund` which leases are funded;
+it has to end, `gpu.idle` since when it does nothing, `gpu.restart` whether it starts again,
+`gpu.refund` which leases are funded;
 `gpu.queue`, `gpu.activate`, `gpu.grow` and `gpu.rank` say which run is asked about first,
 `gpu.backfill` which may start before another,
 `gpu.deficit` finds what is missing and who may be preempted, `gpu.resolve` which leases end.
@@ -187,6 +188,11 @@ def from_restart(asked: gpu.RunFailure, found: gpu.Restart) -> dict[str, Any]:
 def decide_limit(document: Any) -> dict[str, Any]:
     """Decide whether a run that holds devices has to end, or is to be warned."""
     return STYLE.from_core(gpu.limit(STYLE.to_core(gpu.RunLimits, document)))
+
+
+def decide_idle(document: Any) -> dict[str, Any]:
+    """Decide since when the devices of runs do nothing."""
+    return STYLE.from_core(gpu.idle(STYLE.to_core(gpu.IdleRequest, document)))
 
 
 def decide_after(document: Any) -> dict[str, Any]:

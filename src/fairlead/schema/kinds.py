@@ -62,6 +62,8 @@ _FAILED = STYLE.document(core.RunFailure)
 _RESTARTED = STYLE.document(core.Restart, "RestartResult")
 _LIMITS = STYLE.document(core.RunLimits)
 _LIMITED = STYLE.document(core.Limit, "LimitResult")
+_READ = STYLE.document(core.IdleRequest)
+_IDLE = STYLE.document(core.IdleResult)
 _DEVICES = STYLE.document(core.QuarantineRequest)
 _CLEAN = STYLE.document(core.Quarantine, "QuarantineResult")
 _REFUND = FUND.document(core.RefundRequest)
@@ -111,6 +113,7 @@ _KINDS = (
         lambda result: result["reason"] not in ("Restarts", "Requeues"),
     ),
     Kind("gpu.limit", _LIMITS, _LIMITED, gpu.decide_limit),
+    Kind("gpu.idle", _READ, _IDLE, gpu.decide_idle),
     Kind("gpu.quarantine", _DEVICES, _CLEAN, gpu.decide_quarantine),
     Kind(
         "gpu.after",

@@ -66,6 +66,12 @@ from fairlead.core.gpu.holdings import HoldingRun as HoldingRun
 from fairlead.core.gpu.holdings import Holdings as Holdings
 from fairlead.core.gpu.holdings import NodeDemand as NodeDemand
 from fairlead.core.gpu.holdings import PlaceDemand as PlaceDemand
+from fairlead.core.gpu.idle import IdlePolicy as IdlePolicy
+from fairlead.core.gpu.idle import IdleRequest as IdleRequest
+from fairlead.core.gpu.idle import IdleResult as IdleResult
+from fairlead.core.gpu.idle import IdleRun as IdleRun
+from fairlead.core.gpu.idle import IdleStreak as IdleStreak
+from fairlead.core.gpu.idle import idle as idle
 from fairlead.core.gpu.limits import IdleLimit as IdleLimit
 from fairlead.core.gpu.limits import Limit as Limit
 from fairlead.core.gpu.limits import PaidLease as PaidLease

@@ -475,6 +475,34 @@ class LimitDecision(RunDecision, frozen=True):
     ENTRY = "gpu.limit"
 
 
+class IdleTimes(msgspec.Struct, frozen=True):
+    """A streak as it is written."""
+
+    since: str
+    read: str
+
+
+class IdleOfRun(msgspec.Struct, frozen=True):
+    """The streak of one start of a run; None: its devices are in use."""
+
+    run: str
+    job: str
+    streak: IdleTimes | None
+
+
+class IdleRuns(msgspec.Struct, frozen=True):
+    """The output of `gpu.idle`."""
+
+    runs: tuple[IdleOfRun, ...]
+
+
+class IdleDecision(Body, frozen=True):
+    """Since when the devices of runs that have an idle limit do nothing."""
+
+    ENTRY = "gpu.idle"
+    output: IdleRuns
+
+
 class AfterDecision(RunDecision, frozen=True):
     """Whether a run that starts after others may start."""
 

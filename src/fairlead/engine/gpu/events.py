@@ -25,8 +25,9 @@ _LEFT_OUT = frozenset(
 _WITHOUT_OUTPUT = tuple(
     kind.ENTRY
     for kind in (
-        *(entries.DeficitDecision, entries.QueueDecision, entries.BackfillDecision),
-        entries.RefundDecision,
+        *(entries.DeficitDecision, entries.BackfillDecision, entries.RefundDecision),
+        *(entries.QueueDecision, entries.ActivateDecision, entries.GrowDecision),
+        *(entries.RankDecision, entries.IdleDecision),
     )
 )
 _RESOLVER = frozenset(

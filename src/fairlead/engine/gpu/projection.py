@@ -75,7 +75,8 @@ class Projection:
         self.posted: dict[tuple[str, str], int] = {}
         """All GPU-milliseconds ever posted, by payer."""
         self.orders: dict[str, tuple[str, ...]] = {}
-        """The order that `gpu.queue`, `gpu.activate` and `gpu.grow` last recorded, each."""
+        """The order that `gpu.queue`, `gpu.activate`, `gpu.grow` and each cause of `gpu.rank` last
+        recorded."""
         self.reserved: dict[str, str] = {}
         """Runs that have a reservation, and which."""
         self.clock: ClockAnchor | None = None
