@@ -820,6 +820,14 @@ def encode(entry: NewEntry) -> Draft:
     )
 
 
+def object_of(entry: Entry) -> ObjectApplied | ObjectDeleted | None:
+    """Of an entry about an object."""
+    for kind in (ObjectApplied, ObjectDeleted):
+        if entry.kind == kind.ENTRY:
+            return kind.of(entry.body)
+    return None
+
+
 def decode(entry: Entry) -> Body | None:
     """What a recorded entry says; None for entries of other governors and of the ledger itself."""
     kind = TYPES.get(entry.kind)
