@@ -264,6 +264,17 @@ class ActivationReason(StrEnum):
     """An operator voided its outcome, or nothing has changed since it was void."""
 
 
+class RankCause(StrEnum):
+    """What waiting runs are ranked for."""
+
+    RECALL = "recall"
+    """Funding of their owner's envelopes that others use."""
+    RECLAIM = "reclaim"
+    """Devices of unfunded runs, for funded ones that lack devices."""
+    OVERDRAW = "overdraw"
+    """Idle devices, for runs that no budget pays for."""
+
+
 class GrowthReason(StrEnum):
     """Why a shrunk run has its place among those that may grow."""
 

@@ -215,10 +215,8 @@ class ExecPlugin:
     def credential(self) -> Credential:
         with self._lock:
             kept = self._kept
-            over = kept is None or (kept.ends_s is not None and kept.ends_s - EARLY_S < time.time())
-            if over:
+            if kept is None or (kept.ends_s is not None and kept.ends_s - EARLY_S < time.time()):
                 kept = self._kept = self._ask()
-            assert kept is not None
             return kept
 
     def _ask(self) -> Credential:

@@ -25,13 +25,11 @@ from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import KeyDirectory, sign_head
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, statement
 from fairlead.ledger.store import STORE_BLOB, Effect, Execute, Found, StoredRow, store_head
-from fairlead.ports.ledger import Archived, Damaged, Draft, Entry, EntryFields
+from fairlead.ports.ledger import BLOBS, Archived, Damaged, Draft, Entry, EntryFields
 from fairlead.schema.border import DOCUMENT_BYTES_MAX
 
 T = TypeVar("T")
 RESERVED = ("ledger.", "key.")
-BLOBS = "blobs"
-"""In the body of an entry with blobs: their digests and sizes."""
 _FRONT = ("author", "effect", "input_digest", "kind", "plan_id", "reasons")
 _front = attrgetter(*_FRONT)
 _is_kind = lru_cache(1_024)(re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)+").fullmatch)
@@ -93,12 +91,6 @@ def _naming(body: dict[str, Any], blobs: Sequence[tuple[str, bytes]]) -> dict[st
         require(len(data) < DOCUMENT_BYTES_MAX, f"a blob has less than {DOCUMENT_BYTES_MAX} bytes")
         require(b"\n" not in data, "a blob is one line of canonical JSON")
     return {**body, BLOBS: {digest: len(data) for digest, data in blobs}}
-
-
-def blobs_named(entry: Entry) -> Mapping[str, int]:
-    """The digests and sizes of what an entry keeps beside the log."""
-    named = entry.body.get(BLOBS)
-    return named if isinstance(named, dict) else {}
 
 
 def parse(data: bytes, seq: int) -> Entry:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from fairlead.core.audit import Frontier, SignedHead, TreeNode, check_consistency, leaf_hash
 from fairlead.core.canonical import canonical
-from fairlead.ledger.entries import blobs_named, parse
+from fairlead.ledger.entries import parse
 from fairlead.ledger.signatures import signature_holds
 from fairlead.ledger.verify import answer
 from fairlead.ports.faults import PermanentFault
@@ -50,7 +50,7 @@ def write_segment(
         page = reader.entries(done, min(_PAGE, last - done))
         out.writelines(entry.data + b"\n" for entry in page)
         for entry in page:
-            for digest in blobs_named(entry):
+            for digest in entry.blobs:
                 named.setdefault(digest, entry.seq)
         done = page[-1].seq
         if progress:
@@ -104,7 +104,7 @@ class Segment:
                 frontier = frontier.extend([leaf_hash(entry.data)]).frontier
                 if seq in cuts:
                     roots[seq] = frontier.root()
-                for digest in blobs_named(entry):
+                for digest in entry.blobs:
                     named.setdefault(digest, seq)
                 if progress and seq % _PAGE == 0:
                     progress(seq - header.first + 1, header.last - header.first + 1)

@@ -13,10 +13,10 @@ from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.ledger.bindings import SnapshotBinding, archive_problem, position_sealed
 from fairlead.ledger.coverage import CoverageList
-from fairlead.ledger.entries import BLOBS, blobs_named, index_of, parse
+from fairlead.ledger.entries import index_of, parse
 from fairlead.ledger.statements import ARCHIVED, OWN_KINDS, SNAPSHOT, LedgerIdentity
 from fairlead.ledger.store import SqlView, StoredRow
-from fairlead.ports.ledger import Damaged, Entry, Progress, Verification
+from fairlead.ports.ledger import BLOBS, Damaged, Entry, Progress, Verification
 
 BATCH = 2_000
 _MARK = f'"{BLOBS}":'.encode()
@@ -96,7 +96,7 @@ class LedgerWalk:
                 leaves.append(leaf_hash(row.data))
                 _check_index(row, row.data)
                 if _MARK in row.data and seq > archived_to:  # blobs go, whatever entries stay
-                    named = blobs_named(_entry(row))
+                    named = _entry(row).blobs
                     self.named |= {digest: (seq, size) for digest, size in named.items()}
             elif seq <= archived_to:
                 leaves.append(row.nodes[:HASH_BYTES])

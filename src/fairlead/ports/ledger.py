@@ -46,6 +46,10 @@ class Draft:
     reasons: tuple[str, ...] = ()
 
 
+BLOBS = "blobs"
+"""In the body of an entry with blobs: their digests and sizes."""
+
+
 class EntryFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The members of an entry's canonical JSON."""
 
@@ -66,6 +70,12 @@ class Entry(EntryFields, frozen=True, kw_only=True):
 
     data: bytes
     """The canonical JSON of everything above: what is hashed, stored and proved."""
+
+    @property
+    def blobs(self) -> Mapping[str, int]:
+        """The digests and sizes of what it keeps beside the log."""
+        named = self.body.get(BLOBS)
+        return named if isinstance(named, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

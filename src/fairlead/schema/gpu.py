@@ -2,8 +2,9 @@
 
 `gpu.cover` and `gpu.fund` are in `schema/funding.py`. `gpu.place` finds devices, `gpu.start` says
 how wide a run starts or grows, `gpu.resize` which leases it ends and begins, `gpu.limit` whether
-it has to end, `gpu.restart` whether it starts again, `gpu.refund` which leases are funded;
-`gpu.queue`, `gpu.activate` and `gpu.grow` say which run is asked about first,
+it has to end, `gpu.idle` since when it does nothing, `gpu.restart` whether it starts again,
+`gpu.refund` which leases are funded;
+`gpu.queue`, `gpu.activate`, `gpu.grow` and `gpu.rank` say which run is asked about first,
 `gpu.backfill` which may start before another,
 `gpu.deficit` finds what is missing and who may be preempted, `gpu.resolve` which leases end.
 """
@@ -189,6 +190,11 @@ def decide_limit(document: Any) -> dict[str, Any]:
     return STYLE.from_core(gpu.limit(STYLE.to_core(gpu.RunLimits, document)))
 
 
+def decide_idle(document: Any) -> dict[str, Any]:
+    """Decide since when the devices of runs do nothing."""
+    return STYLE.from_core(gpu.idle(STYLE.to_core(gpu.IdleRequest, document)))
+
+
 def decide_after(document: Any) -> dict[str, Any]:
     """Decide whether a run that starts after others may start."""
     return STYLE.from_core(gpu.after(STYLE.to_core(gpu.Dependencies, document)))
@@ -257,6 +263,11 @@ def decide_overdraw(document: Any) -> dict[str, Any]:
 def decide_grow(document: Any) -> dict[str, Any]:
     """Order the runs that lack groups which an outcome took."""
     return STYLE.from_core(gpu.grow(STYLE.to_core(gpu.ShrunkRuns, document)))
+
+
+def decide_rank(document: Any) -> dict[str, Any]:
+    """Order the waiting runs that recall funding, reclaim devices or start unfunded."""
+    return STYLE.from_core(gpu.rank(STYLE.to_core(gpu.RankRequest, document)))
 
 
 @dataclass(frozen=True, slots=True)

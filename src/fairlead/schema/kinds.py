@@ -62,6 +62,8 @@ _FAILED = STYLE.document(core.RunFailure)
 _RESTARTED = STYLE.document(core.Restart, "RestartResult")
 _LIMITS = STYLE.document(core.RunLimits)
 _LIMITED = STYLE.document(core.Limit, "LimitResult")
+_READ = STYLE.document(core.IdleRequest)
+_IDLE = STYLE.document(core.IdleResult)
 _DEVICES = STYLE.document(core.QuarantineRequest)
 _CLEAN = STYLE.document(core.Quarantine, "QuarantineResult")
 _REFUND = FUND.document(core.RefundRequest)
@@ -79,6 +81,8 @@ _RESERVE = STYLE.document(core.ReserveRequest)
 _RESERVED = STYLE.document(core.ReserveAnswer, "ReserveResult")
 _SHRUNK = STYLE.document(core.ShrunkRuns)
 _GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
+_RANKED = STYLE.document(core.RankRequest)
+_RANKING = STYLE.document(core.Ranking, "RankResult")
 _AFTER = STYLE.document(core.Dependencies)
 _RELEASED = STYLE.document(core.AfterResult)
 _KINDS = (
@@ -109,6 +113,7 @@ _KINDS = (
         lambda result: result["reason"] not in ("Restarts", "Requeues"),
     ),
     Kind("gpu.limit", _LIMITS, _LIMITED, gpu.decide_limit),
+    Kind("gpu.idle", _READ, _IDLE, gpu.decide_idle),
     Kind("gpu.quarantine", _DEVICES, _CLEAN, gpu.decide_quarantine),
     Kind(
         "gpu.after",
@@ -157,6 +162,7 @@ _KINDS = (
         lambda result: result["reason"] != "Allowed",
     ),
     Kind("gpu.grow", _SHRUNK, _GROWS, gpu.decide_grow),
+    Kind("gpu.rank", _RANKED, _RANKING, gpu.decide_rank),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),
     Kind(
         "traffic.configure",

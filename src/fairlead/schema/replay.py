@@ -36,7 +36,7 @@ SHIPPED: Shipped = {
     ("gpu.queue", 2): KINDS["gpu.queue"],
     ("gpu.queue", 3): KINDS["gpu.queue"],
     ("gpu.grow", 2): KINDS["gpu.grow"],
-    ("gpu.backfill", 2): KINDS["gpu.backfill"],
+    **{("gpu.backfill", version): KINDS["gpu.backfill"] for version in (2, 3)},
     ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),
     ("traffic.tick", 3): replace(KINDS["traffic.tick"], input_shape=ConfirmingTickDocument),
 }

@@ -1,4 +1,4 @@
-"""Which reservations are activated and which shrunk runs grow, in which order."""
+"""Which reservations are activated, which shrunk runs grow and which runs take, in which order."""
 
 import json
 from typing import Any
@@ -11,12 +11,17 @@ from fairlead.core.gpu import (
     ActivateRequest,
     FlavorHold,
     LastOutcome,
+    RankedRun,
+    RankRequest,
+    ReservedStart,
     ShrunkRun,
     ShrunkRuns,
     WaitingReservation,
     activate,
     grow,
+    rank,
 )
+from fairlead.core.reasons import QueueHold, RankCause
 from fairlead.schema.border import BadInput
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.kinds import KINDS
@@ -39,6 +44,18 @@ shrunk = st.lists(
         st.integers(0, 8),
         st.integers(1, 64),
         st.booleans(),
+    ),
+    unique_by=lambda run: run.id,
+).map(tuple)
+
+ranked = st.lists(
+    st.builds(
+        RankedRun,
+        names,
+        st.sampled_from(["H100", "A100"]),
+        st.integers(1, 9),
+        reservation=st.none()
+        | st.builds(ReservedStart, names, st.integers(NOW_MS - 2, NOW_MS + 2)),
     ),
     unique_by=lambda run: run.id,
 ).map(tuple)
@@ -101,3 +118,33 @@ def test_repeated_names_are_refused() -> None:
     document = STYLE.from_core(ActivateRequest(NOW_MS, (row, row)))
     with pytest.raises(BadInput, match=r"reservations\[1\]\.name: repeats"):
         KINDS["gpu.activate"].run(json.dumps(document).encode())
+
+
+@given(ranked, st.sampled_from(RankCause), st.randoms())
+def test_waiting_runs_are_ranked_by_submission_unless_held(
+    runs: tuple[RankedRun, ...], cause: RankCause, chance: Any
+) -> None:
+    """A run whose reservation is due recalls, and is asked for nothing else here."""
+    asked = RankRequest(NOW_MS, cause, runs, (FlavorHold("H100", 7),))
+    found, by_id = rank(asked), {run.id: run for run in runs}
+    held = {row.run: row.reason for row in found.held}
+    order = [by_id[row.run] for row in found.order]
+    assert order == sorted(order, key=lambda run: (run.submitted, run.id))
+    assert [row.position for row in found.order] == list(range(1, len(order) + 1))
+    for run in runs:
+        start = run.reservation
+        later = start is not None and start.start_ms > NOW_MS
+        elsewhere = start is not None and cause is not RankCause.RECALL
+        kept = run.flavor == "H100"
+        expected = (
+            QueueHold.RESERVATION_NOT_DUE
+            if later
+            else QueueHold.RESERVATION_DUE
+            if elsewhere
+            else QueueHold.RESOLVE_OPEN
+            if kept
+            else None
+        )
+        assert held.get(run.id) is expected
+    assert list(held) == sorted(held)
+    same_in_any_order("gpu.rank", asked, chance)

@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.canonical import canonical, digest
-from tests.core.gpu.conflicts import candidates, decide, in_scope, random_doc
+from fairlead.core.gpu import conflict_digest
+from fairlead.core.gpu.conflict import renamed
+from fairlead.core.lottery import Pseudonyms
+from tests.core.gpu.conflicts import candidates, conflict_of, decide, in_scope, random_doc
 
 Document = dict[str, Any]
 documents = st.builds(lambda seed: random_doc(random.Random(seed)), st.integers(0, 2**64))
+NAMES = Pseudonyms("ab" * 32, 0, lambda owner: owner.encode().ljust(32), lambda budget: "a")
 TIERS = ("unfunded", "nominated", "funded")
 
 
@@ -167,6 +171,23 @@ def test_the_order_of_the_input_never_matters(document: Document, rng: random.Ra
     rng.shuffle(shuffled["leases"])
     shuffled["leases"] = [dict(rng.sample(list(x.items()), len(x))) for x in shuffled["leases"]]
     assert canonical(decide(document)) == canonical(decide(shuffled))
+
+
+@given(documents, st.permutations(["west", "north", "east"]))
+def test_the_order_of_a_caps_envelopes_changes_the_digest_alone(
+    document: Document, envelopes: list[str]
+) -> None:
+    """What the control plane freezes has them in order: there it does not change the digest."""
+
+    def capped(names: list[str]) -> Document:
+        cap = {"budget": "b", "name": "c", "envelopes": names}
+        return {**document, "scope": {**document["scope"], "cap": cap}}
+
+    one, other = capped(sorted(envelopes)), capped(envelopes)
+    found, same = decide(one), decide(other)
+    assert {**found, "conflict_digest": ""} == {**same, "conflict_digest": ""}
+    frozen = [conflict_digest(renamed(conflict_of(made), NAMES)) for made in (one, other)]
+    assert frozen[0] == frozen[1]
 
 
 @given(documents, st.binary(min_size=32, max_size=32))

@@ -10,6 +10,7 @@ from fairlead.ledger.replay import replay
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import outcomes, phases, reserve, world_of
 from tests.engine.gpu.test_protocol import BEACON
+from tests.engine.gpu.test_recall import family
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
 
 DECISIONS = ("gpu.fund", "gpu.place", "gpu.queue", "gpu.start", "gpu.deficit", "gpu.resolve.draw")
@@ -159,6 +160,47 @@ def test_the_order_of_reservations_is_recorded_where_it_decides() -> None:
     world.turn(1)
     assert phases(world)["late"] == "Running"
     assert len(orders(world, "gpu.activate")) == 1, "there is none behind the last one"
+
+
+def test_the_order_of_recalls_and_reclaims_is_recorded_where_it_decides() -> None:
+    """Two runs of an owner wait, and the first one takes its funding and devices back from a
+    guest: by the order that is recorded, once each."""
+    world = family()
+    world.apply(run("guest", "b", 8))
+    world.turn()
+    world.apply(run("z", "a", 6), run("a", "a", 6))
+    for _ in range(3):
+        world.turn(0.01)
+    assert phases(world) == {"guest": "Pending", "z": "Running", "a": "Pending"}
+    found = [entry for entry in world.log if entry.kind == "gpu.rank"]
+    assert {replay(world.ledger, entry).verdict for entry in found} == {Verdict.SAME}
+    said = [(entry.body["output"]["cause"], entry.body["output"]["order"]) for entry in found]
+    assert [cause for cause, _ in said] == ["recall", "reclaim"]
+    assert [[row["run"] for row in order] for _, order in said] == [["z", "a"], ["z", "a"]]
+    (recall,) = [entry for entry in world.log if entry.kind == "gpu.recall"]
+    assert recall.seq == found[0].seq + 1
+    unfunded = [entry for entry in world.log if entry.kind == "lease.unfunded"]
+    assert {entry.body["decision"] for entry in unfunded} == {recall.seq}
+    size = len(world.log)
+    world.turn(0.01)
+    assert len(world.log) == size
+
+
+def test_the_order_of_unfunded_starts_is_recorded_where_it_decides() -> None:
+    """Three runs wait for idle devices that two of them can have: one order, and a restart knows
+    it."""
+    world = world_of(teams="b")
+    world.apply(budget("a", "a", envelope(concurrency=1)))
+    idle = {"funding": {"allowUnfunded": True}, "duration": "1h"}
+    world.apply(*(run(name, "a", 4, **idle) for name in "zyx"))
+    world.turn()
+    assert phases(world) == {"z": "Running", "y": "Running", "x": "Pending"}
+    assert orders(world, "gpu.rank") == [["z", "y", "x"]]
+    assert world.projection.orders["gpu.rank.overdraw"] == ("z", "y", "x")
+    world.plane = world.open()
+    world.turn(1.1)
+    assert phases(world)["x"] == "Running"
+    assert len(orders(world, "gpu.rank")) == 1, "there is none behind the last one"
 
 
 def test_a_reservation_that_may_not_preempt_again_says_so_by_a_decision() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from fairlead.engine.gpu import backfill, checkpoint, recall
-from fairlead.engine.gpu.admission import RESAID_MAX, RunAdmission, order_decision
+from fairlead.engine.gpu.admission import RESAID_MAX, RunAdmission
 from fairlead.engine.gpu.entries import QueueDecision
+from fairlead.engine.gpu.orders import order_decision
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase
 from fairlead.ledger.replay import replay
@@ -109,9 +110,9 @@ def test_alike_runs_are_asked_once_whether_a_recall_helps(monkeypatch: pytest.Mo
     asked: list[str] = []
     real = recall.recall_entries
 
-    def counted(at: Any, name: str) -> Any:
+    def counted(at: Any, name: str, order: Any) -> Any:
         asked.append(name)
-        return real(at, name)
+        return real(at, name, order)
 
     monkeypatch.setattr(recall, "recall_entries", counted)
     world.turn()

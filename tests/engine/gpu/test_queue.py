@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.gpu import HEADS_MAX
 from fairlead.core.units import HOUR_MS
 from fairlead.ledger.replay import replay, replay_ledger
 from fairlead.schema.replay import Verdict
@@ -72,7 +73,8 @@ def test_a_head_that_has_waited_long_leaves_less_time_to_later_runs() -> None:
     world.turn()
     assert running(world) == {"busy", "short"}, "8 h until its start, and it has waited for 4 h"
     held, passed = recorded(world, "gpu.backfill")
-    assert (held.version, passed.version) == (2, 2)
+    assert (held.version, passed.version) == (3, 3)
+    assert held.body["input"]["policy"]["heads_max"] == HEADS_MAX
     assert held.body["output"]["ends_by"] == format_time(world.now_ms + 4 * HOUR_MS)
 
 

@@ -53,6 +53,20 @@ def test_an_owner_gets_its_own_envelope_back(reserved: bool) -> None:
     entries(world, "gpu.refund"), entries(world, "gpu.deficit"), entries(world, "gpu.fund")
 
 
+def test_a_run_that_starts_after_another_recalls_nothing_before() -> None:
+    """It could not start: the guest would lose its funding for nothing."""
+    world = family()
+    world.apply(run("guest", "b", 4), run("first", "d", 2, duration="1h"))
+    world.turn()
+    after = [{"run": "first", "condition": "afterOK"}]
+    world.apply(run("mine", "a", 8, after=after))
+    world.turn(0.01)
+    assert world.status("Run", "guest")["funded"]
+    assert entries(world, "gpu.recall") == []
+    world.turn(1.1)
+    assert len(entries(world, "gpu.recall")) == 1
+
+
 def test_both_sides_of_a_recall_are_told() -> None:
     """The guest has its minimum runtime: until then its owner reads who recalled what, and the
     envelope's owner that its run does not wait for the guest's end."""

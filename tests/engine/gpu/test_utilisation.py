@@ -9,6 +9,7 @@ from fairlead.ledger.replay import replay
 from fairlead.ports.meter import DeviceReading
 from fairlead.schema.border import BadInput
 from fairlead.schema.replay import Verdict
+from fairlead.schema.times import parse_time
 from tests.engine.gpu.worlds import ADMIN, HOUR, Clocks, World, budget, node, run, state_of
 
 SECOND = 1 / 3600
@@ -106,6 +107,63 @@ def test_a_clock_that_was_set_forward_makes_no_run_idle() -> None:
     for _ in range(30):
         world.turn(11 * SECOND)
     assert [call for call in world.executor.calls if call[0] == "stop"], "it is idle from there on"
+
+
+def streaks(world: World) -> list[Any]:
+    found = [entry for entry in world.log if entry.kind == "gpu.idle"]
+    assert {replay(world.ledger, entry).verdict for entry in found} <= {Verdict.SAME}
+    return [entry.body["output"]["runs"][0]["streak"] for entry in found]
+
+
+def test_idle_time_goes_on_after_a_restart_less_what_was_not_read() -> None:
+    """Recorded every five minutes, and not in between; three minutes of standstill do not count."""
+    world, _ = started(idleAfter="20m", idleAction="Release")
+    for _ in range(60):
+        world.turn(11 * SECOND)
+    assert len(streaks(world)) == 2
+    before = state_of(world)
+    world.plane = world.open()
+    assert state_of(world) == before
+    world.turn(180 * SECOND)
+    since = world.status("Run", "r")["use"]["idleSince"]
+    recorded = parse_time(streaks(world)[-1]["read"], "") - parse_time(
+        streaks(world)[-1]["since"], ""
+    )
+    assert world.now_ms - parse_time(since, "") == recorded >= 600_000
+    for _ in range(60):
+        world.turn(11 * SECOND)
+    (decision,) = [entry for entry in world.log if entry.kind == "gpu.limit"]
+    assert decision.body["input"]["idle"]["since"] == streaks(world)[-1]["since"] == since
+
+
+def test_a_streak_that_was_recorded_is_over_when_work_was_seen() -> None:
+    """Else a restart would go on from there."""
+    world, meter = started(idleAfter="20m")
+    for _ in range(40):
+        world.turn(11 * SECOND)
+    meter.put(0, 50, 0)
+    world.turn(11 * SECOND)
+    assert (streaks(world)[-1], len(streaks(world))) == (None, 2)
+    meter.put(0, 0, 0)
+    world.plane = world.open()
+    world.turn(11 * SECOND)
+    since = world.status("Run", "r")["use"]["idleSince"]
+    assert parse_time(since, "") == world.now_ms
+    size = len(world.log)
+    for _ in range(20):
+        world.turn(11 * SECOND)
+    assert len(world.log) == size, "nothing follows from it yet"
+
+
+def test_a_paused_run_is_not_idle() -> None:
+    """It would be asked to end as soon as it is resumed."""
+    world, _ = started(idleAfter="5m", idleAction="Release")
+    world.plane.verbs.act("Run", "r", "pause", author=ADMIN)
+    for _ in range(60):
+        world.turn(11 * SECOND)
+    world.plane.verbs.act("Run", "r", "resume", author=ADMIN)
+    world.turn(11 * SECOND)
+    assert not [call for call in world.executor.calls if call[0] == "stop"]
 
 
 def test_the_operator_may_ask_for_the_same_of_all() -> None:

@@ -11,6 +11,8 @@ after its end is taken to end a step later; the step doubles, so that a promise 
 second nor is believed for ever. A run without a duration could stay for ever: it is let in only
 where it leaves room.
 
+Which runs are heads is decided by `heads` (version 3, a policy with `heads_max`).
+
 The longer a head waits, the less time it leaves to others (version 2, a policy with `halving_ms`).
 Most runs end long before their estimates, and what they free is taken by runs that end just before
 the promise: a wide head would start only when it was promised to, and not when it could. So only
@@ -31,10 +33,11 @@ size fill domains, and what has no groups may be scattered.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from fairlead.core.gpu.charges import ChargeOutlook, HeadFunding, LeaseCharge, Payment
+from fairlead.core.gpu.charges import ChargeOutlook, LeaseCharge, Payment
+from fairlead.core.gpu.heads import QueueHead, choose
 from fairlead.core.gpu.place import DOMAIN_KEYS, Gang, matches
 from fairlead.core.reasons import BackfillReason
 from fairlead.core.units import (
@@ -44,6 +47,7 @@ from fairlead.core.units import (
     Gpus,
     Name,
     OutOfRange,
+    PositiveCount,
     Time,
     Written,
     repeats,
@@ -63,8 +67,10 @@ class BackfillPolicy:
     halving_ms: Annotated[int, Duration(), Written("halving_age")] | None = None
     """After so long a head leaves half of the time until its start to others; None: version 1, it
     always leaves all of it."""
+    heads_max: PositiveCount | None = None
+    """So many heads of each kind; None: versions 1 and 2, every one that is given is a head."""
 
-    def ends_by_ms(self, head: "QueueHead", start_ms: int, now_ms: int) -> int:
+    def ends_by_ms(self, head: QueueHead, start_ms: int, now_ms: int) -> int:
         """By when a run has to end that starts before a head."""
         since_ms, halving_ms = head.since_ms, self.halving_ms
         if since_ms is None or halving_ms is None:
@@ -107,17 +113,6 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueHead:
-    """A run that lacks devices or room in envelopes, at the least width that it starts with."""
-
-    run: Name
-    gang: Gang
-    funding: HeadFunding | None = None
-    """None: it is funded whatever else starts."""
-    since_ms: Annotated[int, Time(), Written("waiting_since")] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Backfiller:
     """A run that could start now, or grow: the GPUs that it would take of each pool, and who would
     pay for them."""
@@ -144,8 +139,8 @@ class Overrun:
 class BackfillRequest:
     """All that is looked at: the pools of one flavor, heads in the order of the queue.
 
-    Releases and charges that end after the last promised start may be left out: they change
-    nothing.
+    Releases and charges that end after the last promised start may be left out, and so may runs
+    that are no heads: they change nothing.
     """
 
     now_ms: Annotated[int, Time(), Written("now")]
@@ -196,12 +191,13 @@ class Backfill:
 
 def backfill(asked: BackfillRequest) -> Backfill:
     outlook = Outlook(asked.pools, asked.now_ms, asked.policy, asked.charges)
-    promises = tuple(Promise(head.run, outlook.promise_ms(head)) for head in asked.heads)
-    return check(asked, promises, outlook)
+    found = list(choose(asked.heads, asked.policy.heads_max, outlook.promise_ms))
+    promises = tuple(Promise(head.run, start_ms) for head, start_ms in found)
+    return check(replace(asked, heads=tuple(head for head, _ in found)), promises, outlook)
 
 
 def check(asked: BackfillRequest, promises: tuple[Promise, ...], outlook: "Outlook") -> Backfill:
-    """The same where the promises are known."""
+    """The same where the heads and their promises are known."""
     run, reason = asked.run, BackfillReason.ENDS_BEFORE
     for head, promise in zip(asked.heads, promises, strict=True):
         start_ms = promise.start_ms

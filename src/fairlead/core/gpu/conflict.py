@@ -2,7 +2,8 @@
 
 The frozen input of `resolve` and `forecast`. A lease is a candidate when it is in scope: the
 flavor and every label of the scope are equal and, where a cap binds, one of its envelopes pays.
-The digest names the conflict for good, whatever the order of its lists.
+The digest names the conflict for good, whatever the order of its runs and leases. The envelopes of
+a cap are part of it as they are given: `renamed`, which is what is frozen, has them in order.
 """
 
 from collections.abc import Iterator, Mapping

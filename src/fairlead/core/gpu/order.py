@@ -1,4 +1,5 @@
-"""Order: which reservations are activated and which shrunk runs grow, and which of them first.
+"""Order: which reservations are activated, which shrunk runs grow, which waiting runs take what
+others use or leave idle, and which of them first.
 
 `activate` also decides which reservations may preempt others: one for which others were preempted
 already may not, nor one whose outcome was voided as long as nothing else has changed.
@@ -8,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from fairlead.core.gpu.queue import FlavorHold, HeldRun
-from fairlead.core.reasons import ActivationReason, GrowthReason, QueueHold
+from fairlead.core.gpu.queue import FlavorHold, HeldRun, ReservedStart
+from fairlead.core.reasons import ActivationReason, GrowthReason, QueueHold, QueueReason, RankCause
 from fairlead.core.units import Count, Gpus, Name, OutOfRange, Time, Written, repeats
 
 
@@ -151,3 +152,67 @@ def grow(asked: ShrunkRuns) -> GrowthOrder:
         else:
             order.append(GrowingRun(run.id, len(order) + 1, GrowthReason.NAME))
     return GrowthOrder(tuple(order), tuple(held))
+
+
+@dataclass(frozen=True, slots=True)
+class RankedRun:
+    """A run that waits, and may take what the cause of a ranking says."""
+
+    id: Name
+    flavor: Name
+    submitted: Count
+    """The number of its submission: smaller is earlier."""
+    location: Mapping[str, str] = field(default_factory=dict)
+    reservation: ReservedStart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankRequest:
+    """All that one ranking is decided on."""
+
+    now_ms: Annotated[int, Time(), Written("now")]
+    cause: RankCause
+    runs: tuple[RankedRun, ...]
+    holds: tuple[FlavorHold, ...] = ()
+
+    def faults(self) -> Iterator[OutOfRange]:
+        yield from repeats("runs", "id", [run.id for run in self.runs])
+        yield from repeats("holds", "flavor", [hold.flavor for hold in self.holds])
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """A run and its place in the order, from 1."""
+
+    run: str
+    position: int
+    reason: QueueReason
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Runs in the order in which they are asked about, and those that are held, by id."""
+
+    cause: RankCause
+    order: tuple[RankRow, ...]
+    held: tuple[HeldRun, ...]
+
+
+def rank(asked: RankRequest) -> Ranking:
+    """First come, first served. A reservation that is due recalls; it preempts and starts by
+    `activate`, and not here."""
+    by_flavor = {hold.flavor: hold for hold in asked.holds}
+    order: list[RankRow] = []
+    held: list[HeldRun] = []
+    for run in sorted(asked.runs, key=lambda run: (run.submitted, run.id)):
+        start, hold = run.reservation, by_flavor.get(run.flavor)
+        if start is not None and asked.now_ms < start.start_ms:
+            held.append(HeldRun(run.id, QueueHold.RESERVATION_NOT_DUE, start.start_ms))
+        elif start is not None and asked.cause is not RankCause.RECALL:
+            held.append(HeldRun(run.id, QueueHold.RESERVATION_DUE, start.start_ms))
+        elif hold is not None and hold.applies(asked.now_ms, run.id, run.location):
+            held.append(HeldRun(run.id, QueueHold.RESOLVE_OPEN, hold.until_ms, hold.outcome))
+        else:
+            order.append(RankRow(run.id, len(order) + 1, QueueReason.SUBMITTED))
+    held.sort(key=lambda hold: hold.run)
+    return Ranking(asked.cause, tuple(order), tuple(held))

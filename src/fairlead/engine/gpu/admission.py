@@ -12,12 +12,12 @@ from msgspec import structs
 
 from fairlead.core import gpu
 from fairlead.core.canonical import Rendered, text
-from fairlead.core.reasons import QueueHold
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.backfill import QueueHeads
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry
-from fairlead.engine.gpu.projection import Projection, starts_ms
+from fairlead.engine.gpu.orders import TurnOrder, turn_order
+from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.starting import (
     HELD,
     ask,
@@ -99,10 +99,15 @@ class RunAdmission:
             for run in self._waiting_runs()
         )
         use = tuple(owner_use(projection, runs, now_ms))
-        waiting = gpu.Waiting(now_ms, runs, self._holds(), self._policy, use)
+        waiting = gpu.Waiting(now_ms, runs, projection.holds(self._hold_ms), self._policy, use)
         queue = gpu.queue(waiting)
-        self._order = order = [row.run for row in queue.order]
-        recorded = RecordedOrder(entries.QueueDecision, order)
+        self._order = [row.run for row in queue.order]
+        order = TurnOrder(
+            projection,
+            entries.QueueDecision.ENTRY,
+            self._order,
+            lambda: self._queue_decision(queue, waiting),
+        )
         self._lead_reserved(queue, now_ms)
 
         def decide(run: str) -> list[NewEntry]:
@@ -121,11 +126,9 @@ class RunAdmission:
             made = attempt(projection, run, now_ms, heads, row.alike)
             if made and isinstance(made[0].body, entries.FundDecision) and len(made) == 2:
                 self._keep_refusal(row.alike, made)
-            if opens_leases(made) and not recorded.says(run, projection):
-                made.insert(0, self._queue_decision(queue, waiting))
-            return made
+            return [*order.entries(run), *made] if opens_leases(made) else made
 
-        self._decide_all(order, decide)
+        self._decide_all(order.names, decide)
         self._promised = {run: promised.get(run, now_ms) for run in heads.runs()}
 
     def _queue_decision(self, queue: gpu.Queue, waiting: gpu.Waiting) -> NewEntry:
@@ -145,14 +148,12 @@ class RunAdmission:
         self._refusals[alike] = [replace(fund, input=Rendered(text(fund.input))), phase]
 
     def _lead_reserved(self, queue: gpu.Queue, now_ms: int) -> None:
-        """Runs whose reservations are due and lack devices are the first heads: runs that have just
-        started are no candidates, so that short ones that follow each other would keep the devices
-        from a reservation for ever."""
-        due = [row for row in queue.held if row.reason is QueueHold.RESERVATION_DUE]
-        for row in sorted(due, key=lambda row: (row.until_ms or 0, row.run)):
-            found = ask(self._projection, self._projection.run_spec(row.run), now_ms).found
+        """Runs whose reservations are due and lack devices are the first heads."""
+        due_ms = {row.run: row.until_ms for row in queue.held}
+        for run in gpu.due_first(queue.held):
+            found = ask(self._projection, self._projection.run_spec(run), now_ms).found
             if found.plan.funded and not found.starts:
-                self.heads.add(row.run, found, now_ms)
+                self.heads.add(run, found, now_ms, due_ms[run])
 
     def positions(self) -> dict[str, int]:
         """The place of every run in the queue, as of the last turn, in order and from 1."""
@@ -201,27 +202,19 @@ class RunAdmission:
         )
         if not shrunk:
             return
-        asked = gpu.ShrunkRuns(now_ms, shrunk, self._holds())
+        asked = gpu.ShrunkRuns(now_ms, shrunk, projection.holds(self._hold_ms))
         found = gpu.grow(asked)
-        order = [row.run for row in found.order]
-        recorded = RecordedOrder(entries.GrowDecision, order)
+        names = [row.run for row in found.order]
+        order = turn_order(projection, entries.GrowDecision, names, found, asked)
 
         def decide(run: str) -> list[NewEntry]:
             state = live.get(run)
             if state is None or not is_settled(state) or self._is_held(run, now_ms):
                 return []
             made = growth(projection, run, now_ms, self.heads)
-            if made and not recorded.says(run, projection):
-                made.insert(0, order_decision(entries.GrowDecision, found, asked, now_ms))
-            return made
+            return [*order.entries(run), *made] if made else []
 
-        self._decide_all(order, decide)
-
-    def _holds(self) -> tuple[gpu.FlavorHold, ...]:
-        projection = self._projection
-        flavors = sorted(projection.resolver.open_seqs)
-        holds = (projection.hold_on(flavor, self._hold_ms) for flavor in flavors)
-        return tuple(hold for hold in holds if hold is not None)
+        self._decide_all(order.names, decide)
 
     def _waiting_runs(self) -> tuple[gpu.WaitingRun, ...]:
         """Every run that waits, by name. Most are the same from turn to turn, and are kept."""
@@ -277,7 +270,7 @@ class RunAdmission:
     def _is_held(self, run: str, now_ms: int) -> bool:
         return self._projection.is_held(run, now_ms, hold_ms=self._hold_ms)
 
-    def _decide_all(self, queue: list[str], decide: Callable[[str], list[NewEntry]]) -> None:
+    def _decide_all(self, queue: Sequence[str], decide: Callable[[str], list[NewEntry]]) -> None:
         """In order; one append for all decisions up to the next one that takes devices."""
         first = decided = 0
 
@@ -306,10 +299,7 @@ def _about(run: str, entry: NewEntry) -> NewEntry:
 
 
 def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.Request]:
-    state, request, start = projection.runs[run], objects.to_request(projection.run_spec(run)), None
-    if projection.waits_for_time(run):
-        reservation = projection.objects["Reservation", projection.reserved[run]]
-        start = gpu.ReservedStart(reservation.name, starts_ms(reservation))
+    state, request = projection.runs[run], objects.to_request(projection.run_spec(run))
     waiting = gpu.WaitingRun(
         id=run,
         owner=request.owner,
@@ -320,7 +310,7 @@ def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.
         min_gpus=request.min_gpus,
         duration_ms=request.duration_ms,
         owner_priority=projection.run_spec(run).priority or 0,
-        reservation=start,
+        reservation=projection.reserved_start(run),
         submitted_ms=projection.objects["Run", run].created_ms,
         location=request.location,
     )
@@ -338,34 +328,3 @@ def owner_use(
         own = (payer.envelope for payer in book.payers(owner, flavor))
         granted = sum(envelope.gpus for envelope in own if envelope.is_open(now_ms))
         yield gpu.OwnerUse(owner, flavor, granted, used[owner, flavor])
-
-
-class RecordedOrder:
-    """How far the order of one turn is the order that was last recorded."""
-
-    def __init__(self, kind: type[entries.OrderDecision], order: Sequence[str]) -> None:
-        self._kind = kind
-        self._order, self._places = order, {run: place for place, run in enumerate(order)}
-        self._recorded: Sequence[str] | None = None
-        self._same = 0
-        """So many runs at the beginning are the same ones, those that wait no more left out."""
-
-    def says(self, run: str, projection: Projection) -> bool:
-        """Whether none comes behind this one, or the recorded order has the same ones before
-        it."""
-        recorded = projection.orders.get(self._kind.ENTRY, ())
-        if recorded is not self._recorded:
-            self._recorded, self._same = recorded, 0
-            left = (name for name in recorded if name in self._places)
-            for mine, other in zip(self._order, left, strict=False):
-                if mine != other:
-                    break
-                self._same += 1
-        return self._order[-1] == run or self._places[run] < self._same
-
-
-def order_decision(
-    kind: type[entries.OrderDecision], found: object, asked: object, now_ms: int
-) -> NewEntry:
-    """An order as it is recorded, with its whole input."""
-    return NewEntry(kind(STYLE.from_core(found)), now_ms, input=STYLE.from_core(asked))

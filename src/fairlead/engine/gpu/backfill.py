@@ -1,8 +1,7 @@
 """What is kept for the first runs of the queue, and which runs may start beside them.
 
-One head per flavor and location among the runs that lack devices; among those that lack funding
-one for envelopes that no head before it could use. What `core.gpu.backfill` looks at is made here
-of leases and nodes; it is recorded where it lets a run start before a head, or holds one back.
+What `core.gpu.heads` and `core.gpu.backfill` look at is made here of leases and nodes; it is
+recorded where it lets a run start before a head, or holds one back.
 """
 
 from collections import Counter
@@ -19,16 +18,11 @@ from fairlead.core.gpu.place import Gang, Node, Placement
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, Document, NewEntry
-from fairlead.engine.gpu.projection import Projection, starts_ms
+from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, parse_slot
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE, from_backfill
 from fairlead.schema.objects import max_runtime_ms
-
-HEADS_MAX = 8
-"""Of a flavor, and of each kind: each costs a look at its leases, and a tenant could ask for any
-location, and name any sponsor."""
-
 
 _End = gpu.Release | gpu.LeaseCharge
 _Labels = tuple[tuple[str, str], ...]
@@ -108,8 +102,6 @@ class QueueHeads:
         self._by_flavor: dict[str, dict[str, gpu.QueueHead]] = {}
         self._views: dict[str, _View] = {}
         self._seen = (0, 0)
-        self._unfunded: dict[str, dict[str, frozenset[str]]] = {}
-        """Heads that lack funding, by flavor, and the envelopes that could pay for each."""
         self._looked_at: set[str] = set()
         """What refused runs ask for that were looked at in this turn: the next one is no head."""
         self._leased: dict[str, _Leased] = {}
@@ -120,7 +112,6 @@ class QueueHeads:
     def begin(self) -> None:
         """A turn begins: who is first is found anew."""
         self._by_flavor.clear()
-        self._unfunded.clear()
         self._looked_at.clear()
 
     def devices(self, flavor: str, now_ms: int) -> gpu.FreeDevices:
@@ -131,31 +122,34 @@ class QueueHeads:
         """All heads of the turn."""
         return (run for heads in self._by_flavor.values() for run in heads)
 
-    def add(self, run: str, found: gpu.Start, now_ms: int) -> None:
-        """A run that is funded and lacks devices: a head, if it is the first of its scope."""
+    def add(self, run: str, found: gpu.Start, now_ms: int, due_ms: int | None = None) -> None:
+        """A run that is funded and lacks devices: a head, if it is the first of its scope.
+        `due_ms`: when its reservation became due."""
         gang = known(found.gang, "what is funded is a gang")
-        heads = self._by_flavor.setdefault(gang.flavor, {})
-        lacking = len(heads) - len(self._unfunded.get(gang.flavor, ()))
-        if run in heads or lacking >= HEADS_MAX or self.leads(gang.flavor, gang.location):
+        heads = self._by_flavor.get(gang.flavor, {})
+        if run in heads or self._is_full(heads, funded=True):
+            return
+        if self.leads(gang.flavor, gang.location):
             return
         shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
         least = replace(gang, gpus=shape.without_spares(found.request.enough_gpus))
         funding = self._funding(found.request, now_ms)[0]
-        self._promise(gpu.QueueHead(run, least, funding, self._since_ms(run)), now_ms)
+        since_ms = self._since_ms(run)
+        self._promise(gpu.QueueHead(run, least, funding, since_ms, due_ms=due_ms), now_ms)
 
     def add_refused(
         self, run: str, request: gpu.Request, now_ms: int, alike: str | None = None
     ) -> None:
         """A run that is not funded: a head, if it will be when leases have ended, and none before
         it could be paid by the same envelopes. `alike`: the same for all that ask for the same."""
-        unfunded = self._unfunded.setdefault(request.flavor, {})
-        if run in unfunded or alike in self._looked_at or len(unfunded) >= HEADS_MAX:
+        heads = self._by_flavor.get(request.flavor, {})
+        if run in heads or alike in self._looked_at or self._is_full(heads, funded=False):
             return
         if alike is not None:
             self._looked_at.add(alike)
         funding, route = self._funding(request, now_ms)
-        payers = frozenset(gpu.envelope_key(row.budget.name, row.envelope.name) for row in route)
-        if any(payers & others for others in unfunded.values()):
+        payers = {gpu.envelope_key(row.budget.name, row.envelope.name) for row in route}
+        if not payers or not gpu.is_first(heads.values(), request.location, payers):
             return
         if not self._view(request.flavor, now_ms).outlook.charges.could_pay(funding):
             return
@@ -163,8 +157,12 @@ class QueueHeads:
         gang = shape.gang(request, gpu.Plan(request.enough_gpus, ()))
         if all(row.tier.value.endswith("elsewhere") for row in route):
             gang = replace(gang, elsewhere=True)
-        if self._promise(gpu.QueueHead(run, gang, funding, self._since_ms(run)), now_ms):
-            unfunded[run] = payers
+        since_ms, paying = self._since_ms(run), tuple(sorted(payers))
+        self._promise(gpu.QueueHead(run, gang, funding, since_ms, paying), now_ms)
+
+    def _is_full(self, heads: Mapping[str, gpu.QueueHead], *, funded: bool) -> bool:
+        most = self._policy.heads_max
+        return most is not None and gpu.is_full(heads.values(), most, funded=funded)
 
     def _funding(
         self, request: gpu.Request, now_ms: int
@@ -175,28 +173,20 @@ class QueueHeads:
     def _since_ms(self, run: str) -> int:
         """Since when a run waits to be started as soon as it fits."""
         projection, since_ms = self._projection, self._projection.runs[run].since_ms
-        if projection.waits_for_time(run):
-            reservation = projection.objects["Reservation", projection.reserved[run]]
-            return max(since_ms, starts_ms(reservation))
-        return since_ms
+        start = projection.reserved_start(run)
+        return since_ms if start is None else max(since_ms, start.start_ms)
 
-    def _promise(self, head: gpu.QueueHead, now_ms: int) -> bool:
+    def _promise(self, head: gpu.QueueHead, now_ms: int) -> None:
         """Keep a head that has an earliest start."""
         heads = self._by_flavor.setdefault(head.gang.flavor, {})
         heads[head.run] = head
         view = self._view(head.gang.flavor, now_ms)
         if view.promises[head.run].start_ms is None:
             del heads[head.run], view.promises[head.run]
-            return False
-        return True
 
     def leads(self, flavor: str, location: Mapping[str, str]) -> bool:
         """Whether a head of this scope that lacks devices was found in this turn."""
-        unfunded = self._unfunded.get(flavor, {})
-        return any(
-            head.gang.location == location and head.run not in unfunded
-            for head in self._by_flavor.get(flavor, {}).values()
-        )
+        return not gpu.is_first(self._by_flavor.get(flavor, {}).values(), location)
 
     def ask(
         self,
@@ -253,7 +243,7 @@ class QueueHeads:
         if start_ms is None:
             return None
         ending = (of for of, part in view.ends if self._policy.end_ms(part, now_ms) == start_ms)
-        lacks = "envelopes" if run in self._unfunded.get(flavor, ()) else "devices"
+        lacks = "envelopes" if head.envelopes else "devices"
         return Promised(head.gang, start_ms, min(ending, default=None), lacks)
 
     def _view(self, flavor: str, now_ms: int) -> _View:

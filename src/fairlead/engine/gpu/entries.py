@@ -457,10 +457,10 @@ class ResizeDecision(RunDecision, frozen=True):
 
 class BackfillDecision(RunDecision, frozen=True):
     """Whether a run may start, or grow, before others that wait for devices. In version 2 a head
-    leaves less time to others the longer it waits."""
+    leaves less time to others the longer it waits; version 3 decides which runs are heads."""
 
     ENTRY = "gpu.backfill"
-    VERSION = 2
+    VERSION = 3
 
 
 class RestartDecision(RunDecision, frozen=True):
@@ -473,6 +473,34 @@ class LimitDecision(RunDecision, frozen=True):
     """Which limit of a run is over."""
 
     ENTRY = "gpu.limit"
+
+
+class IdleTimes(msgspec.Struct, frozen=True):
+    """A streak as it is written."""
+
+    since: str
+    read: str
+
+
+class IdleOfRun(msgspec.Struct, frozen=True):
+    """The streak of one start of a run; None: its devices are in use."""
+
+    run: str
+    job: str
+    streak: IdleTimes | None
+
+
+class IdleRuns(msgspec.Struct, frozen=True):
+    """The output of `gpu.idle`."""
+
+    runs: tuple[IdleOfRun, ...]
+
+
+class IdleDecision(Body, frozen=True):
+    """Since when the devices of runs that have an idle limit do nothing."""
+
+    ENTRY = "gpu.idle"
+    output: IdleRuns
 
 
 class AfterDecision(RunDecision, frozen=True):
@@ -542,6 +570,11 @@ class OrderDecision(Body, frozen=True):
         return {"output": self.output}  # plain data or canonical text, thousands of rows
 
     @property
+    def key(self) -> str:
+        """The last one of each is kept."""
+        return self.ENTRY
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(row["run"] for row in self.output["order"])
 
@@ -559,6 +592,16 @@ class GrowDecision(OrderDecision, frozen=True):
 
     ENTRY = "gpu.grow"
     VERSION = 2
+
+
+class RankDecision(OrderDecision, frozen=True):
+    """Of waiting runs that recall funding, reclaim devices or start unfunded."""
+
+    ENTRY = "gpu.rank"
+
+    @property
+    def key(self) -> str:
+        return f"{self.ENTRY}.{self.output['cause']}"
 
 
 class ActivateDecision(OrderDecision, frozen=True):
@@ -777,6 +820,14 @@ def encode(entry: NewEntry) -> Draft:
         version=entry.body.VERSION if entry.version is None else entry.version,
         reasons=entry.reasons,
     )
+
+
+def object_of(entry: Entry) -> ObjectApplied | ObjectDeleted | None:
+    """Of an entry about an object."""
+    for kind in (ObjectApplied, ObjectDeleted):
+        if entry.kind == kind.ENTRY:
+            return kind.of(entry.body)
+    return None
 
 
 def decode(entry: Entry) -> Body | None:

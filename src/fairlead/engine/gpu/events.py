@@ -6,12 +6,14 @@ A border: events carry the recorded bodies as they are.
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
+from fairlead.core.gpu import Scope
 from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import READ_AT_ONCE, Committer
 from fairlead.engine.gpu.entries import SYSTEM, Document, decode
 from fairlead.engine.gpu.projection import Projection
 from fairlead.ports.ledger import Entry
+from fairlead.schema.convert import convert
 from fairlead.schema.times import format_time
 
 T = TypeVar("T", bound=Hashable)
@@ -25,8 +27,9 @@ _LEFT_OUT = frozenset(
 _WITHOUT_OUTPUT = tuple(
     kind.ENTRY
     for kind in (
-        *(entries.DeficitDecision, entries.QueueDecision, entries.BackfillDecision),
-        entries.RefundDecision,
+        *(entries.DeficitDecision, entries.BackfillDecision, entries.RefundDecision),
+        *(entries.QueueDecision, entries.ActivateDecision, entries.GrowDecision),
+        *(entries.RankDecision, entries.IdleDecision),
     )
 )
 _RESOLVER = frozenset(
@@ -121,22 +124,21 @@ def event_of(projection: Projection, entry: Entry) -> Document:
 
 def about(entry: Entry) -> tuple[str, str] | None:
     """Kind and name of the object that an entry is about."""
-    body = entry.body
-    if "kind" in body and "name" in body and entry.kind.startswith("object."):
-        return body["kind"], body["name"]
-    for key, kind in _ABOUT:
-        if body.get(key) is not None:
-            return kind, body[key]
-    return None
+    changed = entries.object_of(entry)
+    if changed is not None:
+        return changed.kind, changed.name
+    named = ((kind, entry.body.get(key)) for key, kind in _ABOUT)
+    return next(((kind, name) for kind, name in named if name is not None), None)
 
 
 def _resolver_message(entry: Entry) -> str:
     """A sentence for the resolver's steps, whose entries hold no message."""
     body = decode(entry) if entry.kind in _RESOLVER else None
     if isinstance(body, entries.OutcomeCommitted):
-        promised, scope = body.commitment, entry.body["scope"]
-        where = "".join(f" {key}={value}" for key, value in sorted(scope["location"].items()))
-        missing = f"{promised.deficit_gpus} {scope['flavor']} missing{where}"
+        promised = body.commitment
+        scope = convert(promised.scope, Scope)
+        where = "".join(f" {key}={value}" for key, value in sorted(scope.location.items()))
+        missing = f"{promised.deficit_gpus} {scope.flavor} missing{where}"
         return f"outcome {entry.seq}: {missing}"
     if isinstance(body, entries.OutcomeDrawn):
         shown = body.reveal
@@ -171,12 +173,13 @@ def _gap(*, after: int, last: int, time_ms: int) -> Document:
 
 def _owner(projection: Projection, named: tuple[str, str] | None, entry: Entry) -> str | None:
     """Whose event it is; None when the object is gone or has no owner."""
-    body = entry.body
-    if isinstance(body.get("spec"), dict):
-        owner = body["spec"].get("owner")
+    changed = entries.object_of(entry)
+    if isinstance(changed, entries.ObjectApplied):
+        owner = changed.spec.get("owner")
         return owner if isinstance(owner, str) else None
-    if isinstance(body.get("owner"), str):
-        return str(body["owner"])
+    owner = entry.body.get("owner")
+    if isinstance(owner, str):
+        return owner
     stored = None if named is None else projection.get(*named)
     if stored is None or entry.time_ms < stored.created_ms:
         return None  # gone; or another object has its name by now, perhaps of another owner

@@ -15,6 +15,7 @@ from fairlead.engine.gpu import entries, state
 from fairlead.engine.gpu.entries import Stamp
 from fairlead.schema.convert import convert
 from fairlead.schema.objects import BudgetSpec, ReservationSpec, RunSpec, to_budget
+from fairlead.schema.times import parse_time
 
 if TYPE_CHECKING:
     from fairlead.engine.gpu.projection import Projection
@@ -116,7 +117,7 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if run.shortfall_gpus:
         run.refusal = None  # it is funded now, and waits for devices alone
     if phase is state.Phase.RUNNING and body.job:
-        run.job, run.started_ms = body.job, at.time_ms
+        run.job, run.started_ms, run.idle_ms = body.job, at.time_ms, None
         run.attempt += 1
         run.refusal, run.pause_seq, run.width_seq = None, None, None
         run.numbered, run.grown = len(run.leases), False
@@ -249,6 +250,15 @@ def _limit(known: "Projection", at: Stamp, body: entries.LimitDecision) -> None:
         known.runs[body.run].idle_warned = body.output["since"]
 
 
+def _idle(known: "Projection", at: Stamp, body: entries.IdleDecision) -> None:
+    for row in body.output.runs:
+        run, times = known.runs[row.run], row.streak
+        if run.job == row.job:
+            run.idle_ms = None
+            if times is not None:
+                run.idle_ms = parse_time(times.since, "since"), parse_time(times.read, "read")
+
+
 def _quarantine(known: "Projection", at: Stamp, body: entries.QuarantineDecision) -> None:
     dirty, clean = body.output["quarantined"], body.output["cleared"]
     known.quarantined = (known.quarantined | set(dirty)) - set(clean)
@@ -296,7 +306,7 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
         case entries.PlaceDecision() if known.runs[body.run].phase is not state.Phase.RUNNING:
             known.runs[body.run].place_seq = at.seq
         case entries.OrderDecision():
-            known.orders[body.ENTRY] = body.names
+            known.orders[body.key] = body.names
         case entries.LeaseFunded():
             known.runs[body.run].forget_unfunded(body.lease)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
@@ -440,7 +450,7 @@ def _count(known: "Projection", what: str) -> None:
 
 FACTS = (
     *(entries.RunNominated, entries.PlaceDecision, entries.QueueDecision),
-    *(entries.ActivateDecision, entries.GrowDecision),
+    *(entries.ActivateDecision, entries.GrowDecision, entries.RankDecision),
     *(entries.LeaseFunded, entries.OwnerPseudonym, entries.ChainOpened),
     *(entries.BudgetRequested, entries.StepSkipped, entries.NonceGiven, entries.BeaconValue),
     entries.OwnerKey,
@@ -458,6 +468,7 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.RunReclaimed: _run_reclaimed,
     entries.FundDecision: _fund,
     entries.LimitDecision: _limit,
+    entries.IdleDecision: _idle,
     entries.QuarantineDecision: _quarantine,
     entries.JobUnknown: _job_unknown,
     entries.JobGone: _job_gone,

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import Document, ObjectApplied, ObjectDeleted
+from fairlead.engine.gpu.entries import Document, ObjectDeleted, object_of
 from fairlead.engine.gpu.events import event_of
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, RunState, Stored, job_prefix
@@ -113,10 +113,10 @@ class RunHistory:
 
 def _run_of(entry: Entry) -> str | None:
     """The run that an entry is about."""
-    body = entry.body
-    if entry.kind in (ObjectApplied.ENTRY, ObjectDeleted.ENTRY):
-        return body["name"] if body["kind"] == "Run" else None
-    run = body.get("run")
+    changed = object_of(entry)
+    if changed is not None:
+        return changed.name if changed.kind == "Run" else None
+    run = entry.body.get("run")
     return run if isinstance(run, str) else None
 
 

@@ -1,20 +1,28 @@
 """Limits that hold: runs that are over their time, their hours or their idle time are asked to end.
 
+gpu.idle     since when devices do nothing, while a limit is to follow from it
 gpu.limit    which limit is over, with its whole input
 run.cut      all leases are to be given back; the process has its grace, and is then made to end
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from msgspec import UNSET
 
 from fairlead.core import gpu
 from fairlead.core.reasons import LimitReason
 from fairlead.engine.gpu.committer import Committer, Context
-from fairlead.engine.gpu.entries import LimitDecision, NewEntry, RunReclaimed
+from fairlead.engine.gpu.entries import (
+    IdleDecision,
+    IdleRuns,
+    LimitDecision,
+    NewEntry,
+    RunReclaimed,
+)
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import RunState
-from fairlead.engine.gpu.utilisation import Utilisation
+from fairlead.engine.gpu.utilisation import IDLE, Utilisation
+from fairlead.schema.convert import convert
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import RunSpec, grace_ms, idle_after_ms, max_runtime_ms
 from fairlead.schema.times import format_time
@@ -28,30 +36,43 @@ class LimitEnforcement:
         self._utilisation = utilisation
 
     def enforce(self, now_ms: int) -> None:
-        self._committer.commit(lambda: list(self._over(now_ms)))
+        self._committer.commit(lambda: self._over(now_ms))
 
-    def _over(self, now_ms: int) -> Iterator[NewEntry]:
-        at, grace = Context(self._projection, now_ms), self._committer.config.grace
+    def _over(self, now_ms: int) -> list[NewEntry]:
+        at = Context(self._projection, now_ms)
         use_counts = self._committer.config.idle_after_ms is not None
+        read: dict[str, gpu.IdleRun] = {}
+        made: list[NewEntry] = []
         for run, state in sorted(self._projection.running.items()):
             # What already gives leases back is asked again when it has.
             if state.stopping or state.reclaim is not None:
                 continue
             spec = self._projection.run_spec(run)
             idle = self._idle(spec, state) if use_counts or spec.idle_after is not UNSET else None
+            if self._is_news(run, state, idle):
+                read[run] = self._utilisation.idle(run, state)
             if spec.max_runtime is UNSET and not state.hours_over and idle is None:
                 continue
             asked = limits_of(self._projection, run, state, now_ms, idle)
             found = gpu.limit(asked)
             if found.reason is LimitReason.WITHIN:
                 continue
-            yield at.entry(
-                LimitDecision(run, STYLE.from_core(found)),
-                input=STYLE.from_core(asked),
-                reasons=(found.reason.value,),
-            )
+            if found.reason is LimitReason.IDLE:
+                read[run] = self._utilisation.idle(run, state)
+            body, reasons = LimitDecision(run, STYLE.from_core(found)), (found.reason.value,)
+            made.append(at.entry(body, input=STYLE.from_core(asked), reasons=reasons))
             if found.ends:
-                yield at.entry(ended_by(state, run, found, grace.of(grace_ms(spec))))
+                grace = self._committer.config.grace.of(grace_ms(spec))
+                made.append(at.entry(ended_by(state, run, found, grace)))
+        return [*_streaks(at, read.values()), *made]
+
+    def _is_news(self, run: str, state: RunState, idle: gpu.IdleLimit | None) -> bool:
+        """Whether a streak is to be recorded: a limit may follow from it, or it has ended."""
+        if state.idle_ms is None and (idle is None or idle.warned):
+            return False
+        streak = self._utilisation.idle(run, state)
+        follows = streak.worked or (idle is not None and not idle.warned)
+        return follows and streak.is_due(IDLE)
 
     def _idle(self, spec: RunSpec, state: RunState) -> gpu.IdleLimit | None:
         """What its owner or the operator says of idle devices: the shorter time, and to end a run
@@ -63,6 +84,13 @@ class LimitEnforcement:
         releases = spec.idle_action == "Release" or config.idle_release
         warned = state.idle_warned == format_time(use.idle_since_ms)
         return gpu.IdleLimit(min(times), releases, use.idle_since_ms, warned)
+
+
+def _streaks(at: Context, read: Collection[gpu.IdleRun]) -> Iterator[NewEntry]:
+    if read:
+        asked = gpu.IdleRequest(tuple(read), IDLE)
+        output = convert(STYLE.from_core(gpu.idle(asked)), IdleRuns)
+        yield at.entry(IdleDecision(output), input=STYLE.from_core(asked))
 
 
 def limits_of(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import Document, ObjectApplied, ObjectDeleted
+from fairlead.engine.gpu.entries import Document, ObjectDeleted, object_of
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.engine.gpu.status import PHASES, run_message, shown_phase
@@ -77,15 +77,13 @@ class RunListings:
                 self._add(projection, name)
 
     def _note(self, entry: Entry) -> None:
-        if entry.kind not in (ObjectApplied.ENTRY, ObjectDeleted.ENTRY):
+        changed = object_of(entry)
+        if changed is None or changed.kind != "Run":
             return
-        if entry.body["kind"] != "Run":
-            return
-        name = entry.body["name"]
-        if entry.kind == ObjectDeleted.ENTRY:
-            self._rows.pop(name, None)
-        elif name not in self._rows:
-            self._add(self._committer.projection, name)
+        if isinstance(changed, ObjectDeleted):
+            self._rows.pop(changed.name, None)
+        elif changed.name not in self._rows:
+            self._add(self._committer.projection, changed.name)
 
     def _add(self, projection: Projection, name: str) -> None:
         spec, state = projection.run_spec(name), projection.runs[name]

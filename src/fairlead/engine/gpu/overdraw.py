@@ -12,11 +12,13 @@ from functools import partial
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.invariant import known
+from fairlead.core.reasons import RankCause
 from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.backfill import BackfillAnswer, QueueHeads
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import NewEntry
+from fairlead.engine.gpu.orders import TurnOrder, rank_order
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.starting import HELD, ask
 from fairlead.engine.gpu.state import Phase
@@ -29,32 +31,29 @@ class Overdrafts:
 
     def __init__(self, committer: Committer, heads: QueueHeads) -> None:
         self._committer, self._projection = committer, committer.projection
-        self._heads = heads
+        self._heads, self._hold_ms = heads, committer.config.hold_ms
 
     def proceed(self, now_ms: int) -> None:
         projection = self._projection
-        waiting = [
-            (state.submitted_seq, run)
-            for run, state in projection.live.items()
-            if state.refusal is not None and self._may(run, now_ms)
-        ]
-        for _, run in sorted(waiting):
-            if projection.devices.gpus(projection.run_spec(run).flavor):
-                self._committer.commit(partial(self._start, run, now_ms))
+        runs = [run for run in projection.live if self._asks(run)]
+        if not runs:
+            return
+        order = rank_order(projection, RankCause.OVERDRAW, runs, now_ms, self._hold_ms)
+        for run in order.names:
+            self._committer.commit(partial(self._start, run, now_ms, order))
 
-    def _may(self, run: str, now_ms: int) -> bool:
-        projection = self._projection
-        if (
-            not projection.is_pending(run)
-            or projection.run_spec(run).funding.allow_unfunded is not True
-        ):
+    def _asks(self, run: str) -> bool:
+        """Whether a run waits, was refused funding, and is allowed to start without."""
+        projection, state = self._projection, self._projection.live.get(run)
+        if state is None or state.refusal is None or not projection.is_pending(run):
             return False
-        return not projection.is_held(run, now_ms, hold_ms=self._committer.config.hold_ms)
+        spec = projection.run_spec(run)
+        return spec.funding.allow_unfunded is True and bool(projection.devices.gpus(spec.flavor))
 
-    def _start(self, run: str, now_ms: int) -> Sequence[NewEntry]:
+    def _start(self, run: str, now_ms: int, order: TurnOrder) -> Sequence[NewEntry]:
         """An attempt that fails is not recorded: it is asked at every turn."""
         projection = self._projection
-        if run not in projection.live or not self._may(run, now_ms):
+        if not self._asks(run) or projection.is_held(run, now_ms, hold_ms=self._hold_ms):
             return []
         asked = _asked(projection, run, projection.run_spec(run), now_ms)
         usable = {node.name for node in self._heads.devices(asked.gangs[0].flavor, now_ms).nodes}
@@ -67,7 +66,8 @@ class Overdrafts:
         beside = self._heads.ask(run, request, placement, now_ms)
         if beside is not None and not beside.found.starts:
             return []
-        return _entries(Context(projection, now_ms), asked, found, beside)
+        first = order.entries(run)
+        return [*first, *_entries(Context(projection, now_ms), asked, found, beside, len(first))]
 
 
 def overdraft_of(
@@ -119,10 +119,15 @@ def _waiting(projection: Projection, flavor: str, now_ms: int) -> Iterator[gpu.W
 
 
 def _entries(
-    at: Context, asked: gpu.OverdrawRequest, found: gpu.Overdraw, beside: BackfillAnswer | None
+    at: Context,
+    asked: gpu.OverdrawRequest,
+    found: gpu.Overdraw,
+    beside: BackfillAnswer | None,
+    after: int,
 ) -> list[NewEntry]:
+    """`after`: so many entries of the same batch."""
     run, projection = asked.run, at.projection
-    job, decision = projection.next_job(run), projection.seq + 1
+    job, decision = projection.next_job(run), projection.seq + after + 1
     payer = known(found.payer, "what starts has an envelope")
     body = entries.OverdrawDecision(run, STYLE.from_core(found))
     made = [

@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from fairlead.core.canonical import Rendered, text
-from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices
+from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices, ReservedStart
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.clock import BootSpan, ClockAnchor
 from fairlead.core.invariant import of_kind, require
@@ -75,7 +75,8 @@ class Projection:
         self.posted: dict[tuple[str, str], int] = {}
         """All GPU-milliseconds ever posted, by payer."""
         self.orders: dict[str, tuple[str, ...]] = {}
-        """The order that `gpu.queue`, `gpu.activate` and `gpu.grow` last recorded, each."""
+        """The order that `gpu.queue`, `gpu.activate`, `gpu.grow` and each cause of `gpu.rank` last
+        recorded."""
         self.reserved: dict[str, str] = {}
         """Runs that have a reservation, and which."""
         self.clock: ClockAnchor | None = None
@@ -185,6 +186,13 @@ class Projection:
         name = self.reserved.get(run)
         return name is not None and self.resolver.reservations[name].waits
 
+    def reserved_start(self, run: str) -> ReservedStart | None:
+        """The reservation that is to start a run, where one is."""
+        if not self.waits_for_time(run):
+            return None
+        reservation = self.objects["Reservation", self.reserved[run]]
+        return ReservedStart(reservation.name, starts_ms(reservation))
+
     def is_held(self, run: str, now_ms: int, *, hold_ms: int) -> bool:
         """Whether a run waits because what is free is meant for the run of an open outcome."""
         spec = self.run_spec(run)
@@ -215,6 +223,11 @@ class Projection:
                 if node.flavor == flavor and not hold.keeps(node.location)
             ),
         )
+
+    def holds(self, hold_ms: int) -> tuple[FlavorHold, ...]:
+        """Of all open outcomes that keep devices."""
+        holds = (self.hold_on(flavor, hold_ms) for flavor in sorted(self.resolver.open_seqs))
+        return tuple(hold for hold in holds if hold is not None)
 
     def runs_on(self, node: str) -> list[str]:
         return sorted({lease.run for lease in self.leases.values() if node in lease.nodes})

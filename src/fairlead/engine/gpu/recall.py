@@ -5,17 +5,19 @@ from then on, and stay so while the run that they were recalled for waits. Where
 unfunded runs are the first to be preempted (`reclaim.py`, `reservations.py`), with their grace.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
 
 from fairlead.core import gpu
 from fairlead.core.gpu.recall import without
+from fairlead.core.reasons import RankCause
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import LeaseUnfunded, NewEntry, RecallDecision
-from fairlead.engine.gpu.projection import Projection, starts_ms
+from fairlead.engine.gpu.orders import TurnOrder, rank_order
+from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.starting import fund_input
-from fairlead.engine.gpu.state import LeaseFact, Phase
+from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE, recall_document
 
@@ -34,7 +36,8 @@ class Recalls:
         if not lent:
             return
         seq, in_vain = projection.seq, set[str]()
-        for run in list(self._waiting(now_ms, lent)):
+        order = self._order(now_ms, lent)
+        for run in order.names:
             stored, asked = projection.get("Run", run), before.get(run)
             if stored is None:
                 continue  # another replica removed it
@@ -47,35 +50,30 @@ class Recalls:
                 in_vain.clear()
             if asked[1] in in_vain:
                 continue
-            if not self._committer.commit(partial(self._recall, run, now_ms)):
+            if not self._committer.commit(partial(self._recall, run, now_ms, order)):
                 in_vain.add(asked[1])
 
-    def _waiting(self, now_ms: int, owners: Container[str]) -> Iterator[str]:
-        """Runs of some owners that could start now, the first that was submitted first."""
+    def _order(self, now_ms: int, owners: Container[str]) -> TurnOrder:
+        """Of runs of some owners that wait."""
         projection, hold_ms = self._projection, self._committer.config.hold_ms
-        theirs = [
-            (state.submitted_seq, run)
+        runs = (
+            run
             for run, state in projection.live.items()
-            if state.phase is Phase.PENDING and projection.run_spec(run).owner in owners
-        ]
-        for _, run in sorted(theirs):
-            if projection.is_held(run, now_ms, hold_ms=hold_ms):
-                continue
-            if projection.is_pending(run) or _is_due(projection, run, now_ms):
-                yield run
-
-    def _recall(self, run: str, now_ms: int) -> Sequence[NewEntry]:
-        projection = self._projection
-        waits = run in projection.live and (
-            projection.is_pending(run) or _is_due(projection, run, now_ms)
+            if _waits(state)
+            and projection.run_spec(run).owner in owners
+            and not projection.waits_for_runs(run)
         )
-        return recall_entries(Context(projection, now_ms), run) if waits else []
+        return rank_order(projection, RankCause.RECALL, runs, now_ms, hold_ms)
+
+    def _recall(self, run: str, now_ms: int, order: TurnOrder) -> Sequence[NewEntry]:
+        state = self._projection.live.get(run)
+        if state is None or not _waits(state):
+            return []
+        return recall_entries(Context(self._projection, now_ms), run, order)
 
 
-def _is_due(projection: Projection, run: str, now_ms: int) -> bool:
-    if not projection.waits_for_time(run) or projection.runs[run].stopping:
-        return False
-    return now_ms >= starts_ms(projection.objects["Reservation", projection.reserved[run]])
+def _waits(state: RunState) -> bool:
+    return state.phase is Phase.PENDING and not state.stopping
 
 
 def lent_leases(projection: Projection) -> dict[str, list[LeaseFact]]:
@@ -137,7 +135,7 @@ def _could_fit(projection: Projection, run: str, book: gpu.Book, now_ms: int) ->
     return projection.devices.after(leased).place(least).placed
 
 
-def recall_entries(at: Context, run: str) -> list[NewEntry]:
+def recall_entries(at: Context, run: str, order: TurnOrder) -> list[NewEntry]:
     """The decision and what follows; none where it is covered, or a recall would not help: a run
     that fits on no device in service would take the funding of others for as long as it waits."""
     projection, now_ms = at.projection, at.now_ms
@@ -153,7 +151,8 @@ def recall_entries(at: Context, run: str) -> list[NewEntry]:
     document = recall_document(fund_input(projection, request, now_ms), leases)
     reasons = tuple(sorted({row.reason.value for row in found.leases}))
     body = RecallDecision(run, STYLE.from_core(found))
-    made = [at.entry(body, input=document, reasons=reasons)]
+    made = [*order.entries(run), at.entry(body, input=document, reasons=reasons)]
+    decision = projection.seq + len(made)
     for row in found.leases:
         lease = projection.leases[row.lease]
         message = f"{request.owner} recalled envelope {lease.budget}/{lease.envelope} for run {run}"
@@ -167,7 +166,7 @@ def recall_entries(at: Context, run: str) -> list[NewEntry]:
             hours=False,
             message=message,
             recalled_for=run,
-            decision=projection.seq + 1,
+            decision=decision,
         )
         made.append(at.entry(unfunded))
     return made

@@ -8,11 +8,11 @@ So does a run that would be paid for by an envelope which its owner recalled for
 
 from fairlead.core import gpu
 from fairlead.core.gpu import GangDemand
-from fairlead.core.reasons import DeficitReason
+from fairlead.core.reasons import DeficitReason, RankCause
 from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.orders import TurnOrder, rank_order
 from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
-from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Refused
 
 CAUSE = "admission"
@@ -33,21 +33,23 @@ class Reclaims:
             return
         projection = self._projection
         self._asked = {run: row for run, row in self._asked.items() if run in projection.live}
-        waiting = [
-            (state.submitted_seq, run)
-            for run, state in projection.live.items()
-            if state.phase is Phase.PENDING and state.shortfall_gpus and projection.is_pending(run)
-        ]
-        for _, run in sorted(waiting):
+        runs = [run for run in projection.live if self._is_overdrawn(run)]
+        if not runs:
+            return
+        hold_ms = self._committer.config.hold_ms
+        order = rank_order(projection, RankCause.RECLAIM, runs, now_ms, hold_ms)
+        for run in order.names:
             seq, retry_ms = self._asked.get(run, (None, None))
             same = seq == projection.seq and (retry_ms is None or now_ms < retry_ms)
-            if same or not self._is_overdrawn(run):
-                continue
-            self._reclaim(run, now_ms)
+            if not same and self._is_overdrawn(run):
+                self._reclaim(run, now_ms, order)
 
     def _is_overdrawn(self, run: str) -> bool:
-        """Whether there are unfunded leases of its flavor, and no outcome that is not over."""
-        projection = self._projection
+        """Whether a run waits for devices, and there are unfunded leases of its flavor and no
+        outcome that is not over."""
+        projection, state = self._projection, self._projection.live.get(run)
+        if state is None or not state.shortfall_gpus or not projection.is_pending(run):
+            return False
         flavor = projection.run_spec(run).flavor
         if projection.resolver.open_outcome(flavor) is not None:
             return False
@@ -74,7 +76,7 @@ class Reclaims:
             for line in plan.lines
         )
 
-    def _reclaim(self, run: str, now_ms: int) -> None:
+    def _reclaim(self, run: str, now_ms: int, order: TurnOrder) -> None:
         """Begin an outcome for a run, or remember when to ask again."""
         found, seq = need_of(self._projection, run, now_ms).found, self._projection.seq
         self._asked[run] = (seq, None)
@@ -85,6 +87,7 @@ class Reclaims:
         if shortage.deficit.reason is not DeficitReason.RESOLVABLE:
             self._asked[run] = (seq, shortage.next_candidate_ms)
             return
+        self._committer.commit(lambda: order.entries(run))
         try:
             self._outcomes.begin(Case(CAUSE, demand, run=run))
         except Refused:  # another replica was quicker, or the state changed: the next turn asks

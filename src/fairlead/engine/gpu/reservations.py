@@ -10,14 +10,12 @@ Released   its run is over, or was preempted itself: then it waits like any othe
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
 from msgspec import structs
 
 from fairlead.core.gpu import (
     ActivateRequest,
     Activation,
-    Activations,
     FreeDevices,
     GangDemand,
     LastOutcome,
@@ -26,9 +24,9 @@ from fairlead.core.gpu import (
 )
 from fairlead.core.invariant import known
 from fairlead.core.reasons import ActivationReason
-from fairlead.engine.gpu.admission import RecordedOrder, order_decision
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import SYSTEM, ActivateDecision, NewEntry, ReservationState
+from fairlead.engine.gpu.orders import TurnOrder, turn_order
 from fairlead.engine.gpu.projection import reservation_spec, starts_ms
 from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
@@ -40,23 +38,6 @@ from fairlead.engine.gpu.values import Refused
 FOREVER = 2**62
 
 
-class _Turn(NamedTuple):
-    """What was decided about all reservations at the beginning of a turn."""
-
-    asked: ActivateRequest
-    found: Activations
-    recorded: RecordedOrder
-
-    @classmethod
-    def of(cls, asked: ActivateRequest) -> "_Turn":
-        found = activate(asked)
-        order = [row.reservation for row in found.order]
-        return cls(asked, found, RecordedOrder(ActivateDecision, order))
-
-    def decision(self) -> NewEntry:
-        return order_decision(ActivateDecision, self.found, self.asked, self.asked.now_ms)
-
-
 class Reservations:
     """Looks after every reservation once a turn."""
 
@@ -64,7 +45,8 @@ class Reservations:
         self._committer, self._config = committer, committer.config
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
-        self._turn = _Turn.of(ActivateRequest(0, ()))
+        self._order: TurnOrder
+        """Of this turn."""
         self._repeats: dict[str, tuple[int, GangDemand, int | None]] = {}
         """Reservations whose recorded answer was found again, for which state and demand, and
         until when: then a run that is protected now is a candidate. The same search has the same
@@ -78,10 +60,12 @@ class Reservations:
         """
         self._committer.commit(lambda: self._released(now_ms))
         asked = ActivateRequest(now_ms, tuple(self._waiting()))
-        self._turn = _Turn.of(asked)
+        found = activate(asked)
+        names = [row.reservation for row in found.order]
+        self._order = turn_order(self._projection, ActivateDecision, names, found, asked)
         known = self._projection.resolver.reservations
         self._repeats = {name: at for name, at in self._repeats.items() if name in known}
-        for row in self._turn.found.order:
+        for row in found.order:
             self._activate(row, now_ms)
         self._committer.commit(lambda: self._released(now_ms))  # those preempted just now
 
@@ -100,11 +84,6 @@ class Reservations:
                 ended = LastOutcome(last.seq, applied, by_operator, changed)
             run = reservation_spec(stored).run
             yield WaitingReservation(stored.name, run, starts_ms(stored), ended)
-
-    def _order(self, name: str) -> list[NewEntry]:
-        """The order of this turn, where it decides about a reservation and is not recorded."""
-        said = self._turn.recorded.says(name, self._projection)
-        return [] if said else [self._turn.decision()]
 
     def _released(self, now_ms: int) -> Sequence[NewEntry]:
         """Reservations that are over with their run, or because it was preempted."""
@@ -139,7 +118,7 @@ class Reservations:
         if obstacle is not None:
             funded = need.refusal is None
             blocked = obstacle.state == "Blocked"
-            ordered = [self._turn.decision()] if blocked and funded else []
+            ordered = [self._order.decision()] if blocked and funded else []
             self._record(at, obstacle, None if funded or not blocked else need, ordered=ordered)
         elif not need.found.starts:
             self._preempt_for(at, name, run, need)
@@ -150,7 +129,11 @@ class Reservations:
             return []
         made = admission(self._projection, run, now_ms, self._devices(run, now_ms))
         body = ReservationState(name, run, "Active", "Started", "", 0)
-        return [*self._order(name), *made, NewEntry(body, now_ms)] if opens_leases(made) else []
+        return (
+            [*self._order.entries(name), *made, NewEntry(body, now_ms)]
+            if opens_leases(made)
+            else []
+        )
 
     def _devices(self, run: str, now_ms: int) -> FreeDevices:
         flavor, hold_ms = self._projection.run_spec(run).flavor, self._config.hold_ms
@@ -198,7 +181,7 @@ class Reservations:
                 change = structs.replace(change, message=f"{change.message}: {sentence}")
             self._record(at, change, need, shortage)
             return
-        self._committer.commit(lambda: self._order(name))
+        self._committer.commit(lambda: self._order.entries(name))
         try:
             self._outcomes.begin(case)
         except Refused as refused:  # another replica was quicker, with this one or another

@@ -247,6 +247,8 @@ class RunState(Struct):
     """Leases whose hours are used up, and since when."""
     idle_warned: str | None = None
     """Since when it was idle when it was last warned of that."""
+    idle_ms: tuple[int, int] | None = None
+    """Since when its devices did nothing, and until when that was read, as it was last recorded."""
     released: bool = False
     """Whether the runs that it starts after have ended as asked."""
     numbered: int = 0

@@ -3,10 +3,9 @@
 gpu.quarantine    devices that hold memory without a lease, and those that no longer do
 gpu.used          sums of the readings, every quarter of an hour, for reports
 
-Single readings are not recorded: they are inputs of `gpu.limit` and `gpu.quarantine`, which are.
-After a restart of the control plane idle time counts anew, and sums that were not recorded are
-lost: what was not read is not known, and a report says how much was. So does idle time after a gap
-between two readings: none was idle for the days by which an accepted clock was set forward.
+Single readings are not recorded. How long a run is idle is decided by `core.gpu.idle`, and recorded
+by `limits.py`. After a restart of the control plane sums that were not recorded are lost: what was
+not read is not known, and a report says how much was.
 """
 
 from collections import deque
@@ -24,7 +23,8 @@ from fairlead.schema.times import format_time
 
 EVERY_MS = 10_000
 SUMS_EVERY_MS = 900_000
-READING_MS_MAX = 3 * EVERY_MS
+IDLE = gpu.IdlePolicy()
+READING_MS_MAX = IDLE.gap_ms
 """A reading stands for the time since the one before, and for no more than this."""
 RECENT_MAX = 360
 """Readings of a run that are kept to be shown: an hour."""
@@ -38,6 +38,7 @@ class RunUse:
 
     percent: int = 0
     memory_bytes: int = 0
+    idle: gpu.IdleRun | None = None
     idle_since_ms: int | None = None
     samples: int = 0
     percent_sum: int = 0
@@ -87,7 +88,7 @@ class Utilisation:
         if not ended and 0 <= now_ms - self._read_ms < EVERY_MS:
             return
         before_ms, self._read_ms, readings = self._read_ms, now_ms, self._meter.read()
-        self._note(before_ms, now_ms, readings)
+        self._note(now_ms, readings)
         self._add_up(max(before_ms, now_ms - READING_MS_MAX), now_ms, readings)
         self._record_sums(now_ms)
         devices = [(slot, reading.memory_bytes) for slot, reading in sorted(readings.items())]
@@ -96,25 +97,31 @@ class Utilisation:
     def of(self, state: RunState) -> RunUse | None:
         return None if state.job is None else self.uses.get(state.job)
 
-    def _note(self, before_ms: int, now_ms: int, readings: Mapping[str, DeviceReading]) -> None:
+    def idle(self, run: str, state: RunState) -> gpu.IdleRun:
+        """What was read of a run since its streak was last recorded."""
+        use, job = self.of(state), state.job or ""
+        before = None if state.idle_ms is None else gpu.IdleStreak(*state.idle_ms)
+        if use is None or use.idle is None or use.idle.before != before:
+            return gpu.IdleRun(run, job, before)
+        return use.idle
+
+    def _note(self, now_ms: int, readings: Mapping[str, DeviceReading]) -> None:
         before, self.uses = self.uses, {}
-        unread = now_ms - before_ms > READING_MS_MAX
-        for state in self._projection.running.values():
+        for run, state in self._projection.running.items():
             slots = [slot for lease in state.leases.values() for slot in lease.slots]
             found = [readings[slot] for slot in slots if slot in readings]
             if state.job is None or not found:
                 continue
             use = self.uses[state.job] = before.get(state.job) or RunUse()
+            busy = state.paused or any(reading.utilisation_percent for reading in found)
+            use.idle = self.idle(run, state).read(now_ms, IDLE, busy=busy)
+            streak = use.idle.streak(IDLE)
+            use.idle_since_ms = None if streak is None else streak.since_ms
             use.percent = sum(reading.utilisation_percent for reading in found) // len(found)
             use.memory_bytes = sum(reading.memory_bytes for reading in found)
             use.samples, use.percent_sum = use.samples + 1, use.percent_sum + use.percent
             read = {"percent": use.percent, "memory_bytes": use.memory_bytes}
             use.recent.append({"time": format_time(now_ms), **read})
-            busy = any(reading.utilisation_percent for reading in found)
-            if busy or unread:
-                use.idle_since_ms = None
-            if not busy and use.idle_since_ms is None:
-                use.idle_since_ms = now_ms
 
     def _add_up(self, since_ms: int, now_ms: int, readings: Mapping[str, DeviceReading]) -> None:
         for lease in self._projection.leases.values():

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fairlead.core.gpu import (
+    HEADS_MAX,
     BackfillPolicy,
     GracePolicy,
     PreemptionPolicy,
@@ -28,7 +29,7 @@ class HostNodes:
     """What holds a run to its devices, CPUs and memory here, or why nothing does."""
 
 
-BACKFILL = BackfillPolicy(halving_ms=4 * HOUR_MS)
+BACKFILL = BackfillPolicy(halving_ms=4 * HOUR_MS, heads_max=HEADS_MAX)
 """Twice or half as long makes little difference (decision 0099)."""
 
 

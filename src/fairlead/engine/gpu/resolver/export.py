@@ -82,7 +82,7 @@ class OutcomeRecord:
     def clear(self) -> Clear:
         if self._case_entry is None:
             return {}
-        (digest,) = self._case_entry.body["blobs"]
+        (digest,) = self._case_entry.blobs
         return self._document(digest)
 
     def reclaimed(self) -> Iterator[str]:
@@ -263,7 +263,7 @@ class OutcomeReports:
                 "reservation": None if case is None or run is None else case.reservation,
                 "scope": promised.scope,
                 "deficitGPUs": promised.deficit_gpus,
-                "beacon": record.entry.body["beacon"],
+                "beacon": None if promised.beacon is None else promised.beacon.document(),
                 "ownerWeighting": promised.owner_weighting.value,
                 "label": None if shown is None else shown.label.value,
                 "seed": None if seed is None else seed.hex(),

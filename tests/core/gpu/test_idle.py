@@ -1,0 +1,70 @@
+"""Since when a run is idle: readings by readings and from what was recorded it is the same."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.gpu import IdlePolicy, IdleRequest, IdleRun, IdleStreak, idle
+from fairlead.core.gpu.idle import SPANS_MAX
+
+POLICY = IdlePolicy(gap_ms=30, resume_ms=600, recorded_every_ms=300)
+readings = st.lists(st.tuples(st.sampled_from([10, 30, 31, 600, 601]), st.booleans()), max_size=20)
+
+
+def by_hand(rows: list[tuple[int, bool]]) -> IdleStreak | None:
+    """The definition, one reading after the other."""
+    now, since, read = 1000, None, 0
+    for step, busy in rows:
+        now += step
+        if busy:
+            since = None
+        elif since is None or now - read > POLICY.resume_ms:
+            since = now
+        elif now - read > POLICY.gap_ms:
+            since += now - read
+        read = now
+    return None if since is None else IdleStreak(since, read)
+
+
+@given(readings, st.lists(st.booleans(), min_size=20, max_size=20))
+def test_what_is_recorded_in_between_changes_nothing(
+    rows: list[tuple[int, bool]], recorded: list[bool]
+) -> None:
+    """Spans are those of the readings, and a recorded streak stands for all before it."""
+    memory, now = IdleRun("r", "j"), 1000
+    for (step, busy), record in zip(rows, recorded, strict=False):
+        now += step
+        memory = memory.read(now, POLICY, busy=busy)
+        if record:
+            (row,) = idle(IdleRequest((memory,), POLICY)).runs
+            memory = IdleRun("r", "j", row.streak)
+    assert memory.streak(POLICY) == by_hand(rows)
+
+
+@given(readings)
+def test_a_streak_is_due_when_it_ended_and_every_so_often(rows: list[tuple[int, bool]]) -> None:
+    memory, now, kept = IdleRun("r", "j"), 1000, None
+    for step, busy in rows:
+        now += step
+        memory = memory.read(now, POLICY, busy=busy)
+        streak, due = memory.streak(POLICY), memory.is_due(POLICY)
+        if busy:
+            assert due is (kept is not None)
+        elif streak is not None and kept is None:
+            assert due is (streak.read_ms - streak.since_ms >= 300)
+        if due:
+            kept = streak
+            memory = IdleRun("r", "j", streak)
+
+
+def test_rows_are_by_run() -> None:
+    found = idle(IdleRequest((IdleRun("b", "j"), IdleRun("a", "i", IdleStreak(1, 2)))))
+    assert [(row.run, row.streak) for row in found.runs] == [("a", IdleStreak(1, 2)), ("b", None)]
+
+
+def test_spans_are_bounded() -> None:
+    """A control plane that reads too seldom, and a run whose streak is never recorded."""
+    memory = IdleRun("r", "j")
+    for number in range(500):
+        memory = memory.read(number * 100, POLICY, busy=False)
+    assert len(memory.spans) == SPANS_MAX
+    assert memory.streak(POLICY) == IdleStreak(49_900, 49_900)
