@@ -381,6 +381,10 @@ class AccessGate:
     def is_admin(self, uid: int) -> bool:
         return self._local(uid).admin
 
+    def is_bound(self, uid: int) -> bool:
+        """Whether a user of this machine acts for an owner."""
+        return bool(self._local(uid).owners)
+
     def _local(self, uid: int) -> Author:
         return self.access.author_of_user(user_name(uid), admin=uid in (0, os.geteuid()))
 

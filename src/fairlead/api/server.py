@@ -101,7 +101,7 @@ class ControlServer:
         app = build(service, gate, self.fail)
         limits = ConnectionLimits.within(descriptors())
         service.streams.most = limits.streams
-        gatekeeper = Gatekeeper(limits, service.job_of, gate.is_admin)
+        gatekeeper = Gatekeeper(limits, service.job_of, gate.is_admin, gate.is_bound)
         config = uvicorn.Config(
             app,
             http=partial(BoundedConnection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
