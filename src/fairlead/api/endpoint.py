@@ -38,6 +38,10 @@ IN_A_RUN = (
     "a process of a run may read, and act on its own run only: ask from outside of the run, or "
     "with a token of the run's own"
 )
+NO_GRANTS = (
+    "{} cannot grant what outlives it (users, tokens, an owner's key): use this machine's socket, "
+    "without a token"
+)
 ONLY_REPORTS = "the token of an agent reports its node and its groups, and nothing else"
 _log = structlog.get_logger("fairlead.api")
 Needs = Literal["nothing", "user", "admin", "agent"]
@@ -94,6 +98,9 @@ class Endpoint:
     """Whether it is answered however often it is asked."""
     own_run: bool = False
     """Whether a process of a run may ask, about its own run, although it needs a user."""
+    grants: bool = False
+    """Whether it gives rights that last: only a user itself asks for it, on the socket. Revoking a
+    leaked token, and ending a session, must undo the leak."""
     page: bool = False
     """For a browser: links from other sites may lead here."""
 
@@ -145,6 +152,8 @@ async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> C
         raise Forbidden(f"{author.user} is not an agent: see `fairlead tokens create --agent`")
     if endpoint.needs == "admin" and not author.admin:
         raise Forbidden(f"{author.user} is not an admin")
+    if endpoint.grants and (author.session is not None or author.token is not None):
+        raise Forbidden(NO_GRANTS.format("a token" if author.session is None else "a session"))
     # The filters in the address of a view are its script's to read.
     pairs = [] if endpoint.page else request.query_params.multi_items()
     query = read_query(pairs, endpoint.query)
