@@ -108,6 +108,7 @@ class ControlServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # every client could write a warning for each bad request
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=STOP_S,

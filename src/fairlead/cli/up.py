@@ -399,7 +399,8 @@ def _agents(
     commands: dict[str, list[str]] = {}
 
     def add(name: str, document: Any, *arguments: str) -> None:
-        commands[name] = [sys.executable, "-m", "fairlead", name, "run", *arguments]
+        # -P: root imports nothing from the folder in which the operator happens to be.
+        commands[name] = [sys.executable, "-P", "-m", "fairlead", name, "run", *arguments]
         variable = f"FAIRLEAD_{name.upper()}_"
         if home is not None and not (document.state_dir or os.environ.get(variable + "STATE_DIR")):
             commands[name] += ["--state-dir", str(home / name)]
