@@ -302,7 +302,7 @@ class Idle:
         self, pool: ConnectionPool, peer: str, *, waits: bool = True, reads: bool = False
     ) -> None:
         self._pool, self._peer, self.waits, self.dropped = pool, peer, waits, False
-        self.reads = reads
+        self.reads, self.unsent = reads, 0
 
     def drop(self) -> None:
         self.dropped = True
@@ -342,3 +342,20 @@ def test_a_peer_with_less_gets_a_place_of_the_one_with_most() -> None:
     assert pool.admit(second, "b")  # type: ignore[arg-type]
     assert [each.dropped for each in crowd] == [False, True, True, False]
     assert not pool.admit(Idle(pool, "b"), "b")  # type: ignore[arg-type]
+
+
+def test_answers_that_are_not_read_are_bounded() -> None:
+    """A peer that asks for much and reads nothing keeps so much of it in memory, beside the newest
+    answer; what goes first is the oldest, and nothing of another peer."""
+    pool = ConnectionPool(most=9, most_each=9)
+    slow, other = [Idle(pool, "a") for _ in range(5)], Idle(pool, "b")
+    assert all(pool.admit(each, each._peer) for each in (*slow, other))  # type: ignore[arg-type]
+    half = connections.UNSENT_MOST // 2
+    for each, unsent in zip((*slow, other), (half, 0, half, half, 9 * half, 9 * half), strict=True):
+        each.unsent = unsent
+    pool.shed(slow[4], "a")  # type: ignore[arg-type]
+    assert [each.dropped for each in slow] == [True, False, False, False, False]
+    slow[4].unsent = 0
+    pool.shed(slow[4], "a")  # type: ignore[arg-type]
+    assert [each.dropped for each in slow] == [True, False, False, False, False]
+    assert not other.dropped

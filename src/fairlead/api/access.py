@@ -27,7 +27,7 @@ from starlette.requests import Request
 
 from fairlead.api.browser_sessions import BrowserSession, Sessions
 from fairlead.api.peers import Peer
-from fairlead.api.rates import RequestRates
+from fairlead.api.rates import RequestRates, WorkShares
 from fairlead.api.shapes import TokenRow, UserRow
 from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound, Refused
 from fairlead.ports.faults import Fault, PermanentFault
@@ -349,6 +349,8 @@ class AccessGate:
     """The run of a job."""
     rates: RequestRates = field(default_factory=lambda: RequestRates(None, time.monotonic))
     sessions: Sessions = field(default_factory=Sessions)
+    bodies: WorkShares = field(default_factory=WorkShares)
+    """Large bodies that come at the same time: each is in memory until it is whole."""
 
     def author(self, request: Request, *, page: bool = False) -> Author | None:
         """Raises `Forbidden` or `Unauthenticated`. `page`: links from other sites may lead here."""

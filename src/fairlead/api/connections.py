@@ -31,6 +31,8 @@ from fairlead.api.peers import JobOf, Peer, peer_of, tcp_user
 
 HEADERS_S, BODY_S, STUCK_S = 10.0, 10.0, 30.0
 BODY_BYTES_PER_S, BODY_S_MOST = 16 * 1024, 300.0
+UNSENT_MOST = 64 * 2**20
+"""Bytes of answers that a peer has not read yet, beside the newest of them."""
 ACCEPT_AT_ONCE = 16
 """Connections that are accepted from a listener before they are looked at."""
 LISTEN_QUEUE = 128
@@ -101,6 +103,17 @@ class ConnectionPool:
         if victim is None and larger and len(larger[0]) > len(own) + 1:
             victim = next((other for other in larger[0] if other.reads), None)
         return victim
+
+    def shed(self, connection: "BoundedConnection", peer: Hashable) -> None:
+        """Its peer reads too slowly: of its other answers only so much is kept for it."""
+        slow = [other for other in self._open.get(peer, {}) if other is not connection]
+        unsent = sum(other.unsent for other in slow)
+        for other in slow:
+            if unsent <= UNSENT_MOST:
+                return
+            if other.unsent:
+                unsent -= other.unsent
+                other.drop()
 
     def renew(self, connection: "BoundedConnection", peer: Hashable) -> None:
         """It waits for a request since now."""
@@ -175,6 +188,11 @@ class BoundedConnection(H11Protocol):
         """Whether the peer loses nothing but time: it can ask again."""
         return self.cycle is not None and self.cycle.scope["method"] in ("GET", "HEAD")
 
+    @property
+    def unsent(self) -> int:
+        """Bytes of its answer that wait for its peer."""
+        return self.transport.get_write_buffer_size()
+
     def drop(self) -> None:
         """Close it now, whatever is unsent; its place is free at once."""
         if self._pool is not None:
@@ -235,6 +253,8 @@ class BoundedConnection(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._stuck = self.loop.call_later(STUCK_S, self.drop)
+        if self._pool is not None:
+            self._pool.shed(self, self._peer)
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -160,7 +160,9 @@ async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> C
     query = read_query(pairs, endpoint.query)
     body = None
     if endpoint.body is not None:
-        data = await _read(request, endpoint.body_bytes_max)
+        small = _declared_bytes(request) <= _AT_ONCE_BYTES
+        async with gate.bodies.of(None if small else account):
+            data = await _read(request, endpoint.body_bytes_max)
         if limited:
             gate.rates.charge(account, len(data))
         if len(data) <= _AT_ONCE_BYTES:
@@ -213,6 +215,12 @@ def read_query(pairs: Sequence[tuple[str, str]], shape: type[T] | None) -> T | N
         raise BadInput(f"query.{match['name']}", what)
     what, _, where = text.partition(" - at `$.")
     raise BadInput(f"query.{where.rstrip('`')}" if where else "query", what)
+
+
+def _declared_bytes(request: Request) -> int:
+    """The length of its body; where it comes in pieces, the most that it may have."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() else BODY_BYTES_MAX
 
 
 async def _read(request: Request, bytes_max: int) -> bytes:

@@ -14,7 +14,8 @@ BURST_S = 4
 BYTES_A_TOKEN = 64 * 1024
 _USERS_KEPT = 10_000
 WORK_EACH = 8
-"""Requests of one user that are worked on at the same time; the library has threads for 40."""
+"""Requests of one user that are worked on at the same time, where the library has threads for 40;
+and large bodies of one user that come at the same time."""
 
 
 class TooManyRequests(Exception):
@@ -67,7 +68,7 @@ class RequestRates:
 
 
 class WorkShares:
-    """Worker threads by user: who asks for much at once waits for itself. For one event loop."""
+    """Work at the same time, by user: who asks for much waits for itself. For one event loop."""
 
     def __init__(self, each: int = WORK_EACH) -> None:
         self._each = each
