@@ -29,7 +29,8 @@ def control_plane(folder: Path, *flags: str, core: int | None = None) -> Iterato
     socket, said = str(folder / "fairlead.sock"), folder / "log"
     folder.mkdir()
     with said.open("wb") as log:
-        command = (*FAIRLEAD, "up", "--data", str(folder), "--port", "0", *flags)
+        whole = ("--user", "root") if os.geteuid() == 0 and "--user" not in flags else ()
+        command = (*FAIRLEAD, "up", "--data", str(folder), "--port", "0", *whole, *flags)
         process = subprocess.Popen(command, stdout=log, stderr=log)
     if core is not None:
         os.sched_setaffinity(process.pid, {core})

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from fairlead.api.access import TOKENS_EACH, TOKENS_MS
+from fairlead.engine.gpu import Author, Refused
 from tests.api.servers import Running, budget, run, serving, short_folder
 
 ASK = """
@@ -272,3 +274,35 @@ def test_bindings_and_tokens_survive_a_restart() -> None:
             kinds = [each["kind"] for each in second.ok("GET", "/v1/events")["items"]]
             assert kinds.count("access.token") == 3
         assert ada.encode() not in (folder / "ledger.db").read_bytes()
+
+
+def test_a_user_has_so_many_tokens(server: Running) -> None:
+    """Valid ones, and those that were made within a day: making and revoking is no way around. An
+    admin makes more, and after a day there is room again."""
+    access = server.service.access
+    ada = Author("quota", frozenset({"team-a"}))
+
+    def make() -> str:
+        return str(access.create_token("quota", "", author=ada)["id"])
+
+    made = [make() for _ in range(TOKENS_EACH)]
+    size = server.ok("GET", "/v1/head")["size"]
+    for dry_run in (True, False):
+        with pytest.raises(Refused, match="quota has 100 tokens") as refused:
+            access.create_token("quota", "", author=ada, dry_run=dry_run)
+        assert refused.value.reason == "TokensQuota"
+    assert server.ok("GET", "/v1/head")["size"] == size
+    access.revoke(made[0], author=ada)
+    with pytest.raises(Refused):
+        make()
+    more = access.create_token("quota", "", author=Author("chief", admin=True))
+    assert access.author_of_token(more["token"]) is not None
+    for token in (*made[1:], more["id"]):
+        access.revoke(token, author=ada)
+    assert access.author_of_token(more["token"]) is None
+    now = access._now_ms
+    access._now_ms = lambda: now() + TOKENS_MS
+    try:
+        make()
+    finally:
+        access._now_ms = now

@@ -1,10 +1,18 @@
 """Outsiders at the HTTP port: files that are none, answers that are kept, rights that lack."""
 
 import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from fairlead.api import endpoint as endpoint_module
 from fairlead.api.app import ENDPOINTS
 from fairlead.api.endpoint import Endpoint
 from fairlead.api.web import PAGES
@@ -118,3 +126,77 @@ def test_events_are_one_line_each_whatever_they_hold(server: Running) -> None:
         first, second = part.split("\n")
         assert first == f"id: {number}"
         assert json.loads(second.removeprefix("data: "))["seq"] == number
+
+
+def test_no_body_keeps_others_waiting(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a token a body is short, so many values are refused before they are made, and a large
+    document is parsed beside the loop that answers everybody."""
+    token = json.dumps({"token": "x" * 5_000}).encode()
+    reply = server.send("POST", "/v1/signin", token, tcp=True)
+    assert (reply.status, reply.code) == (413, "TooLarge")
+    reply = server.send("POST", "/v1/apply", b'{"manifests":[' + b"[]," * 400_000 + b"0]}")
+    assert (reply.status, reply.json["error"]["message"]) == (
+        413,
+        "must have at most 400000 values",
+    )
+    threads: dict[int, str] = {}
+    parse = endpoint_module.read_body
+
+    def noted(data: bytes, shape: Any) -> Any:
+        threads[len(data)] = threading.current_thread().name
+        return parse(data, shape)
+
+    monkeypatch.setattr(endpoint_module, "read_body", noted)
+    for size in (10, 100_000):
+        body = json.dumps({"manifests": [], "pad": "x" * size}).encode()
+        assert server.send("POST", "/v1/apply", body).status == 422
+    (_, small), (_, large) = sorted(threads.items())
+    assert small != large
+
+
+@pytest.mark.parametrize("path", ["/v1/head", "/v1/signin", "/v1/nothing"])
+def test_a_body_has_one_end(server: Running, path: str) -> None:
+    """A proxy in front may go by the length: what it took for a body is no request of another."""
+    host = f"Host: 127.0.0.1:{server.port}\r\n"
+    inner = f"GET /v1/head HTTP/1.1\r\n{host}\r\n"
+    head = f"POST {path} HTTP/1.1\r\n{host}Transfer-Encoding: chunked\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as peer:
+        length = f"Content-Length: {5 + len(inner)}\r\n\r\n"
+        peer.sendall(f"{head}{length}0\r\n\r\n{inner}".encode())
+        reply = b"".join(iter(lambda: peer.recv(65536), b""))
+    assert reply.count(b"HTTP/1.1 ") == 1
+    assert not reply.startswith(b"HTTP/1.1 200")
+
+
+def test_a_bad_request_writes_no_log(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """Every user of the machine could fill the disk with them."""
+    host = f"Host: 127.0.0.1:{server.port}\r\nConnection: close, upgrade\r\n"
+    with caplog.at_level(logging.WARNING, "root"):
+        for text in ("\0\r\n\r\n", f"GET / HTTP/1.1\r\n{host}Upgrade: websocket\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as peer:
+                peer.sendall(text.encode())
+                assert b"".join(iter(lambda: peer.recv(65536), b"")).startswith(b"HTTP/1.1 ")
+    assert caplog.records == []
+
+
+ANONYMOUS = """
+import encodings.idna, http.client, os, sys
+os.setgroups([]); os.setresgid(*[65534] * 3); os.setresuid(*[65534] * 3)
+peer = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=30)
+peer.request("GET", "/v1/head")
+print(peer.getresponse().status)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+def test_one_users_questions_are_not_anothers() -> None:
+    """Users of one machine have one address; who asks too often without a token waits alone."""
+    with short_folder() as folder, serving(folder, requests_per_s=1) as running:
+
+        def ask() -> int:
+            return running.send("GET", "/v1/head", tcp=True).status
+
+        running.until("too often", lambda: ask() == 429)
+        command = [sys.executable, "-I", "-c", ANONYMOUS, str(running.port)]
+        other = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert other.stdout == "200\n"

@@ -1,6 +1,7 @@
 """Reservations, resolves and outcomes over HTTP: who may ask what, and answers as documented."""
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fairlead.api.access import user_name
 from fairlead.api.app import ENDPOINTS
 from fairlead.core.lottery.owner import key_message, nonce_message
 from fairlead.host.clock import now_ms
@@ -377,20 +379,28 @@ def test_what_goes_into_the_next_draw(lab: Running) -> None:
     key, ledger = Ed25519PrivateKey.generate(), lab.ok("GET", "/v1/head")["ledger"]
     public = key.public_key().public_bytes_raw()
     path, shown = "/v1/nonces/nonces-c", "/v1/owner-keys/nonces-c"
-    own = {"tcp": True, "token": token}
+    own, me = {"tcp": True, "token": token}, f"/v1/users/{user_name(os.getuid())}"
     made = key.sign(key_message(ledger, "nonces-c", public)).hex()
     asked = {"publicKey": public.hex(), "signature": made}
-    assert lab.send("PUT", shown, {**asked, "signature": "ab" * 64}, **own).status == 422
     assert lab.send("PUT", shown, asked).status == 403, "an admin is not the owner"
-    assert lab.ok("PUT", shown + "?dry_run=true", asked, **own)["public_key"] == public.hex()
-    reply = lab.ok("PUT", shown, asked, **own)
+    size = lab.ok("GET", "/v1/head")["size"]
+    for dry in ("", "?dry_run=true"):
+        refused = lab.send("PUT", shown + dry, asked, **own)
+        assert (refused.status, refused.code) == (403, "Forbidden"), "it would outlive the token"
+        assert "a token cannot grant" in refused.json["error"]["message"]
+    assert lab.ok("GET", "/v1/head")["size"] == size
+    lab.ok("PUT", me, {"owners": ["nonces-c"]})
+    assert lab.send("PUT", shown, {**asked, "signature": "ab" * 64}).status == 422
+    assert lab.ok("PUT", shown + "?dry_run=true", asked)["public_key"] == public.hex()
+    reply = lab.ok("PUT", shown, asked)
     msgspec.convert(reply, SHAPES["PUT", "/v1/owner-keys/{owner}"])
-    assert lab.ok("PUT", shown, asked, **own) == reply, "it is there already"
+    assert lab.ok("PUT", shown, asked) == reply, "it is there already"
     other = Ed25519PrivateKey.generate()
     public = other.public_key().public_bytes_raw()
     made = other.sign(key_message(ledger, "nonces-c", public)).hex()
     another = {"publicKey": public.hex(), "signature": made}
-    assert lab.send("PUT", shown, another, **own).code == "KeyKnown"
+    assert lab.send("PUT", shown, another).code == "KeyKnown"
+    lab.ok("DELETE", me)
     size = lab.ok("GET", "/v1/head")["size"]
     signed = key.sign(nonce_message(ledger, "nonces-c", b"\0\xff", size)).hex()
     body = {"nonce": "00ff", "size": size, "signature": signed}

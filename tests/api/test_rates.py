@@ -1,11 +1,12 @@
 """Requests per second: a token bucket for each user, told with 429 and when to ask again."""
 
+import asyncio
 import os
 
 import pytest
 
 from fairlead.api import rates
-from fairlead.api.rates import BURST_S, BYTES_A_TOKEN, RequestRates, TooManyRequests
+from fairlead.api.rates import BURST_S, BYTES_A_TOKEN, RequestRates, TooManyRequests, WorkShares
 from fairlead.core.gpu import QuotaPolicy
 from tests.api.servers import budget, node, run, serving, short_folder
 
@@ -144,3 +145,28 @@ def test_an_owner_has_a_quota_of_runs_and_of_manifests() -> None:
         assert put("four", env={"V": "v" * 15_000}).status == 200
     with short_folder() as folder, serving(folder, quota=quota) as again:
         assert again.ok("GET", "/v1/policy")["maxOpenRuns"] == 2
+
+
+def test_who_asks_for_much_at_once_waits_for_itself() -> None:
+    """A user has its share of the worker threads; others, and admins, do not wait for it."""
+
+    async def ask() -> list[str]:
+        shares, log, done = WorkShares(each=2), list[str](), asyncio.Event()
+
+        async def work(account: str | None, name: str) -> None:
+            async with shares.of(account):
+                log.append(name)
+                await done.wait()
+
+        names = (("ada", "a1"), ("ada", "a2"), ("ada", "a3"), ("bob", "b1"), (None, "root"))
+        async with asyncio.TaskGroup() as tasks:
+            for account, name in names:
+                tasks.create_task(work(account, name))
+            while len(log) < 4:
+                await asyncio.sleep(0)
+            assert "a3" not in log
+            done.set()
+        assert shares._shares == {}
+        return log
+
+    assert asyncio.run(ask()) == ["a1", "a2", "b1", "root", "a3"]

@@ -185,6 +185,7 @@ def test_a_session_grants_no_rights(lab: Running) -> None:
         ("POST", "/v1/tokens", {}),
         ("POST", "/v1/tokens?dry_run=true", {}),
         ("PUT", "/v1/users/mallory", {"owners": ["team-a"], "admin": True}),
+        ("PUT", "/v1/owner-keys/team-a", {"publicKey": "ab" * 32, "signature": "ab" * 64}),
         ("POST", "/v1/signin/codes", None),
     ):
         reply = chief.send(method, path, body)

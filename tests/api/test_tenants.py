@@ -38,9 +38,6 @@ MINE: dict[tuple[str, str], Callable[[str, str], Try]] = {
     ("PUT", "/v1/nonces/{owner}"): lambda name, owner: Try(
         f"/v1/nonces/{owner}", {"nonce": "00", "size": 1, "signature": "ab" * 64}
     ),
-    ("PUT", "/v1/owner-keys/{owner}"): lambda name, owner: Try(
-        f"/v1/owner-keys/{owner}", {"publicKey": "ab" * 32, "signature": "ab" * 64}
-    ),
 }
 # What is the admin's alone.
 ADMINS: dict[tuple[str, str], list[Try]] = {
@@ -72,6 +69,14 @@ ADMINS: dict[tuple[str, str], list[Try]] = {
     ("POST", "/v1/clock"): [Try("/v1/clock", {"judgement": "accept"})],
     ("POST", "/v1/beacons"): [Try("/v1/beacons", {"source": "x", "round": 1, "value": "00" * 48})],
 }
+# What a tenant may itself, on the socket, and never with a token.
+GRANTS: dict[tuple[str, str], Try] = {
+    ("PUT", "/v1/owner-keys/{owner}"): Try(
+        f"/v1/owner-keys/{OWN}", {"publicKey": "ab" * 32, "signature": "ab" * 64}
+    ),
+    ("PUT", "/v1/users/{name}"): Try("/v1/users/tenant", {"owners": [OWN]}),
+    ("POST", "/v1/tokens"): Try("/v1/tokens", {}),
+}
 # What every user may, about itself.
 ANYBODYS = {
     ("GET", "/v1/tokens"),
@@ -98,9 +103,24 @@ def tenant(server: Running) -> str:
 def test_every_endpoint_that_needs_somebody_is_tried() -> None:
     """A new endpoint that writes, or shows what is not for everybody, has to be listed here."""
     guarded = {(each.method, each.path) for each in ENDPOINTS if each.needs != "nothing"}
-    assert guarded == {*MINE, *ADMINS, *ANYBODYS, *AGENTS, ACTIONS}
+    assert guarded == {*MINE, *ADMINS, *ANYBODYS, *AGENTS, *GRANTS, ACTIONS}
+    assert {(each.method, each.path) for each in ENDPOINTS if each.grants} == GRANTS.keys()
     writing = {(each.method, each.path) for each in ENDPOINTS if each.method != "GET"}
     assert writing <= {*guarded, SIGN_IN}, "an endpoint that writes needs a user"
+
+
+@pytest.mark.parametrize("what", sorted(GRANTS), ids=" ".join)
+def test_no_token_grants_what_outlives_it(
+    server: Running, tenant: str, what: tuple[str, str]
+) -> None:
+    """Its owner's key, a user, another token; an admin's token neither, nor on the socket."""
+    attempt, chief = GRANTS[what], server.token("chief", OWN, admin=True)
+    size = server.ok("GET", "/v1/head")["size"]
+    for token in (tenant, chief):
+        for tcp in (True, False):
+            reply = server.send(what[0], attempt.path, attempt.body, tcp=tcp, token=token)
+            assert (reply.status, reply.code) == (403, "Forbidden"), reply
+    assert server.ok("GET", "/v1/head")["size"] == size
 
 
 @pytest.mark.parametrize("dry", ["", "?dry_run=true"])

@@ -119,7 +119,7 @@ def test_the_tutorial_as_it_stands(
     """Every command, in order; every answer that is printed there."""
     script = steps(tutorial)
     (first,) = [step for step in script if step.up]
-    allow = " --allow-root" if os.geteuid() == 0 else ""
+    allow = " --allow-root --user root" if os.geteuid() == 0 else ""
     log = folder / "up.log"
     with log.open("w") as out:
         server = subprocess.Popen(

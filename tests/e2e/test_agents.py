@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.cli.up import _agents
 from tests.api.servers import budget, run, short_folder
 from tests.e2e.agents import FAST
 from tests.e2e.planes import Plane, split_plane
@@ -102,6 +103,20 @@ def test_a_bad_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert path in done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_an_agent_imports_nothing_from_where_the_operator_is(tmp_path: Path) -> None:
+    """An agent may be root's, and the folder another user's."""
+    backend = {"id": "a", "host": "127.0.0.1", "port": 9}
+    group = {"name": "web", "vip": "127.0.0.1", "port": 80, "backends": [backend]}
+    (tmp_path / "web.yaml").write_text(json.dumps({"plane": "memory", "groups": [group]}))
+    (command,) = _agents(None, tmp_path / "web.yaml", None, tmp_path / "socket").values()
+    hostile = tmp_path / "fairlead"
+    hostile.mkdir()
+    (hostile / "__init__.py").write_text("raise SystemExit('taken over')")
+    asked = [*command[: command.index("run") + 1], "--help"]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: ")
 
 
 def test_an_agent_goes_on_when_nobody_reads_its_log(tree: RealTree, tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.cli.up import _control_user
+from fairlead.compose import split
+from fairlead.ports.faults import PermanentFault
 from tests.api.servers import budget, node, run, short_folder
 from tests.e2e.planes import CONTROL, Plane, split_plane, wrapper
 
@@ -192,6 +195,21 @@ def test_the_operator_says_whose_commands_run() -> None:
         whole = ("--data", str(folder / "other"), "--no-http", "--user", "root")
         done = plane.run("up", *whole, "--run-users", str(ADA))
         assert (done.returncode, "--run-users needs root" in done.stderr) == (2, True)
+
+
+def test_without_a_user_of_its_own_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process as root needs `--user root`, in words; the demo, whose directory is removed, is
+    one by itself and says so."""
+    monkeypatch.setattr(split, "USER", "no-such-user")
+    said: list[str] = []
+    with pytest.raises(PermanentFault) as refused:
+        _control_user(None, said.append, demo=False)
+    command = "useradd --system --user-group --no-create-home no-such-user"
+    assert command in str(refused.value)
+    assert "--user root" in str(refused.value)
+    assert _control_user("root", said.append, demo=False) is None
+    assert _control_user(None, said.append, demo=True) is None
+    assert [line.rpartition(": ")[2] for line in said] == ["--user root", "--demo"]
 
 
 def test_a_directory_of_one_process_is_taken_over_and_given_back() -> None:

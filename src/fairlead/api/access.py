@@ -10,7 +10,6 @@ secrets of a session. A web page in the operator's browser can reach loopback to
 which stops DNS rebinding and cross-site forms.
 """
 
-import hmac
 import os
 import pwd
 import secrets
@@ -28,9 +27,9 @@ from starlette.requests import Request
 
 from fairlead.api.browser_sessions import BrowserSession, Sessions
 from fairlead.api.peers import Peer
-from fairlead.api.rates import RequestRates
+from fairlead.api.rates import RequestRates, WorkShares
 from fairlead.api.shapes import TokenRow, UserRow
-from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound
+from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound, Refused
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.ledger import Archived, Draft, Entry, Ledger
 from fairlead.schema.convert import decode_json
@@ -47,6 +46,9 @@ _PREFIX = "flt_"
 KEEP_EVERY = 10_000
 """Entries after which the state is kept again."""
 NAMES_KEPT_S = 10
+TOKENS_EACH, TOKENS_MS = 100, 86_400_000
+"""Of a user that is no admin: so many that are valid or were made within a day. A revoked one stays
+in the ledger for good, so making and revoking is no way around."""
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -126,6 +128,7 @@ class Access:
         if snapshot is not None:
             self._state = decode_json(snapshot.state, AccessState)
             self._seq = snapshot.seq
+        self._by_digest = {token.digest: token.id for token in self._state.tokens.values()}
         self._kept = self._seq
         """The last entry that the kept state is of."""
         self.users_change: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -150,12 +153,10 @@ class Access:
 
     def author_of_token(self, secret: str) -> Author | None:
         """The user of a token; None for one that is unknown or revoked."""
-        digest = _digest(secret)
         with self._lock:
-            for token in self._state.tokens.values():
-                if hmac.compare_digest(token.digest, digest) and token.revoked_ms is None:
-                    return self._holder(token)
-        return None
+            # What is compared is a digest: how long that takes says nothing about the secret.
+            token = self._by_digest.get(_digest(secret))
+            return None if token is None else self.author_by_token(token)
 
     def author_by_token(self, token: str) -> Author | None:
         """The user of a token that was shown earlier; None once it is revoked."""
@@ -223,17 +224,30 @@ class Access:
         dry_run: bool = False,
     ) -> dict[str, Any]:
         """Create a token of a user, or of an agent that may report these; the secret is returned
-        only here."""
-        if dry_run:
-            made = Token("", user, "", self._now_ms(), note, reports=tuple(reports))
-            return {**made.row, "token": ""}
-        secret, token = _PREFIX + secrets.token_urlsafe(32), secrets.token_hex(4)
-        body: dict[str, Any] = {"id": token, "user": user, "note": note}
-        body["digest"] = _digest(secret)
-        if agent is not None:
-            body |= {"agent": agent, "reports": sorted(set(reports))}
-        self._record(TOKEN, author, body)
-        return {**self.token(token).row, "token": secret}
+        only here. `Refused` where its user has enough."""
+        with self._lock:
+            if not author.admin:
+                self._check_quota(user)
+            if dry_run:
+                made = Token("", user, "", self._now_ms(), note, reports=tuple(reports))
+                return {**made.row, "token": ""}
+            secret, token = _PREFIX + secrets.token_urlsafe(32), secrets.token_hex(4)
+            body: dict[str, Any] = {"id": token, "user": user, "note": note}
+            body["digest"] = _digest(secret)
+            if agent is not None:
+                body |= {"agent": agent, "reports": sorted(set(reports))}
+            self._record(TOKEN, author, body)
+            return {**self.token(token).row, "token": secret}
+
+    def _check_quota(self, user: str) -> None:
+        since = self._now_ms() - TOKENS_MS
+        own = (token for token in self._state.tokens.values() if token.user == user)
+        if sum(t.revoked_ms is None or t.created_ms > since for t in own) >= TOKENS_EACH:
+            raise Refused(
+                "TokensQuota",
+                f"{user} has {TOKENS_EACH} tokens that are valid or were made within a day, which "
+                "is all that it may have: use one of them, or ask an admin",
+            )
 
     def revoke(self, token: str, *, author: Author, dry_run: bool = False) -> dict[str, Any]:
         with self._lock:
@@ -304,6 +318,8 @@ class Access:
         if entry.seq > self._seq:
             self._seq = entry.seq
             self._state.fold(entry)
+            if entry.kind == TOKEN and "digest" in entry.body:
+                self._by_digest[entry.body["digest"]] = entry.body["id"]
 
 
 def encode(state: AccessState) -> bytes:
@@ -333,6 +349,8 @@ class AccessGate:
     """The run of a job."""
     rates: RequestRates = field(default_factory=lambda: RequestRates(None, time.monotonic))
     sessions: Sessions = field(default_factory=Sessions)
+    bodies: WorkShares = field(default_factory=WorkShares)
+    """Large bodies that come at the same time: each is in memory until it is whole."""
 
     def author(self, request: Request, *, page: bool = False) -> Author | None:
         """Raises `Forbidden` or `Unauthenticated`. `page`: links from other sites may lead here."""
@@ -380,6 +398,10 @@ class AccessGate:
 
     def is_admin(self, uid: int) -> bool:
         return self._local(uid).admin
+
+    def is_bound(self, uid: int) -> bool:
+        """Whether a user of this machine acts for an owner."""
+        return bool(self._local(uid).owners)
 
     def _local(self, uid: int) -> Author:
         return self.access.author_of_user(user_name(uid), admin=uid in (0, os.geteuid()))

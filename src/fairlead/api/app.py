@@ -29,8 +29,9 @@ from fairlead.api import (
     web,
 )
 from fairlead.api.access import AccessGate
-from fairlead.api.endpoint import Call, Endpoint, problem, read_call, reply_to
+from fairlead.api.endpoint import Call, Endpoint, has_two_ends, problem, read_call, reply_to
 from fairlead.api.openapi import document
+from fairlead.api.rates import WorkShares
 from fairlead.api.service import HEAD, Service
 from fairlead.ports.faults import Fault
 
@@ -86,6 +87,7 @@ class _Application:
         self, service: Service, gate: AccessGate, on_bug: Callable[[BaseException], None]
     ) -> None:
         self._service, self._gate, self._on_bug = service, gate, on_bug
+        self._shares = WorkShares()
 
     def route(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
 
@@ -95,16 +97,17 @@ class _Application:
             if endpoint is None:
                 reply = problem(405, "MethodNotAllowed", f"{request.url.path} has no {method}")
                 reply.headers["Allow"] = ", ".join(sorted(methods))
-                return await self._finish(reply)
+                return await self._finish(request, reply)
             about = {"http__request__method": method, "http__route": endpoint.path}
             with self._service.tracer.span(f"{method} {endpoint.path}", **about):
-                return await self._finish(await self._reply(endpoint, request))
+                return await self._finish(request, await self._reply(endpoint, request))
 
         return respond
 
     async def unknown(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 404
-        return await self._finish(problem(status, "NotFound", f"there is no {request.url.path}"))
+        reply = problem(status, "NotFound", f"there is no {request.url.path}")
+        return await self._finish(request, reply)
 
     async def _reply(self, endpoint: Endpoint, request: Request) -> Response:
         try:
@@ -115,7 +118,8 @@ class _Application:
             if inspect.iscoroutinefunction(endpoint.handle):
                 response: Response = await endpoint.handle(self._service, call)
                 return response
-            return await run_in_threadpool(self._work, endpoint, call)
+            async with self._shares.of(call.account):
+                return await run_in_threadpool(self._work, endpoint, call)
         except Exception as error:  # noqa: BLE001 - the caller gets a reply in any case
             return reply_to(error, request, self._on_bug)
 
@@ -128,9 +132,11 @@ class _Application:
         self._prove(result)  # here, and not in a thread of its own
         return result
 
-    async def _finish(self, reply: Response) -> Response:
+    async def _finish(self, request: Request, reply: Response) -> Response:
         for name, value in _SAFE.items():
             reply.headers.setdefault(name, value)
+        if has_two_ends(request):
+            reply.headers["Connection"] = "close"  # what follows is no request
         if HEAD not in reply.headers:
             await run_in_threadpool(self._prove, reply)
         return reply

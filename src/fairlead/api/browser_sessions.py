@@ -12,7 +12,7 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal, NamedTuple
@@ -82,10 +82,10 @@ class Sessions:
             grant, _ = self._codes.pop(_digest(code), (None, 0.0))
             return grant
 
-    def count_guess(self, address: str) -> None:
-        """Raises `TooManyRequests` where an address was wrong too often."""
+    def count_guess(self, place: Hashable) -> None:
+        """Raises `TooManyRequests` where a user of this machine, or an address, asks too often."""
         with self._lock:
-            self._guesses.take(address)
+            self._guesses.take(place)
 
     def open(self, grant: Grant, how: Literal["token", "link"]) -> Opened:
         """A session with secrets of its own: none that a client brought is ever used."""

@@ -116,6 +116,7 @@ class ClusterServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # every client could write a warning for each bad request
             access_log=False,
             server_header=False,
             proxy_headers=False,

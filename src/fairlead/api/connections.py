@@ -1,18 +1,22 @@
 """Connections that cannot lock others out: each peer has so many, and each of them must go on.
 
     what a peer holds up                    ends after
-    the first byte or the headers           HEADERS_S, and sooner when others need the place
-    the body                                BODY_S
+    the first byte or the headers           HEADERS_S
+    the body                                BODY_S, and a second for each BODY_BYTES_PER_S that came
     a reply, by not reading it              STUCK_S without a byte taken
     the next request (keep-alive)           the library's 5 s
 
-The descriptors of the process are divided beforehand, so that they are never used up: over TCP, and
-by users over the Unix socket, only so many connections are open. Admins on the socket have the
-rest. A connection that waits for a request makes room for a new one of the same peer, so
-half-open connections lock no peer out.
+The descriptors of the process are divided beforehand, so that they are never used up: over TCP, by
+bound users over the Unix socket, and by other users there, only so many connections are open.
+Admins on the socket have the rest. A peer is a user of this machine, over TCP too, or an address.
+
+Where all places are taken a newcomer gets one of a peer that has more than it: first the connection
+that has waited longest for its peer, then a read, which can be asked again. So neither half a
+request nor streams without end lock another peer out.
 """
 
 import asyncio
+import itertools
 import resource
 import socket
 from collections.abc import Callable, Hashable
@@ -23,9 +27,12 @@ import msgspec
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fairlead.api.peers import JobOf, Peer, peer_of
+from fairlead.api.peers import JobOf, Peer, peer_of, tcp_user
 
-HEADERS_S, BODY_S, STUCK_S = 10.0, 60.0, 30.0
+HEADERS_S, BODY_S, STUCK_S = 10.0, 10.0, 30.0
+BODY_BYTES_PER_S, BODY_S_MOST = 16 * 1024, 300.0
+UNSENT_MOST = 64 * 2**20
+"""Bytes of answers that a peer has not read yet, beside the newest of them."""
 ACCEPT_AT_ONCE = 16
 """Connections that are accepted from a listener before they are looked at."""
 LISTEN_QUEUE = 128
@@ -35,23 +42,26 @@ _log = structlog.get_logger("fairlead.api")
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Open connections at most: over TCP, of users on the socket, and of one peer there."""
+    """Open connections at most: over TCP, of bound users on the socket, and of others there."""
 
     tcp: int
+    each_tcp: int
+    """Of one user of this machine, or of one address."""
     users: int
+    strangers: int
     each_user: int
 
     @property
     def streams(self) -> int:
-        """Of the connections over TCP those that may stay open for a reader that follows live."""
-        return self.tcp * 3 // 4
+        """Of a peer's connections over TCP those that may stay open to follow live."""
+        return self.each_tcp * 3 // 4
 
     @staticmethod
     def within(descriptors: int) -> "ConnectionLimits":
-        """Three eighths of the descriptors for TCP, as many for users; the rest is for admins, for
-        files, and for connections that are being refused."""
+        """Three eighths of the descriptors; the rest is for admins, for files, and for connections
+        that are being refused."""
         share = max(8, min(1024, descriptors // 8))
-        return ConnectionLimits(share, share, share // 4)
+        return ConnectionLimits(share, share // 2, share, share, share // 4)
 
 
 def descriptors() -> int:
@@ -64,28 +74,52 @@ class ConnectionPool:
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most, self.most_each = most, most_each
-        self._open: dict[Hashable, dict[BoundedConnection, None]] = {}
+        self._open: dict[Hashable, dict[BoundedConnection, int]] = {}
+        self._order = itertools.count()
 
     def admit(self, connection: "BoundedConnection", peer: Hashable) -> bool:
-        """Take it in, if need be for one that waits; False: all are busy."""
+        """Take it in, if need be for another; False: there is no place that is its to take."""
         while True:
             own = self._open.get(peer, {})
-            if len(own) >= self.most_each:
-                crowd = own
-            elif sum(map(len, self._open.values())) >= self._most:
-                crowd = max(self._open.values(), key=len)
-            else:
-                self._open.setdefault(peer, {})[connection] = None
+            full = sum(map(len, self._open.values())) >= self._most
+            if not full and len(own) < self.most_each:
+                self._open.setdefault(peer, {})[connection] = next(self._order)
                 return True
-            idle = next((other for other in crowd if other.waits), None)
-            if idle is None:
+            victim = self._victim(own)
+            if victim is None:
                 return False
-            idle.drop()
+            victim.drop()
+
+    def _victim(self, own: dict["BoundedConnection", int]) -> "BoundedConnection | None":
+        """Whose place a peer with these connections gets."""
+        idle = next((mine for mine in own if mine.waits), None)
+        if len(own) >= self.most_each:
+            return idle
+        larger = [crowd for crowd in self._open.values() if len(crowd) > len(own)]
+        # Of equally large ones the one that has the longest waiting.
+        larger.sort(key=lambda crowd: (-len(crowd), next(iter(crowd.values()))))
+        waiting = (other for crowd in larger for other in crowd if other.waits)
+        victim = next(waiting, idle)
+        if victim is None and larger and len(larger[0]) > len(own) + 1:
+            victim = next((other for other in larger[0] if other.reads), None)
+        return victim
+
+    def shed(self, connection: "BoundedConnection", peer: Hashable) -> None:
+        """Its peer reads too slowly: of its other answers only so much is kept for it."""
+        slow = [other for other in self._open.get(peer, {}) if other is not connection]
+        unsent = sum(other.unsent for other in slow)
+        for other in slow:
+            if unsent <= UNSENT_MOST:
+                return
+            if other.unsent:
+                unsent -= other.unsent
+                other.drop()
 
     def renew(self, connection: "BoundedConnection", peer: Hashable) -> None:
         """It waits for a request since now."""
-        if self._open.get(peer, {}).pop(connection, connection) is None:
-            self._open[peer][connection] = None
+        own = self._open.get(peer, {})
+        if own.pop(connection, None) is not None:
+            own[connection] = next(self._order)
 
     def remove(self, connection: "BoundedConnection", peer: Hashable) -> None:
         own = self._open.get(peer, {})
@@ -101,21 +135,26 @@ class Gatekeeper:
     limits: ConnectionLimits
     job_of: JobOf | None = None
     is_admin: Callable[[int], bool] = lambda uid: False
+    is_bound: Callable[[int], bool] = lambda uid: False
     tcp: ConnectionPool = field(init=False)
     users: ConnectionPool = field(init=False)
+    strangers: ConnectionPool = field(init=False)
     _logged_s: float = field(default=-_LOG_EVERY_S, init=False)
 
     def __post_init__(self) -> None:
-        self.tcp = ConnectionPool(self.limits.tcp, self.limits.tcp)
-        self.users = ConnectionPool(self.limits.users, self.limits.each_user)
+        limits = self.limits
+        self.tcp = ConnectionPool(limits.tcp, limits.each_tcp)
+        self.users = ConnectionPool(limits.users, limits.each_user)
+        self.strangers = ConnectionPool(limits.strangers, limits.each_user)
 
-    def place(self, peer: Peer | None, address: str) -> tuple[ConnectionPool | None, Hashable]:
+    def place(self, peer: Peer | None, address: Hashable) -> tuple[ConnectionPool | None, Hashable]:
         """The pool of a peer and its place there. None: it is not counted."""
         if peer is None:
             return self.tcp, address
         if not peer.in_run and self.is_admin(peer.uid):
             return None, peer.uid
-        return self.users, (peer.uid, peer.in_run)  # a run takes no connection from its user
+        pool = self.users if self.is_bound(peer.uid) else self.strangers
+        return pool, (peer.uid, peer.in_run)  # a run takes no connection from its user
 
     def log(self, peer: Hashable, most: int, now_s: float) -> None:
         if now_s >= self._logged_s + _LOG_EVERY_S:
@@ -133,13 +172,26 @@ class BoundedConnection(H11Protocol):
         self._peer: Hashable = None
         self._refused = False
         self._state: object = None
+        self._since, self._received = 0.0, 0
         self._timer: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether no request is being answered."""
-        return self.cycle is None or self.cycle.response_complete
+        """Whether its peer has to go on: with a request, with the rest of one, or by reading."""
+        cycle = self.cycle
+        done = cycle is None or cycle.response_complete or cycle.more_body
+        return done or self.flow.write_paused
+
+    @property
+    def reads(self) -> bool:
+        """Whether the peer loses nothing but time: it can ask again."""
+        return self.cycle is not None and self.cycle.scope["method"] in ("GET", "HEAD")
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of its answer that wait for its peer."""
+        return self.transport.get_write_buffer_size()
 
     def drop(self) -> None:
         """Close it now, whatever is unsent; its place is free at once."""
@@ -148,12 +200,14 @@ class BoundedConnection(H11Protocol):
         self.transport.abort()
 
     def connection_made(self, transport: Any) -> None:
-        connection, peer = transport.get_extra_info("socket"), None
+        connection, peer, address = transport.get_extra_info("socket"), None, ""
         if connection is not None and connection.family == socket.AF_UNIX:
             peer = peer_of(connection, self._gatekeeper.job_of)
-            self.app_state = {**self.app_state, "peer": peer}
-        address = str((transport.get_extra_info("peername") or ("",))[:1])
+        elif connection is not None:
+            user = tcp_user(connection)
+            address = f"user {user}" if user is not None else str(connection.getpeername()[0])
         self._pool, self._peer = self._gatekeeper.place(peer, address)
+        self.app_state = {**self.app_state, "peer": peer, "place": self._peer}
         if self._pool is not None and not self._pool.admit(self, self._peer):
             self._refuse(transport, self._pool)
             return
@@ -173,6 +227,7 @@ class BoundedConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._refused:
+            self._received += len(data)
             super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -198,6 +253,8 @@ class BoundedConnection(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._stuck = self.loop.call_later(STUCK_S, self.drop)
+        if self._pool is not None:
+            self._pool.shed(self, self._peer)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -207,7 +264,7 @@ class BoundedConnection(H11Protocol):
     def _follow(self) -> None:
         """Start the clock of what is awaited now; bytes that lead to nothing do not reset it."""
         cycle, left_s = self.cycle, None
-        if self.waits:
+        if cycle is None or cycle.response_complete:
             awaited, left_s = "request", HEADERS_S
         elif cycle.more_body:
             awaited, left_s = "body", BODY_S
@@ -216,6 +273,17 @@ class BoundedConnection(H11Protocol):
         if (awaited, cycle) == self._state:
             return
         self._state = (awaited, cycle)
+        self._since, self._received = self.loop.time(), len(cycle.body) if cycle else 0
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if left_s is None else self.loop.call_later(left_s, self.drop)
+        self._timer = None if left_s is None else self.loop.call_later(left_s, self._due)
+
+    def _due(self) -> None:
+        """Drop it, unless it is a body that came as fast as it must."""
+        cycle, allowed_s = self.cycle, 0.0
+        if cycle is not None and cycle.more_body and not cycle.response_complete:
+            allowed_s = min(BODY_S + self._received / BODY_BYTES_PER_S, BODY_S_MOST)
+        if self.loop.time() >= self._since + allowed_s:
+            self.drop()
+        else:
+            self._timer = self.loop.call_at(self._since + allowed_s, self._due)

@@ -12,12 +12,13 @@ first line) all come from the same `Endpoint`, so none can be forgotten for one 
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import msgspec
 import structlog
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -32,11 +33,17 @@ from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.convert import convert
 
 BODY_BYTES_MAX = 4 * 2**20
-DEPTH_MAX = 32
+DEPTH_MAX, VALUES_MAX = 32, 400_000
+_AT_ONCE_BYTES = 64 * 1024
+"""A body that is parsed in the event loop; 4 MiB would keep all others waiting for a second."""
 ANONYMOUS = Author("anonymous")
 IN_A_RUN = (
     "a process of a run may read, and act on its own run only: ask from outside of the run, or "
     "with a token of the run's own"
+)
+NO_GRANTS = (
+    "{} cannot grant what outlives it (users, tokens, an owner's key): use this machine's socket, "
+    "without a token"
 )
 ONLY_REPORTS = "the token of an agent reports its node and its groups, and nothing else"
 _log = structlog.get_logger("fairlead.api")
@@ -51,7 +58,7 @@ class TooLarge(Exception):
 
 
 class Malformed(Exception):
-    """The body is not JSON, or nested too deeply (HTTP 400)."""
+    """The body is not JSON, nested too deeply, or ends where one looks (HTTP 400)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class Call:
     request: Request
     authenticate: Callable[[], Author]
     """Authenticates again: a stream must end when its token is revoked."""
+    account: Hashable = None
+    """Whose share of the server it uses; None: an admin's, which is not bounded."""
 
     @property
     def by(self) -> dict[str, Any]:
@@ -83,6 +92,7 @@ class Endpoint:
     answer: Any
     query: type[msgspec.Struct] | None = None
     body: Any = None
+    body_bytes_max: int = BODY_BYTES_MAX
     needs: Needs = "nothing"
     media: str = "application/json"
     also: tuple[str, ...] = ()
@@ -94,6 +104,9 @@ class Endpoint:
     """Whether it is answered however often it is asked."""
     own_run: bool = False
     """Whether a process of a run may ask, about its own run, although it needs a user."""
+    grants: bool = False
+    """Whether it gives rights that last: only a user itself asks for it, on the socket. Revoking a
+    leaked token, and ending a session, must undo the leak."""
     page: bool = False
     """For a browser: links from other sites may lead here."""
 
@@ -125,18 +138,43 @@ class Routes(list[Endpoint]):
 
 async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> Call:
     """Authenticate and parse; raises before anything is done."""
+    if has_two_ends(request):
+        raise Malformed("has Content-Length and Transfer-Encoding")
     try:
         author = gate.author(request, page=endpoint.page)
     except (Unauthenticated, Forbidden):
-        gate.rates.take(_address(request))  # guessing is no way around
+        gate.rates.take(place_of(request))  # guessing is no way around
         raise
-    user = (author.user, author.in_run) if author is not None else _address(request)
-    limited = not (endpoint.unlimited or (author is not None and author.admin))
+    account: Hashable = place_of(request)
+    if author is not None:
+        account = None if author.admin else (author.user, author.in_run)
+    limited = not endpoint.unlimited and account is not None
     if limited:
-        gate.rates.take(user)
+        gate.rates.take(account)
     if endpoint.needs != "nothing" and author is None:
         raise Unauthenticated("this request needs a token; without one the server is read-only")
     author = author or ANONYMOUS
+    _check_rights(endpoint, author)
+    # The filters in the address of a view are its script's to read.
+    pairs = [] if endpoint.page else request.query_params.multi_items()
+    query = read_query(pairs, endpoint.query)
+    body = None
+    if endpoint.body is not None:
+        small = _declared_bytes(request) <= _AT_ONCE_BYTES
+        async with gate.bodies.of(None if small else account):
+            data = await _read(request, endpoint.body_bytes_max)
+        if limited:
+            gate.rates.charge(account, len(data))
+        if len(data) <= _AT_ONCE_BYTES:
+            body = read_body(data, endpoint.body)
+        else:
+            body = await run_in_threadpool(read_body, data, endpoint.body)
+    path, again = dict(request.path_params), lambda: gate.author(request) or ANONYMOUS
+    return Call(author, path, query, body, request, again, account)
+
+
+def _check_rights(endpoint: Endpoint, author: Author) -> None:
+    """Raises `Forbidden` where who asks may not ask for this at all."""
     if author.in_run and endpoint.needs != "nothing" and not endpoint.own_run:
         raise Forbidden(IN_A_RUN)
     if author.agent is not None and endpoint.needs not in ("nothing", "agent"):
@@ -145,22 +183,18 @@ async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> C
         raise Forbidden(f"{author.user} is not an agent: see `fairlead tokens create --agent`")
     if endpoint.needs == "admin" and not author.admin:
         raise Forbidden(f"{author.user} is not an admin")
-    # The filters in the address of a view are its script's to read.
-    pairs = [] if endpoint.page else request.query_params.multi_items()
-    query = read_query(pairs, endpoint.query)
-    body = None
-    if endpoint.body is not None:
-        data = await _read(request)
-        if limited:
-            gate.rates.charge(user, len(data))
-        body = read_body(data, endpoint.body)
-    path = dict(request.path_params)
-    return Call(author, path, query, body, request, lambda: gate.author(request) or ANONYMOUS)
+    if endpoint.grants and (author.session is not None or author.token is not None):
+        raise Forbidden(NO_GRANTS.format("a token" if author.session is None else "a session"))
 
 
-def _address(request: Request) -> str:
-    """All that is known of an anonymous reader."""
-    return "" if request.client is None else request.client.host
+def has_two_ends(request: Request) -> bool:
+    """Whether a proxy in front may have seen the body end elsewhere, and another request in it."""
+    return {"content-length", "transfer-encoding"} <= set(request.headers.keys())
+
+
+def place_of(request: Request) -> Hashable:
+    """All that is known of an anonymous reader: a user of this machine, or an address."""
+    return getattr(request.state, "place", "")
 
 
 def read_query(pairs: Sequence[tuple[str, str]], shape: type[T] | None) -> T | None:
@@ -183,16 +217,25 @@ def read_query(pairs: Sequence[tuple[str, str]], shape: type[T] | None) -> T | N
     raise BadInput(f"query.{where.rstrip('`')}" if where else "query", what)
 
 
-async def _read(request: Request) -> bytes:
+def _declared_bytes(request: Request) -> int:
+    """The length of its body; where it comes in pieces, the most that it may have."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() else BODY_BYTES_MAX
+
+
+async def _read(request: Request, bytes_max: int) -> bytes:
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
-        if len(data) > BODY_BYTES_MAX:
-            raise TooLarge(f"must be at most {BODY_BYTES_MAX} bytes")
+        if len(data) > bytes_max:
+            raise TooLarge(f"must be at most {bytes_max} bytes")
     return bytes(data)
 
 
 def read_body(data: bytes, shape: Any) -> Any:
+    # As many as there are values, or more; counted before any is made.
+    if sum(map(data.count, (b",", b"[", b"{"))) > VALUES_MAX:
+        raise TooLarge(f"must have at most {VALUES_MAX} values")
     try:
         value = parse_json(data)
     except BadInput as error:

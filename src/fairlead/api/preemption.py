@@ -299,6 +299,7 @@ def put_nonce(service: Service, call: Call) -> dict[str, Any]:
     DryRunQuery,
     body=OwnerKeyBody,
     needs="user",
+    grants=True,
     errors=(404, 409),
 )
 def put_owner_key(service: Service, call: Call) -> dict[str, Any]:

@@ -1,14 +1,21 @@
-"""Requests per second of a user: a token bucket each, filled by time, emptied by requests.
+"""What one user may take of the server: requests per second, and work at the same time.
+
+A user has a token bucket, filled by time, emptied by requests.
 
 A request takes one token, and one more for each 64 KiB of its body: what is written is kept for
 good. A bucket holds four seconds' worth, so that a script may begin with many.
 """
 
-from collections.abc import Callable, Hashable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
 
 BURST_S = 4
 BYTES_A_TOKEN = 64 * 1024
 _USERS_KEPT = 10_000
+WORK_EACH = 8
+"""Requests of one user that are worked on at the same time, where the library has threads for 40;
+and large bodies of one user that come at the same time."""
 
 
 class TooManyRequests(Exception):
@@ -58,3 +65,28 @@ class RequestRates:
             for user, (left, since) in self._buckets.items()
             if left + (now - since) * (self._per_s or 0) < full
         }
+
+
+class WorkShares:
+    """Work at the same time, by user: who asks for much waits for itself. For one event loop."""
+
+    def __init__(self, each: int = WORK_EACH) -> None:
+        self._each = each
+        self._shares: dict[Hashable, tuple[asyncio.Semaphore, int]] = {}
+        """With how many use it or wait for it."""
+
+    @asynccontextmanager
+    async def of(self, account: Hashable) -> AsyncIterator[None]:
+        """A place among those of an account; None has as many as there are."""
+        if account is None:
+            yield
+            return
+        share, users = self._shares.get(account, (asyncio.Semaphore(self._each), 0))
+        self._shares[account] = share, users + 1
+        try:
+            async with share:
+                yield
+        finally:
+            share, users = self._shares.pop(account)
+            if users > 1:
+                self._shares[account] = share, users - 1

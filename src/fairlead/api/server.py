@@ -101,13 +101,14 @@ class ControlServer:
         app = build(service, gate, self.fail)
         limits = ConnectionLimits.within(descriptors())
         service.streams.most = limits.streams
-        gatekeeper = Gatekeeper(limits, service.job_of, gate.is_admin)
+        gatekeeper = Gatekeeper(limits, service.job_of, gate.is_admin, gate.is_bound)
         config = uvicorn.Config(
             app,
             http=partial(BoundedConnection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # every client could write a warning for each bad request
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=STOP_S,

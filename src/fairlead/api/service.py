@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,28 +73,36 @@ class GrowthSignal:
 
 
 class OpenStreams:
-    """Replies that go on until their reader leaves, at most so many. For one event loop."""
+    """Replies that go on until their reader leaves, at most so many of a peer. For one event
+    loop."""
 
     def __init__(self, most: int | None = None) -> None:
-        self.most, self.open = most, 0
+        self.most = most
+        self._open: Counter[Hashable] = Counter()
 
-    def count(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    @property
+    def open(self) -> int:
+        return self._open.total()
+
+    def count(self, lines: AsyncIterator[bytes], peer: Hashable) -> AsyncIterator[bytes]:
         """The same lines. `TemporaryFault` where so many are open already."""
-        if self.most is not None and self.open >= self.most:
+        if self.most is not None and self._open[peer] >= self.most:
             raise TemporaryFault(
-                f"{self.open} readers follow live already, which is all that this server has: "
-                "close some of them",
+                f"{self._open[peer]} readers of yours follow live already, which is all that you "
+                "may have: close some of them",
                 retry_after_ms=1_000,
             )
-        return self._counted(lines)
+        return self._counted(lines, peer)
 
-    async def _counted(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        self.open += 1
+    async def _counted(self, lines: AsyncIterator[bytes], peer: Hashable) -> AsyncIterator[bytes]:
+        self._open[peer] += 1
         try:
             async for line in lines:
                 yield line
         finally:
-            self.open -= 1
+            self._open[peer] -= 1
+            if not self._open[peer]:
+                del self._open[peer]
 
 
 class Console(Protocol):

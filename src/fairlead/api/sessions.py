@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from fairlead.api.access import Unauthenticated, cookie_name
 from fairlead.api.browser_sessions import AGE_S, CODE_S, IDLE_S, BrowserSession, Grant
-from fairlead.api.endpoint import Call, Routes
+from fairlead.api.endpoint import Call, Routes, place_of
 from fairlead.api.service import Service
 from fairlead.api.shapes import Shape
 from fairlead.engine.gpu import Forbidden, NotFound, Refused
@@ -64,15 +64,14 @@ class SessionRow(Shape):
     """Whether it is the one that asks."""
 
 
-@routes("POST /v1/signin", SignedIn, None, body=SignInBody)
+@routes("POST /v1/signin", SignedIn, None, body=SignInBody, body_bytes_max=4096)
 def sign_in(service: Service, call: Call) -> Response:
     """Sign a browser in with a token or a one-time code."""
     _refuse_other_pages(service, call.request)
     body: SignInBody = call.body
     if (body.token is None) == (body.code is None):
         raise BadInput("token", "give a token, or a code, and not both")
-    client = call.request.client
-    service.sessions.count_guess("" if client is None else client.host)
+    service.sessions.count_guess(place_of(call.request))
     opened = service.sessions.open(_grant(service, body), "link" if body.code else "token")
     session, secure = opened.session, call.request.url.scheme == "https"
     made = SignedIn(session.id, session.grant.user, opened.key, _row(service, session)["expires"])

@@ -61,11 +61,11 @@ async def watch(service: Service, call: Call) -> Response:
 
 
 def streamed(service: Service, call: Call, lines: AsyncIterator[bytes], *, sse: bool) -> Response:
-    """A reply that does not end by itself. Over TCP there are so many at a time: they would take
-    the connections of readers that only ask."""
+    """A reply that does not end by itself. Over TCP a peer has so many at a time: they would take
+    the connections by which it only asks."""
     media = "text/event-stream" if sse else "application/x-ndjson"
-    if getattr(call.request.state, "peer", None) is None:
-        lines = service.streams.count(lines)
+    if call.request.state.peer is None:
+        lines = service.streams.count(lines, call.request.state.place)
     return StreamingResponse(lines, media_type=media, headers={"Cache-Control": "no-store"})
 
 

@@ -62,10 +62,10 @@ candidates.
 
 A tenant is bounded, too: --max-open-runs, --max-manifests and --max-requests. Admins are exempt.
 
-Started as root, it is two processes: the control plane runs as --user, and a small launcher stays
-root, which starts only what the ledger records (--user root: one process, as root). Started by
-another user, its runs are that user's too: they can read its keys, so it takes one owner only,
-unless --trusting.
+Started as root, it is two processes: the control plane runs as --user, which must exist, and a
+small launcher stays root, which starts only what the ledger records (--user root: one process, as
+root). Started by another user, its runs are that user's too: they can read its keys, so it takes
+one owner only, unless --trusting.
 
 --node and --traffic also run the agents for this machine's CPU and a service's traffic, as separate
 processes that are restarted when they end. They report here: `fairlead get nodes` and `fairlead get
@@ -356,7 +356,7 @@ def _control_user(
     name: str | None, say: Callable[[str], None], *, demo: bool
 ) -> "ControlUser | None":
     """Whom the control plane becomes; says what is not protected where it stays who it is."""
-    from fairlead.compose.split import USER, control_user
+    from fairlead.compose.split import control_user
 
     if os.geteuid() != 0:
         if name is not None:
@@ -367,15 +367,12 @@ def _control_user(
                 "change its files"
             )
         return None
-    found = control_user(name)
-    if demo and name is not None and found is not None:
+    found = None if demo and name is None else control_user(name)
+    if demo and found is not None:
         raise click.UsageError("--user: --demo is one process; its directory is removed at the end")
-    if demo or found is None:
-        why = f"there is no user {USER} (--user)" if name is None else f"--user {name}"
-        if demo:
-            why = "--demo"
+    if found is None:
+        why = "--demo" if demo else f"--user {name}"
         say(f"fairlead: the control plane runs as root: {why}")
-        return None
     return found
 
 
@@ -402,7 +399,8 @@ def _agents(
     commands: dict[str, list[str]] = {}
 
     def add(name: str, document: Any, *arguments: str) -> None:
-        commands[name] = [sys.executable, "-m", "fairlead", name, "run", *arguments]
+        # -P: root imports nothing from the folder in which the operator happens to be.
+        commands[name] = [sys.executable, "-P", "-m", "fairlead", name, "run", *arguments]
         variable = f"FAIRLEAD_{name.upper()}_"
         if home is not None and not (document.state_dir or os.environ.get(variable + "STATE_DIR")):
             commands[name] += ["--state-dir", str(home / name)]

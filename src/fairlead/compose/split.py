@@ -27,8 +27,13 @@ from fairlead.ledger.place import KEYS
 from fairlead.ports.faults import PermanentFault
 
 USER = "fairlead-up"
-"""Whom the control plane becomes by default, where this user exists. Not the group `fairlead`: its
-members are users of the socket."""
+"""Whom the control plane becomes by default. Not the group `fairlead`: its members are users of the
+socket."""
+NO_USER = (
+    "as root the control plane becomes a user of its own, and this machine has no user {0}: run "
+    "`useradd --system --user-group --no-create-home {0}`, or name another user with --user "
+    "(--user root: one process, which reads what users send as root)"
+)
 _STICKY = 0o1775
 _END_S = 10
 
@@ -43,8 +48,7 @@ class ControlUser:
 
 
 def control_user(name: str | None) -> ControlUser | None:
-    """The user of this name, or by default `fairlead-up`. None where that does not exist, and for
-    root: one process then."""
+    """The user of this name, or by default `fairlead-up`. None for root: one process then."""
     if name in ("root", "0"):
         return None
     try:
@@ -53,9 +57,8 @@ def control_user(name: str | None) -> ControlUser | None:
             return _unprivileged(ControlUser(uid, uid, name))
         entry = pwd.getpwnam(name or USER)
     except KeyError:
-        if name is None:
-            return None
-        raise PermanentFault(f"this machine has no user {name!r}") from None
+        missing = NO_USER.format(USER) if name is None else f"this machine has no user {name!r}"
+        raise PermanentFault(missing) from None
     return _unprivileged(ControlUser(entry.pw_uid, entry.pw_gid, entry.pw_name))
 
 
