@@ -54,10 +54,11 @@ def found(service: Service, kind: str, name: str) -> dict[str, Any]:
     return document
 
 
-@routes("GET /v1/objects/{kind}", shapes.ObjectList, shapes.OwnerQuery, any_kind=True)
+@routes("GET /v1/objects/{kind}", shapes.ObjectList, shapes.ListQuery, any_kind=True)
 def list_objects(service: Service, call: Call) -> dict[str, Any]:
     """List objects of a kind."""
-    objects = service.plane.objects.list(known_kind(call), owner=call.query.owner)
+    query: shapes.ListQuery = call.query
+    objects = service.plane.objects.list(known_kind(call), owner=query.owner, label=query.label)
     return {"items": [visible_to(call.author, document) for document in objects]}
 
 

@@ -12,6 +12,7 @@ import click
 
 from fairlead.cli.client import Client, ServerError, Unreachable, reads_api, segment
 from fairlead.cli.completion import OBJECT, RUN, owner_option
+from fairlead.cli.gpu.arrays import runs_named
 from fairlead.cli.gpu.jobs import output_file
 from fairlead.cli.main import EXIT_INTERRUPTED, EXIT_REFUSED
 from fairlead.cli.options import flag, option, server_option
@@ -147,14 +148,14 @@ CONDITIONS: dict[str, tuple[str, ...]] = {
 
 
 @click.command("wait")
-@click.argument("which", type=OBJECT, metavar="run/NAME...", nargs=-1, required=True)
+@click.argument("names", type=RUN, metavar="run/NAME...", nargs=-1, required=True)
 @option("--for condition", tuple(CONDITIONS), "What to wait for.", default="completed")
 @option("--timeout=DURATION", str, "Give up after this long, like 90s or 2h [default: never].")
 @flag("--exit-code", "Exit with the run's exit code.")
 @server_option
 def wait(
     *,
-    which: tuple[tuple[str, str], ...],
+    names: tuple[str, ...],
     condition: str,
     timeout: str | None,
     exit_code: bool,
@@ -163,14 +164,16 @@ def wait(
     """Wait until runs have started or ended.
 
     Goes on while the control plane restarts. Exits with 0 when all of them are as asked, with 1
-    when one never will be (a failed run is never completed) or at the timeout.
+    when one never will be (a failed run is never completed) or at the timeout. The name of an array
+    means all of its tasks.
 
     \b
       fairlead wait run/train-7 --timeout 2h && ./publish.sh
       fairlead wait run/a run/b --for=ended
+      fairlead wait run/sweep --timeout 8h        # every task of the array
       fairlead wait run/train-7 --for=ended --exit-code
     """
-    if any(kind != "Run" for kind, _ in which):
+    if any("/" in name for name in names):
         raise click.UsageError("only runs are waited for: fairlead wait run/NAME")
     client, deadline, code = Client(server), inf, 0
     if timeout is not None:
@@ -178,7 +181,9 @@ def wait(
             deadline = time.monotonic() + parse_duration(timeout, "--timeout") / 1000
         except BadInput as error:
             raise click.UsageError(str(error)) from error
-    for _, name in which:
+    for name in again(
+        lambda: list(runs_named(client, names)), within_s=deadline - time.monotonic()
+    ):
         status = _wait(client, name, CONDITIONS[condition], deadline)
         reached = status["phase"] in CONDITIONS[condition]
         words = f"{status['phase']} ({status['reason']}): {cell(status['message'])}"

@@ -65,11 +65,15 @@ def _print_unpaid(plan: dict[str, Any], indent: str) -> None:
         )
 
 
+def refusal_text(refusal: dict[str, Any]) -> str:
+    """Its message without the remedy at its end: that is given in the fields of the manifest."""
+    message = str(refusal["message"])
+    return singular(message if refusal["remedy"] is None else message.rpartition("; ")[0])
+
+
 def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
-    remedy, message = refusal["remedy"], refusal["message"]
-    # The message ends with the remedy; below it is given in the fields of the manifest.
-    short = singular(message if remedy is None else message.rpartition("; ")[0])
-    click.echo(f"{indent}not funded: {refusal['code']}: {short}")
+    remedy = refusal["remedy"]
+    click.echo(f"{indent}not funded: {refusal['code']}: {refusal_text(refusal)}")
     for limit in refusal["binding"]:
         where = "/".join(filter(None, (limit["budget"], limit["name"])))
         used = f"{_value(limit['used'])} of {_value(limit['limit'])} used"
@@ -205,17 +209,39 @@ def slots_text(slots: Sequence[str], *, virtual: bool) -> str:
 
 
 def queue_text(queue: dict[str, Any], flavor: str) -> str:
-    """What the head of a queue waits for, and until when."""
+    """What a run in the queue waits for; of the first ones also until when."""
     where = f"on {cell(queue['on'])}" if queue["on"] else f"of {cell(flavor)}"
     what = f"{counted(queue['gpus'], 'GPU')} {where}"
     if queue.get("lacks") == "envelopes":
         what = f"envelopes that pay for {counted(queue['gpus'], 'GPU')} of {cell(flavor)}"
+    if "earliestStart" not in queue:
+        return f"waits for {what}"
     ends = f" when {cell(queue['after'])} ends" if queue["after"] else ""
     if queue["assumed"]:
         first = f"first{ends}, which has no known duration"
     else:
         first = f"first at about {moment(queue['earliestStart'])}{ends}"
     return f"waits for {what}; {first}"
+
+
+HELD = "Queued"
+"""The reason of a run that would delay another one."""
+
+
+def wait_text(run: dict[str, Any]) -> str:
+    """Why a run waits, in one sentence; what the queue does not know is the server's message."""
+    status, flavor = run["status"], run["spec"]["flavor"]
+    queue = status.get("queue") or {}
+    if "earliestStart" in queue:
+        return queue_text(queue, flavor)
+    if status["reason"] == HELD and queue.get("lacks"):
+        return f"{queue_text(queue, flavor)}: it would delay a run before it"
+    if queue.get("lacks") == "devices":
+        return queue_text(queue, flavor)
+    refusal = status.get("refusal")
+    if refusal is not None:
+        return f"not funded: {refusal_text(refusal)}"
+    return singular(status.get("message") or "") or str(status["reason"])
 
 
 def print_cut(
