@@ -221,6 +221,18 @@ def test_explain_offers_only_what_the_reader_may_do(
         assert (offered in shown) == (verb in may and verb != "replay"), shown
 
 
+def test_explain_tells_of_a_drain(capsys: pytest.CaptureFixture[str]) -> None:
+    """No lottery, no odds and no nonce: every run had to leave the node."""
+    lost = {**cut(2, "operator-trusted"), "drawn": True, "drained": "box"}
+    plans._explain_run("r", {**explained(2, "Pending", OPERATOR), "cut": lost, "left": "x"})
+    shown = capsys.readouterr().out
+    assert "outcome 7: node box was drained; every run that could not go on elsewhere" in shown
+    assert not re.search(r"lottery|odds|nonce|missing \(|it ran before", shown), shown
+    without = {**explained(2, "Pending", []), "cut": None, "left": "node box was drained"}
+    plans._explain_run("r", without)
+    assert "  it ran before: node box was drained\n" in capsys.readouterr().out
+
+
 def test_hours_that_would_do_are_rounded_up() -> None:
     assert render._value(2 / 3, up=True) == "0.67"
     assert render._value(1 / 3) == "0.33"

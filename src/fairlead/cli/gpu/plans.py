@@ -105,6 +105,8 @@ def _explain_run(name: str, reply: dict[str, Any]) -> None:
         print_refusal(status["refusal"], "  ")
     elif status["message"]:
         click.echo(f"  {cell(status['message'])}")
+    if reply.get("left") and reply["cut"] is None and reply["left"] != status["message"]:
+        click.echo(f"  it ran before: {cell(reply['left'])}")
     if status.get("queue") is not None:
         queue, spec = status["queue"], reply["object"]["spec"]
         if "earliestStart" in queue:

@@ -248,17 +248,35 @@ def print_cut(
     run: dict[str, Any], cut: dict[str, Any], indent: str = "  ", *, may: Sequence[str] = ()
 ) -> None:
     """What was taken and what can be done; `may`: what the reader may do."""
-    number, name, status = cut["outcome"], run["metadata"]["name"], run["status"]
+    number = cut["outcome"]
     if cut.get("archived"):
         click.echo(f"{indent}preempted by outcome {number}, whose entries were archived")
         return
+    if cut.get("drained"):
+        away = "every run that could not go on elsewhere was preempted"
+        click.echo(f"{indent}outcome {number}: node {cell(cut['drained'])} was drained; {away}")
+    else:
+        _print_selection(cut, indent)
+    click.echo(as_called(f"{indent}{_check(number)}"))
+    _print_standing(run, cut, indent, may)
+
+
+def _print_selection(cut: dict[str, Any], indent: str) -> None:
+    """By which rule or with which odds a run was chosen."""
+    number = cut["outcome"]
     odds = f", with odds of {odds_text(cut)}" if cut["oneIn"] else ""
     rules = [_EFFECTS[kind] for kind in cut["kinds"] if kind != "RandomPreempt"]
     how = f"selected by the lottery{odds}" if cut["drawn"] else f"by rule: {', '.join(rules)}"
     lack = f"{counted(cut['deficitGPUs'], 'GPU')} {are(cut['deficitGPUs'], 'was', 'were')} missing"
     label = f" ({cut['label']})" if cut["label"] else ""
     click.echo(f"{indent}preempted by outcome {number}, {how}; {lack}{label}")
-    click.echo(as_called(f"{indent}{_check(number)}"))
+
+
+def _print_standing(
+    run: dict[str, Any], cut: dict[str, Any], indent: str, may: Sequence[str]
+) -> None:
+    """How a preempted run is now, and what its owner can do."""
+    name, status = run["metadata"]["name"], run["status"]
     if status["preempting"] is not None:
         until = moment(status["graceEnds"])
         click.echo(f"{indent}now: it is being preempted and has until {until} to checkpoint")
@@ -271,7 +289,7 @@ def print_cut(
     elif status["phase"] == "Shrunk":
         width = f"{status['width']} of {counted(run['spec']['totalGPUs'], 'GPU')}"
         click.echo(f"{indent}now: it runs with {width} and grows back when devices are free")
-    if cut["label"] == "operator-trusted" and "nonce" in may:
+    if cut["label"] == "operator-trusted" and "nonce" in may and not cut.get("drained"):
         owner = cell(run["spec"]["owner"])
         nonce = as_called(f"`fairlead audit nonce {owner}`")
         click.echo(f"{indent}next time: {nonce} adds your entropy to the lottery")
