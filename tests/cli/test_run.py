@@ -48,6 +48,8 @@ def test_a_command_is_as_in_the_shell(shell: Shell, tmp_path: Path) -> None:
     kept = shell.server.ok("GET", "/v1/objects/Run/like")["spec"]
     assert "s3cret" not in str(kept)
     assert (kept["owner"], kept["flavor"], kept["duration"]) == ("team-a", "H100", "1h")
+    away = shell("run", "--chdir", str(tmp_path / "away"), "--", "true")
+    assert (away.returncode, "does not exist" in away.stderr) == (2, True)
     missing = shell("run", "--name", "none", "--", "no-such-program")
     assert missing.returncode == 127
     assert "command not found: no-such-program" in missing.stderr
@@ -261,6 +263,9 @@ def test_the_name_of_an_array_means_all_of_its_tasks(shell: Shell, tmp_path: Pat
     assert [line.split()[0] for line in said.splitlines()] == [f"run/many-{n}" for n in (8, 9, 10)]
     shell.ok("wait", "merge", "--timeout", "60s")
     assert shell.ok("logs", "merge").strip() == "3"
+    partly = shell("cancel", "merge", "marge", "--dry-run")
+    assert (partly.returncode, partly.stdout) == (2, ""), "nothing is done where a name is wrong"
+    assert "did you mean 'merge'?" in partly.stderr
     over = shell("cancel", "many")
     assert (over.returncode, over.stderr) == (
         1,

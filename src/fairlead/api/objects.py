@@ -181,7 +181,7 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
 def _may(service: Service, author: Author, document: dict[str, Any]) -> list[str]:
     """What the reader may do about an object: nothing else is offered."""
     if author.admin:
-        return ["nonce", "replay", "reserve", "resolve", "uncordon"]
+        return ["budget", "nonce", "replay", "reserve", "resolve", "uncordon"]
     owner = document["spec"].get("owner")
     if document["kind"] != "Run" or not author.may_act_for(owner):
         return []

@@ -33,6 +33,8 @@ def test_a_run_that_would_wait_for_ever() -> None:
     plan = world.plane.objects.plan(run("planned", owner="aa"), author=ADMIN)
     assert plan["warnings"] == [owner], "a plan says it, too"
     assert warned(world, run("lent", owner="guest", funding={"allowBorrow": True})) == []
+    (lender,) = warned(world, run("lend", funding={"allowBorrow": True, "sponsors": ["a", "b"]}))
+    assert lender.startswith("spec.funding.sponsors[1]: 'b' has no budget")
 
 
 def test_an_estimate_that_the_limit_does_not_allow() -> None:

@@ -49,6 +49,7 @@ def open_runs_named(client: Client, names: Iterable[str]) -> Iterator[tuple[str,
             raise ServerError(409, {"code": "RunEnded", "message": over})
         yield from ((task["metadata"]["name"], True) for task in going)
         if not tasks:
+            client.get_object("Run", name)  # a wrong name is told before anything is done
             yield name, False
 
 

@@ -79,7 +79,7 @@ def read_env(given: Iterable[str], environ: Mapping[str, str]) -> tuple[tuple[st
     for text in given:
         name, sign, value = text.partition("=")
         if not sign and name not in environ:
-            raise click.BadParameter(f"{name!r} is not set here; write {name}=VALUE")
+            raise click.BadParameter(f"--env: {name!r} is not set here; write {name}=VALUE")
         found.append((name, value if sign else environ[name]))
     return tuple(found)
 
@@ -88,7 +88,7 @@ def read_secrets(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
     pairs = [text.partition("=") for text in given]
     for name, _, path in pairs:
         if not name or not path:
-            raise click.BadParameter(f"must be NAME=FILE, got {name + path!r}")
+            raise click.BadParameter(f"--secret: must be NAME=FILE, got {name + path!r}")
     return tuple((name, os.path.abspath(path)) for name, _, path in pairs)
 
 
@@ -98,7 +98,7 @@ def read_after(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for text in given:
         name, _, how = text.removeprefix("run/").partition(":")
         if how not in ("", "ok", "any") or not name:
-            raise click.BadParameter(f"must be RUN, RUN:ok or RUN:any, got {text!r}")
+            raise click.BadParameter(f"--after: must be RUN, RUN:ok or RUN:any, got {text!r}")
         found.append((name, "afterAny" if how == "any" else "afterOK"))
     return tuple(found)
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Client, ServerError, segment
-from fairlead.cli.table import as_called, cell, columns, moment, print_table
+from fairlead.cli.table import about, as_called, cell, columns, moment, print_table
 from fairlead.core.units import are, counted
 from fairlead.schema.words import no_room, singular
 
@@ -71,7 +71,8 @@ def refusal_text(refusal: dict[str, Any]) -> str:
     return singular(message if refusal["remedy"] is None else message.rpartition("; ")[0])
 
 
-def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
+def print_refusal(refusal: dict[str, Any], indent: str = "", *, asks: bool = False) -> None:
+    """`asks`: the reader may not change a budget, and has to ask for it."""
     remedy = refusal["remedy"]
     click.echo(f"{indent}not funded: {refusal['code']}: {refusal_text(refusal)}")
     for limit in refusal["binding"]:
@@ -83,8 +84,9 @@ def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
         return
     where = "/".join(filter(None, (remedy["budget"], _FIELDS.get(remedy["name"], remedy["name"]))))
     change = _REMEDIES.get(remedy["change"], remedy["change"])
+    whose = " (the operator's to change)" if asks and remedy["budget"] else ""
     click.echo(
-        f"{indent}  would fund it: {change} {where} from {_value(remedy['from'])} to "
+        f"{indent}  would fund it{whose}: {change} {where} from {_value(remedy['from'])} to "
         f"{_value(remedy['to'], up=True)}"
     )
 
@@ -220,7 +222,7 @@ def queue_text(queue: dict[str, Any], flavor: str) -> str:
     if queue["assumed"]:
         first = f"first{ends}, which has no known duration"
     else:
-        first = f"first at about {moment(queue['earliestStart'])}{ends}"
+        first = f"first at about {about(queue['earliestStart'])}{ends}"
     return f"waits for {what}; {first}"
 
 
@@ -240,8 +242,17 @@ def wait_text(run: dict[str, Any]) -> str:
         return queue_text(queue, flavor)
     refusal = status.get("refusal")
     if refusal is not None:
-        return f"not funded: {refusal_text(refusal)}"
-    return singular(status.get("message") or "") or str(status["reason"])
+        return f"not funded: {cell(refusal_text(refusal))}"
+    message = singular(status.get("message") or "")
+    return cell(message) if message else str(status["reason"])
+
+
+def reason_text(run: dict[str, Any]) -> str:
+    """Why a run is as it is: of one that waits what it waits for, else its message."""
+    status = run["status"]
+    return (
+        wait_text(run) if status["phase"] == "Pending" else cell(singular(status["message"] or ""))
+    )
 
 
 def print_cut(

@@ -52,7 +52,7 @@ _OPTIONS = (
     ),
     option(
         "-D --chdir=DIR directory",
-        click.Path(file_okay=False, resolve_path=True),
+        click.Path(file_okay=False, exists=True, resolve_path=True),
         "Working directory [default: yours].",
     ),
     option(

@@ -47,6 +47,10 @@ def _run(projection: Projection, spec: RunSpec, grace: GracePolicy) -> Iterator[
     elif there < (least := spec.gpus if spec.malleable is None else spec.malleable.min_gpus):
         yield f"spec.totalGPUs: all nodes of {spec.flavor} together have {there}, not {least}"
     owners = {budget.owner for budget in projection.budgets.values()}
+    for i, sponsor in enumerate(spec.funding.sponsors):
+        if sponsor not in owners:
+            meant = similar(sponsor, owners)
+            yield f"spec.funding.sponsors[{i}]: {sponsor!r} has no budget{meant}"
     if spec.owner not in owners and not spec.funding.allow_borrow:
         yield f"spec.owner: {spec.owner!r} has no budget{similar(spec.owner, owners)}"
 
