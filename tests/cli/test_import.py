@@ -1,14 +1,17 @@
 """Budgets from Slurm's accounts and Kueue's queues, and what of them is reported as lost."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairlead.cli.importing.kueue import import_kueue
+from fairlead.cli.importing.kueue import NotKueue, import_kueue
 from fairlead.cli.importing.report import Imported
 from fairlead.cli.importing.slurm import Defaults, NotSlurm, import_slurm
 from fairlead.schema.objects import read_manifest
 from fairlead.schema.yaml import parse_yaml_documents
+from tests.cli.shells import run_inside
 
 DUMP = """# To edit this file start with a cluster line for the new cluster
 Cluster - 'lab':Fairshare=1:QOS='normal'
@@ -149,10 +152,8 @@ def test_a_list_without_its_cohort_and_rubbish() -> None:
     """A cohort that no document declares is a budget without envelopes; others are named."""
     documents = parse_yaml_documents(KUEUE)[:2]
     assert budgets(import_kueue(documents))["lab"]["envelopes"] == []
-    assert lost(import_kueue(["rubbish", {"kind": "Pod"}])) == {
-        ("document rubbish", ""),
-        ("Pod None", ""),
-    }
+    made = import_kueue(["rubbish", {"kind": "Pod"}, {"kind": "Cohort", "metadata": {"name": "c"}}])
+    assert lost(made) == {("document rubbish", ""), ("Pod without a name", "")}
 
 
 def test_accounts_in_a_circle_and_endless_numbers_are_reported() -> None:
@@ -164,3 +165,46 @@ def test_accounts_in_a_circle_and_endless_numbers_are_reported() -> None:
     made = import_slurm([f"{head}a|||gres/gpu=8|gres/gpu={long}|\nb|||gres/gpu={long}||\n"], LAB)
     assert "maxGPUHours" not in budgets(made)["a"]["envelopes"][0]
     assert {("account a", "grptresmins"), ("account b", "grptres")} <= lost(made)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "found nothing"),
+        (
+            "kind: ConfigMap\nmetadata: {name: x}\n---\nkind: LocalQueue\n",
+            "1 ConfigMap, 1 LocalQueue",
+        ),
+        ("a: 1\n", "1 document without a kind"),
+        ("just text\n", "1 document"),
+    ],
+)
+def test_a_file_without_a_queue_is_refused(text: str, found: str) -> None:
+    """An import of nothing that succeeds would look like one of a cluster without budgets."""
+    documents = [one for one in parse_yaml_documents(text.encode()) if one is not None]
+    with pytest.raises(NotKueue, match="must have a ClusterQueue or a Cohort.*" + found):
+        import_kueue(documents)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Account|User|GrpTRES\n",
+        QOS,
+        "Cluster - 'lab':Fairshare=1\nParent - 'root'\nUser - 'root':AdminLevel='Administrator'\n",
+    ],
+)
+def test_a_file_without_an_account_is_refused(text: str) -> None:
+    """A header alone, a QOS that no account has, a cluster with root only."""
+    with pytest.raises(NotSlurm, match="must name an account besides root"):
+        import_slurm([text], LAB)
+
+
+@pytest.mark.parametrize("kind", ["kueue", "slurm"])
+def test_an_import_of_nothing_exits_as_bad_input(kind: str, tmp_path: Path) -> None:
+    """Exit code 2, the file and what was expected; a script that pipes it on stops."""
+    file = tmp_path / "lab.yaml"
+    file.write_text("kind: ConfigMap\n")
+    done = run_inside("import", kind, str(file), environment=dict(os.environ))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"{file}: must " in done.stderr.decode()

@@ -16,6 +16,7 @@ HEAD = {
     "afterOwner": "a",
     "assumed": False,
 }
+SECOND = {"position": 2, "waiting": 12, "gpus": 2, "on": "box", "lacks": "devices"}
 FIRST = "first at about 2026-01-01T03:25:00Z"
 
 
@@ -23,6 +24,7 @@ FIRST = "first at about 2026-01-01T03:25:00Z"
     ("queue", "text"),
     [
         (None, "NoDevices"),
+        (SECOND, "waits for 2 GPUs on box (2/12)"),
         ({"position": 3, "waiting": 12}, "NoDevices (3/12)"),
         (HEAD, f"waits for 4 GPUs on box; {FIRST} when sweep ends (1/12)"),
         (
@@ -41,7 +43,33 @@ def test_a_row_says_where_a_run_stands_in_the_queue(queue: Any, text: str) -> No
     """Its position; of the first also when it starts, and which run has to end for it."""
     run = {
         "spec": {"flavor": "H100"},
-        "status": {"paused": False, "reason": "NoDevices", "queue": queue},
+        "status": {"paused": False, "phase": "Pending", "reason": "NoDevices", "queue": queue},
     }
+    (reason,) = [column for column in COLUMNS["Run"] if column.title == "REASON"]
+    assert reason.read(run) == text
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (
+            {"reason": "Queued", "queue": SECOND},
+            "waits for 2 GPUs on box: it would delay a run before it (2/12)",
+        ),
+        (
+            {
+                "reason": "CapExceeded",
+                "queue": SECOND | {"lacks": "envelopes"},
+                "refusal": {"message": "1 GPUs short of 2; raise x from 1 to 2", "remedy": {}},
+            },
+            "not funded: 1 GPU short of 2 (2/12)",
+        ),
+        ({"reason": "DependencyPending", "message": "starts after run/a"}, "starts after run/a"),
+        ({"reason": "Submitted", "message": ""}, "Submitted"),
+    ],
+)
+def test_every_run_that_waits_has_a_reason(status: dict[str, Any], text: str) -> None:
+    """In a sentence, not only the first of a queue."""
+    run = {"spec": {"flavor": "H100"}, "status": {"paused": False, "phase": "Pending"} | status}
     (reason,) = [column for column in COLUMNS["Run"] if column.title == "REASON"]
     assert reason.read(run) == text

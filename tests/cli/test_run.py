@@ -48,6 +48,8 @@ def test_a_command_is_as_in_the_shell(shell: Shell, tmp_path: Path) -> None:
     kept = shell.server.ok("GET", "/v1/objects/Run/like")["spec"]
     assert "s3cret" not in str(kept)
     assert (kept["owner"], kept["flavor"], kept["duration"]) == ("team-a", "H100", "1h")
+    away = shell("run", "--chdir", str(tmp_path / "away"), "--", "true")
+    assert (away.returncode, "does not exist" in away.stderr) == (2, True)
     missing = shell("run", "--name", "none", "--", "no-such-program")
     assert missing.returncode == 127
     assert "command not found: no-such-program" in missing.stderr
@@ -215,6 +217,77 @@ def test_the_output_of_the_start_before(shell: Shell) -> None:
     shell.server.apply(run("never", gpus=99))
     late = shell("wait", "run/never", "--for", "started", "--timeout", "1s")
     assert (late.returncode, "timeout; Pending" in late.stderr) == (1, True)
+
+
+def test_a_name_is_used_once(shell: Shell, tmp_path: Path) -> None:
+    """A second `run` would print the first one's output and exit code, and run nothing. A manifest
+    that says what is so already is applied again."""
+    count = tmp_path / "count"
+    words = ("--name", "only", "--", "sh", "-c", f"echo x >> {count}; exit 4")
+    assert shell("run", *words).returncode == 4
+    for command in ("run", "submit"):
+        again = shell(command, *words)
+        assert (again.returncode, again.stdout) == (1, ""), again
+        assert again.stderr == (
+            "refused: the name 'only' is taken by a run that is Failed: give another name, or free "
+            "it with `fairlead delete run/only`\n"
+        )
+    assert count.read_text() == "x\n"
+    same = shell.ok("get", "run", "only", "-o", "yaml")
+    assert shell.ok("apply", "-f", "-", input=same) == "run/only unchanged\n"
+    shell.ok("delete", "run/only")
+    assert shell("run", *words).returncode == 4
+
+
+def test_the_name_of_an_array_means_all_of_its_tasks(shell: Shell, tmp_path: Path) -> None:
+    """For --after, `wait` and `cancel`; a run and an array never share a name."""
+    gate, log = tmp_path / "gate", tmp_path / "log"
+    task = f"while [ ! -e {gate} ]; do sleep 0.05; done; echo $SLURM_ARRAY_TASK_ID >> {log}"
+    shell.ok("submit", "--array", "8-10%1", "--name", "many", "--", "sh", "-c", task)
+    shell.ok("submit", "--name", "merge", "--after", "many", "--", "sh", "-c", f"wc -l < {log}")
+    after = shell.server.ok("GET", "/v1/objects/Run/merge")["spec"]["after"]
+    assert [row["run"] for row in after] == ["many-8", "many-9", "many-10"]
+    listed = shell.ok("get", "runs", "-l", "fairlead.dev/array=many", "-o", "name")
+    assert sorted(listed.split()) == ["run/many-10", "run/many-8", "run/many-9"]
+    for words, other in (
+        (("run", "--name", "many", "--", "true"), "an array"),
+        (("submit", "--array", "1-2", "--name", "merge", "--", "true"), "a run"),
+    ):
+        taken = shell(*words)
+        assert (taken.returncode, f"is taken by {other}" in taken.stderr) == (1, True), taken
+    missing = shell("logs", "many")
+    assert missing.returncode == 2
+    assert "it is an array of 3 tasks: name one of them" in missing.stderr
+    gate.touch()
+    said = shell.ok("wait", "run/many", "--for=ended", "--timeout", "60s")
+    assert [line.split()[0] for line in said.splitlines()] == [f"run/many-{n}" for n in (8, 9, 10)]
+    shell.ok("wait", "merge", "--timeout", "60s")
+    assert shell.ok("logs", "merge").strip() == "3"
+    partly = shell("cancel", "merge", "marge", "--dry-run")
+    assert (partly.returncode, partly.stdout) == (2, ""), "nothing is done where a name is wrong"
+    assert "did you mean 'merge'?" in partly.stderr
+    over = shell("cancel", "many")
+    assert (over.returncode, over.stderr) == (
+        1,
+        "refused: array 'many' has ended, all of its 3 tasks\n",
+    )
+
+
+def test_an_array_is_cancelled_from_its_end(shell: Shell, tmp_path: Path) -> None:
+    """Else a task would start each time that the one it waits for is gone."""
+    started = tmp_path / "started"
+    wait = f"echo x >> {started}; exec sleep 60"
+    shell.ok("submit", "--array", "0-2%1", "--name", "row", "--", "sh", "-c", wait)
+    shell.ok("wait", "row-0", "--for=started", "--timeout", "60s")
+    preview = shell.ok("cancel", "row", "--dry-run")
+    assert [line for line in preview.splitlines() if line.startswith("run/")] == [
+        f"run/row-{n} is being cancelled (dry run)" for n in (2, 1, 0)
+    ]
+    shell.ok("cancel", "row")
+    shell("wait", "row", "--for=ended", "--timeout", "60s")
+    phases = [shell.server.status("Run", f"row-{n}")["reason"] for n in range(3)]
+    assert phases == ["Cancelled"] * 3
+    assert len(started.read_text().splitlines() if started.exists() else []) <= 1
 
 
 # -- what a command line and a script come to ------------------------------------------------------

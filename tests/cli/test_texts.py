@@ -11,6 +11,7 @@ from fairlead.cli.gpu import plans, render
 from fairlead.cli.gpu.objects import print_effects
 from fairlead.cli.table import Output
 from fairlead.schema.words import no_room
+from tests.cli.shells import run_inside
 
 NOUNS = "GPU|envelope|lease|run|device|node|minute|slot"
 TIME = "2026-01-01T00:00:00Z"
@@ -222,8 +223,48 @@ def test_explain_offers_only_what_the_reader_may_do(
         assert (offered in shown) == (verb in may and verb != "replay"), shown
 
 
+def test_explain_tells_of_a_drain(capsys: pytest.CaptureFixture[str]) -> None:
+    """No lottery, no odds and no nonce: every run had to leave the node."""
+    lost = {**cut(2, "operator-trusted"), "drawn": True, "drained": "box"}
+    plans._explain_run("r", {**explained(2, "Pending", OPERATOR), "cut": lost, "left": "x"})
+    shown = capsys.readouterr().out
+    assert "outcome 7: node box was drained; every run that could not go on elsewhere" in shown
+    assert not re.search(r"lottery|odds|nonce|missing \(|it ran before", shown), shown
+    without = {**explained(2, "Pending", []), "cut": None, "left": "node box was drained"}
+    plans._explain_run("r", without)
+    assert "  it ran before: node box was drained\n" in capsys.readouterr().out
+
+
 def test_hours_that_would_do_are_rounded_up() -> None:
     assert render._value(2 / 3, up=True) == "0.67"
     assert render._value(1 / 3) == "0.33"
     assert render._value(1 / 3, up=True) == "0.34"
     assert render._value(120.0, up=True) == "120"
+
+
+def test_a_tenant_reads_whose_change_would_fund_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """A budget is the operator's: a tenant that tries it would be refused."""
+    reply = explained(2, "Pending", TENANT)
+    reply["object"]["status"]["refusal"] = refusal(2)
+    plans._explain_run("r", reply)
+    assert "would fund it (the operator's to change): " in capsys.readouterr().out
+    plans._explain_run("r", {**reply, "may": [*OPERATOR, "budget"]})
+    assert "would fund it: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("cacnel", "x"), "unknown command 'cacnel'; did you mean 'cancel'?"),
+        (("xyzzy",), "unknown command 'xyzzy'"),
+        (("get", "rnus"), "unknown kind 'rnus': did you mean 'runs'?"),
+        (("get", "xyzzy"), "unknown kind 'xyzzy': expected budgets, runs, nodes,"),
+        (("submit", "pyhton", "x.py"), "there is no such script; for a command write"),
+        (("run", "--env", "NOT_SET", "--", "x"), "--env: 'NOT_SET' is not set here"),
+        (("get", "runs", "-l", "x"), "must be KEY=VALUE, got 'x'"),
+        (("get", "nodes", "-l", "x=y"), "-l is for lists of budgets, runs and reservations"),
+    ],
+)
+def test_a_typing_error_is_answered_with_what_was_meant(words: tuple[str, ...], said: str) -> None:
+    done = run_inside(*words, environment={"PATH": "/bin", "FAIRLEAD_SERVER": "/none.sock"})
+    assert (done.returncode, said in done.stderr.decode()) == (2, True), done.stderr.decode()

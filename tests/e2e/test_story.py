@@ -1,7 +1,10 @@
 """Three teams on one box, as their members use it: twenty short jobs of three Unix users, sharing
-and lending, kill -9 of the control plane in the middle, and every second accounted.
+and lending, kill -9 of the control plane in the middle, and every second accounted. Then the
+machine restarts under a job, an owner recalls its envelope, a reservation preempts, and the ledger
+comes back from a backup that is older than a job.
 """
 
+import contextlib
 import json
 import os
 import pwd
@@ -114,8 +117,14 @@ def test_three_teams_share_a_box(users: dict[str, str]) -> None:
         vision, speech, robots = (members[team] for team in TEAMS)
         try:
             _story(plane, vision, speech, robots)
+            _reboot(plane, vision)
+            _recall(plane, vision, speech)
+            _reservation(plane, robots)
+            _restore(plane, vision)
+            _audit(plane)
         finally:
             plane.down(signal.SIGKILL)
+            _kill_jobs(plane)
 
 
 def _story(plane: Plane, vision: Member, speech: Member, robots: Member) -> None:
@@ -174,9 +183,149 @@ def _account(plane: Plane, names: list[str], members: dict[str, Member]) -> None
     used = sum(row["gpu_hours"] for row in plane.json("report", "--by", "owner") if row["owner"])
     spent = sum(lease["gpu_ms"] for lease in ended) / 3_600_000
     assert used == pytest.approx(spent, abs=0.001)
+
+
+def _audit(plane: Plane) -> None:
+    """Whatever happened: the ledger verifies, and every decision of it replays."""
     ledger = str(plane.folder / "data" / "ledger.db")
     plane.ok("audit", "verify", "--ledger", ledger)
     plane.ok("replay", "--ledger", ledger)
+
+
+ENFORCED = (
+    "--resolver",
+    "enforce",
+    "--min-notice",
+    "0s",
+    "--min-runtime",
+    "0s",
+    "--cooldown",
+    "0s",
+)
+"""Preemption as a lab would have it, but without the waiting."""
+
+
+def _until(plane: Plane, run: str, **status: Any) -> dict[str, Any]:
+    """A run once its status is so."""
+
+    def found() -> Any:
+        now = plane.ask(f"/v1/objects/Run/{run}")["status"]
+        return now if status.items() <= now.items() else None
+
+    return dict(plane.until(f"{run} is {status}", found))
+
+
+def _submit(member: Member, gpus: int, name: str, *words: str, until: Path | None = None) -> None:
+    """A job that ends when a file is there; without one it does not end by itself."""
+    wait = "exec sleep 600" if until is None else f"while [ ! -e {until} ]; do sleep 0.1; done"
+    given = ("-G", str(gpus), "-J", name, *words, "--", "sh", "-c", wait)
+    code, said = member.call("submit", *given)
+    assert code == 0, said
+
+
+def _kill_jobs(plane: Plane, *, boot: str | None = None) -> None:
+    """End the shims of all jobs and their commands, as a power cut does; `boot`: the one that they
+    are of then."""
+    for folder in sorted((plane.folder / "data" / "runs" / "jobs").glob("*")):
+        for file in (folder / "shim.json", folder / "command.json"):
+            if not file.exists():
+                continue
+            identity = json.loads(file.read_text())
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(identity["pid"], signal.SIGKILL)
+            if boot is not None:
+                file.write_text(json.dumps({**identity, "boot": boot}))
+
+
+def _reboot(plane: Plane, vision: Member) -> None:
+    """A job is in the ledger and has no process: its lease ends when it was last seen, and it
+    starts again. The operator turns preemption on with this start."""
+    _submit(vision, 1, "steady", until=plane.folder / "steady")
+    _until(plane, "steady", phase="Running")
+    jobs = plane.folder / "data" / "runs" / "jobs"
+    plane.until("steady begins", lambda: list(jobs.glob("steady*/command.json")))
+    plane.down(signal.SIGKILL)
+    _kill_jobs(plane, boot="the one before")
+    plane.flags += ENFORCED
+    plane.process = None
+    plane.up()
+    _until(plane, "steady", phase="Running", attempts=2, restarts=1)
+    (before, now) = sorted(
+        plane.ask("/v1/runs/steady/history")["attempts"], key=lambda row: row["attempt"]
+    )
+    assert [lease["reason"] for lease in before["leases"]] == ["Interrupted"]
+    assert before["end"] <= now["start"]
+    (plane.folder / "steady").touch()
+    _until(plane, "steady", phase="Completed", exitCode=0)
+
+
+def _recall(plane: Plane, vision: Member, speech: Member) -> None:
+    """A sibling uses what speech has, and the box is full: the owner gets it back, as the first."""
+    _submit(vision, 8, "guest", "--borrow", "robots")
+    _until(plane, "guest", phase="Running", funded=True)
+    _submit(speech, 2, "home", until=plane.folder / "home")
+    _until(plane, "home", phase="Running", funded=True)
+    guest = plane.ask("/v1/objects/Run/guest")["status"]
+    assert (guest["phase"], guest["width"]) == ("Pending", 0)
+    assert {"gpu.recall", "lease.unfunded", "run.cut"} <= _kinds(plane)
+    code, said = vision.call("explain", "guest")
+    assert code == 0, said
+    assert "preempted by outcome" in said
+    for offer in ("fairlead replay", "fairlead resolve", "fairlead uncordon"):
+        assert offer not in said, said
+    (plane.folder / "home").touch()
+    _until(plane, "home", phase="Completed")
+    _until(plane, "guest", phase="Running", attempts=2)
+
+
+def _reservation(plane: Plane, robots: Member) -> None:
+    """What robots lent comes back at the reserved time, by preemption of the run that has it."""
+    gate = plane.folder / "big"
+    command = ["sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.1; done"]
+    big = manifest("Run", "big", owner="robots", flavor="H100", totalGPUs=2, command=command)
+    (plane.folder / "big.yaml").write_text(json.dumps(big))
+    code, said = robots.call("reserve", "-f", str(plane.folder / "big.yaml"), "--at", "+1s")
+    assert code == 0, said
+    _until(plane, "big", phase="Running", funded=True)
+    guest = plane.ask("/v1/objects/Run/guest")["status"]
+    reservation = plane.ask("/v1/objects/Reservation/big")["status"]
+    assert (guest["phase"], reservation["state"]) == ("Pending", "Active")
+    assert guest["lastOutcome"] == reservation["outcome"] is not None
+
+
+def _restore(plane: Plane, vision: Member) -> None:
+    """A backup knows nothing of a job that was submitted after it: its process is ended, and the
+    one that it knows goes on. A member who saw more is told, and nothing is done meanwhile."""
+    backup, ledger = plane.folder / "backup.db", plane.folder / "data" / "ledger.db"
+    plane.ok("cancel", "guest")
+    plane.ok("audit", "backup", str(backup), "--ledger", str(ledger))
+    _submit(vision, 1, "lost")
+    _until(plane, "lost", phase="Running")
+    jobs = ledger.parent / "runs" / "jobs"
+    (job,) = plane.until("lost begins", lambda: list(jobs.glob("lost*/command.json")))
+    plane.down(signal.SIGKILL)
+    for file in ledger.parent.glob("ledger.db*"):
+        file.unlink()
+    plane.process = None
+    plane.ok("audit", "restore", str(backup), "--ledger", str(ledger), "--reason", "the disk died")
+    plane.up()
+    plane.until("the unknown job is gone", lambda: "job.gone" in _kinds(plane))
+    assert "job.unknown" in _kinds(plane)
+    assert not job.exists(), "its folder is put away with its end"
+    code, said = vision.call("submit", "-J", "blind", "--", "true")
+    assert (code, "nothing was changed" in said) == (3, True), said
+    assert vision.call("heads", "forget", str(plane.socket))[0] == 0
+    assert vision.call("run", "-J", "lost", "--", "sh", "-c", "exit 5")[0] == 5, "the name is free"
+    plane.ok("heads", "forget", str(plane.socket))
+    (plane.folder / "big").touch()
+    _until(plane, "big", phase="Completed", attempts=1, exitCode=0)
+    assert plane.ask("/v1/leases") == []
+
+
+def _kinds(plane: Plane) -> set[str]:
+    size = plane.ask("/v1/head")["size"]
+    events = plane.ask(f"/v1/events?after={max(0, size - 1000)}&limit=1000")["items"]
+    return {event["kind"] for event in events}
 
 
 def _closed(plane: Plane) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
     routes = Routes()
 
-    @routes("GET /v1/objects/{kind}", ObjectList, OwnerQuery)
+    @routes("GET /v1/objects/{kind}", ObjectList, ListQuery)
     def list_objects(service: Service, call: Call) -> dict[str, Any]:
         \"\"\"List objects of a kind.\"\"\"
 

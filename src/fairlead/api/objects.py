@@ -54,10 +54,11 @@ def found(service: Service, kind: str, name: str) -> dict[str, Any]:
     return document
 
 
-@routes("GET /v1/objects/{kind}", shapes.ObjectList, shapes.OwnerQuery, any_kind=True)
+@routes("GET /v1/objects/{kind}", shapes.ObjectList, shapes.ListQuery, any_kind=True)
 def list_objects(service: Service, call: Call) -> dict[str, Any]:
     """List objects of a kind."""
-    objects = service.plane.objects.list(known_kind(call), owner=call.query.owner)
+    query: shapes.ListQuery = call.query
+    objects = service.plane.objects.list(known_kind(call), owner=query.owner, label=query.label)
     return {"items": [visible_to(call.author, document) for document in objects]}
 
 
@@ -180,7 +181,7 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
 def _may(service: Service, author: Author, document: dict[str, Any]) -> list[str]:
     """What the reader may do about an object: nothing else is offered."""
     if author.admin:
-        return ["nonce", "replay", "reserve", "resolve", "uncordon"]
+        return ["budget", "nonce", "replay", "reserve", "resolve", "uncordon"]
     owner = document["spec"].get("owner")
     if document["kind"] != "Run" or not author.may_act_for(owner):
         return []

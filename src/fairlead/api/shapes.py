@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta, field
 
 from fairlead.core.units import INTEGER_MAX
-from fairlead.schema.objects import GPUS_MAX, Label
+from fairlead.schema.objects import GPUS_MAX, LABEL_MAX, Label
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,252}$"
 """Of an agent, a node or a route group."""
@@ -383,10 +383,11 @@ class ReportRow(Shape):
     virtual: bool
 
 
-class OwnerQuery(Shape):
-    """Limit the list to one owner."""
+class ListQuery(Shape):
+    """Limit the list to one owner, or to objects with a label, as KEY=VALUE."""
 
     owner: Label | None = None
+    label: Annotated[str, Meta(pattern="^[^=]+=", max_length=2 * LABEL_MAX)] | None = None
 
 
 class DryRunQuery(Shape):

@@ -29,6 +29,7 @@ from fairlead.cli.input import MANIFEST_PATH, Source, object_name
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import dry_run_option, output_option, server_option
 from fairlead.cli.table import Output, as_called, cell, waiting
+from fairlead.core.units import counted
 from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
@@ -36,6 +37,8 @@ from fairlead.ports.faults import PermanentFault
 SOCKET = "fairlead.sock"
 MACHINE = Path("/var/lib/fairlead") / SOCKET
 TIMEOUT_S, HASTY_S = 90.0, 2.0
+ARRAY = "fairlead.dev/array"
+"""The label of an array's tasks; its value is the name of the array."""
 
 
 class ServerError(click.ClickException):
@@ -192,8 +195,14 @@ class Client:
             if name in names:
                 raise  # it is there; what is missing is something of it
             similar = get_close_matches(name, names, n=1)
+            tasks = [
+                item for item in items if item["metadata"].get("labels", {}).get(ARRAY) == name
+            ]
             hint = as_called(f" (see `fairlead get {kind.lower()}s`)")
-            if similar:
+            if tasks:
+                hint = f"; it is an array of {counted(len(tasks), 'task')}: name one of them"
+                hint += as_called(f" (see `fairlead get runs -l {ARRAY}={name}`)")
+            elif similar:
                 hint = f"; did you mean {similar[0]!r}?"
             raise error.saying(error.message + hint) from None
 

@@ -129,8 +129,10 @@ def kind_of(word: str) -> str:
     """The kind that a word means."""
     kind = _WORDS.get(word.lower())
     if kind is None:
-        known = "budgets, runs, nodes, reservations or leases"
-        raise click.BadParameter(f"unknown kind {word!r}: expected {known}", param_hint="KIND")
+        close = get_close_matches(word.lower(), _WORDS, 1)
+        known = "expected budgets, runs, nodes, reservations or leases"
+        known = f"did you mean {close[0]!r}?" if close else known
+        raise click.BadParameter(f"unknown kind {word!r}: {known}", param_hint="KIND")
     return kind
 
 

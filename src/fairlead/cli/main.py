@@ -105,6 +105,12 @@ class Main(LazyGroup):
         present = FORMER.get((args[0], args[1])) if len(args) > 1 else None
         if present is not None:
             args = [present, *("--withdraw" if arg == "--take-back" else arg for arg in args[2:])]
+        if args[0] not in self.MODULES:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], sorted(self.MODULES), 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"unknown command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":

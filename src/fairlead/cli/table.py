@@ -240,6 +240,17 @@ def moment(text: str | None) -> str:
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def about(text: str) -> str:
+    """An estimated time: to the minute on a terminal, with the day unless that is today."""
+    time = datetime.fromisoformat(text)
+    if not sys.stdout.isatty():
+        return time.isoformat(timespec="seconds").replace("+00:00", "Z")
+    local = time.astimezone()
+    return local.strftime(
+        "%H:%M" if local.date() == datetime.now().astimezone().date() else "%F %H:%M"
+    )
+
+
 def moment_ms(time_ms: int) -> str:
     """A recorded time: UTC, to the millisecond."""
     try:

@@ -43,6 +43,26 @@ def test_an_expected_version_must_be_the_current_one(world: World) -> None:
     assert world.plane.objects.apply(edited, author=ADMIN).change == "unchanged"
 
 
+def test_a_new_object_needs_a_free_name(world: World) -> None:
+    """Version 0: the refusal says what has the name, and what its own user can do about it."""
+    world.apply(budget("a"), node(), run("mine", "a"), run("theirs", "b"))
+    world.turn()
+    new = run("mine") | {"metadata": {"name": "mine", "resourceVersion": 0}}
+    said = "the name 'mine' is taken by a run that is Running: give another name"
+    with pytest.raises(EditConflict, match=f"^{said}$"):
+        world.plane.objects.apply(new, author=ALICE)
+    world.plane.verbs.act("Run", "mine", "cancel", author=ALICE)
+    with pytest.raises(
+        EditConflict, match=r"is Failed: .* free it with `fairlead delete run/mine`"
+    ):
+        world.plane.objects.apply(new, author=ALICE)
+    other = run("theirs") | {"metadata": {"name": "theirs", "resourceVersion": 0}}
+    with pytest.raises(EditConflict, match="'theirs' is taken by a run that is Pending"):
+        world.plane.objects.apply(other, author=ALICE)
+    with pytest.raises(EditConflict, match="'a' is taken"):
+        world.plane.objects.apply(budget("a"), author=ADMIN, expected_version=0)
+
+
 def test_what_was_read_can_be_applied(world: World) -> None:
     """get, edit, apply: status and what else the server wrote is ignored."""
     world.apply(budget("a"), node(), run("r"))

@@ -190,7 +190,7 @@ def test_growth_does_not_delay_the_head_of_the_queue() -> None:
 
 
 def test_a_waiting_run_is_told_its_position_and_its_earliest_start() -> None:
-    """The head with its time and the run that it waits for; the others with their position."""
+    """The head with its time and the run that it waits for; the others with what they wait for."""
     world = world_of(devices=4, gpus=64)
     world.apply(run("sweep", owner="a", gpus=4, duration="2h"))
     world.turn()
@@ -208,7 +208,40 @@ def test_a_waiting_run_is_told_its_position_and_its_earliest_start() -> None:
         "assumed": False,
         "lacks": "devices",
     }
-    assert world.status("Run", "next")["queue"] == {"position": 2, "waiting": 2}
+    assert world.status("Run", "next")["queue"] == {
+        "position": 2,
+        "waiting": 2,
+        "gpus": 1,
+        "on": "n1",
+        "lacks": "devices",
+    }
+
+
+def test_a_position_counts_runs_that_wait_for_the_same_devices() -> None:
+    """Runs of another flavor or location are in no way before it."""
+    world = world_of(devices=4, gpus=64)
+    cold: dict[str, Any] = {"flavor": "A100", "location": {"rack": "cold"}}
+    world.apply(
+        node("n2", 1, **cold),
+        budget("d", "d", envelope(flavor="A100")),
+        run("sweep", owner="a", gpus=4),
+        run("frozen", owner="d", **cold),
+    )
+    world.turn()
+    world.apply(
+        *(run(f"w{number}", owner="b", gpus=4) for number in range(3)),
+        run("first", owner="d", **cold),
+        run("far", owner="b", location={"rack": "other"}),
+    )
+    world.turn(0.1)
+    places = {name: world.status("Run", name)["queue"] for name in ("w0", "w2", "first", "far")}
+    assert {name: (row["position"], row["waiting"]) for name, row in places.items()} == {
+        "w0": (1, 3),
+        "w2": (3, 3),
+        "first": (1, 1),
+        "far": (1, 1),
+    }
+    assert (places["first"]["on"], places["first"]["lacks"]) == ("n2", "devices")
 
 
 def test_an_event_of_a_backfill_names_no_run_of_another_owner() -> None:

@@ -429,6 +429,29 @@ def test_draining_goes_through_the_resolver() -> None:
     assert (outcome.cause, outcome.node) == ("drain", target)
     reasons = {(reason, cited) for reason, cited in closed(world).values()}
     assert ("RandomPreempt", outcome.seq) in reasons
+    world.turn(0.1)
+    found = world.plane.reports.explain("Run", "gang")
+    said = f"node {target} was drained (outcome {outcome.seq}); it starts again when there is room"
+    assert (found["left"], found["cut"]["drained"]) == (said, target)
+
+
+def test_a_drain_after_an_outcome_is_not_taken_for_it() -> None:
+    """A run that a lottery selected once, and whose node is drained later, left for the drain."""
+    world = world_of(resolver="enforce")
+    world.apply(run("mine", owner="a", gpus=8))
+    world.turn()
+    reserve(world, run("first", owner="b", gpus=8, duration="1h"))
+    world.turn(0.1)
+    assert world.plane.reports.explain("Run", "mine")["cut"]["drained"] is None
+    world.turn(2)
+    assert phases(world)["mine"] == "Running"
+    world.reconfigure(resolver="dry-run")
+    world.plane.verbs.act("Node", "n1", "drain", author=ADMIN)
+    world.turn(0.1)
+    found = world.plane.reports.explain("Run", "mine")
+    assert (found["object"]["status"]["reason"], found["cut"]) == ("NoDevices", None)
+    assert found["left"] == "node n1 was drained"
+    assert found["cordoned"] == [{"node": "n1", "free": 8}]
 
 
 def test_a_reservation_is_checked_against_the_other_objects() -> None:

@@ -71,11 +71,14 @@ def test_cordon_keeps_new_leases_away_and_drain_ends_the_old_ones(world: World) 
     world.executor.end("r", world.now_ms, signal=9)
     world.turn()
     assert world.status("Run", "r")["phase"] == "Pending"
+    left = world.plane.reports.explain("Run", "r")["left"]
+    assert left == "node n1 was drained; it starts again when there is room"
     assert "Drained" in [row.body["reason"] for row in world.log if row.kind == "run.phase"]
     assert not world.plane.reports.leases()
     world.plane.verbs.act("Node", "n1", "uncordon", author=ADMIN)
     world.turn()
     assert world.status("Run", "r")["phase"] == "Running"
+    assert world.plane.reports.explain("Run", "r")["left"] is None
     assert len([job for job in world.executor.jobs.values() if job.run == "r"]) == 2
 
 

@@ -35,6 +35,17 @@ def test_a_run_that_would_wait_for_ever() -> None:
     plan = world.plane.objects.plan(run("planned", owner="aa"), author=ADMIN)
     assert plan["warnings"] == [owner], "a plan says it, too"
     assert warned(world, run("lent", owner="guest", funding={"allowBorrow": True})) == []
+    (lender,) = warned(world, run("lend", funding={"allowBorrow": True, "sponsors": ["a", "b"]}))
+    assert lender.startswith("spec.funding.sponsors[1]: 'b' has no budget")
+
+
+def test_an_estimate_that_the_limit_does_not_allow() -> None:
+    """A run that needs longer than its maxRuntime is ended before it is done."""
+    world = World()
+    world.apply(node(devices=4), budget("a", "a", envelope()))
+    assert warned(world, run("fits", duration="1h", maxRuntime="60m")) == []
+    (long,) = warned(world, run("long", duration="90m", maxRuntime="3600s"))
+    assert long == "spec.duration: 90m is above maxRuntime, which ends the run after 1h"
 
 
 def test_a_batch_is_judged_as_it_leaves_the_objects() -> None:

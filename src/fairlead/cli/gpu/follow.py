@@ -12,13 +12,14 @@ import click
 
 from fairlead.cli.client import Client, ServerError, Unreachable, reads_api, segment
 from fairlead.cli.completion import OBJECT, RUN, owner_option
+from fairlead.cli.gpu.arrays import runs_named
 from fairlead.cli.gpu.jobs import output_file
+from fairlead.cli.gpu.render import reason_text, wait_text
 from fairlead.cli.main import EXIT_INTERRUPTED, EXIT_REFUSED
 from fairlead.cli.options import flag, option, server_option
 from fairlead.cli.table import Output, cell, moment, note, show
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import parse_duration
-from fairlead.schema.words import singular
 
 OVER = ("Completed", "Failed")
 WAIT_S, RETRY_S, AWAY_S_MAX = 20, 0.5, 900.0
@@ -66,11 +67,11 @@ class Follower:
 
     def _tell(self) -> None:
         """A line when what it waits for is another thing."""
-        status = self._client.get_object("Run", self._run)["status"]
-        said = f"{status['reason']}: {cell(singular(status['message']))}"
+        run = self._client.get_object("Run", self._run)
+        status, said = run["status"], wait_text(run)
         if status["phase"] == "Pending" and status["reason"] != "Submitted" and said != self._told:
             self._told = said
-            note(f"run/{self._run} waits: {said}")
+            note(f"run/{self._run}: {said}")
 
 
 T = TypeVar("T")
@@ -129,7 +130,7 @@ def logs(
     found = client.get_object("Run", run)
     status, file = found["status"], output_file(found["spec"])
     if empty and tail != 0:
-        why = f": {cell(status['message'])}" if status["message"] else ""
+        why = f": {reason_text(found)}" if status["message"] else ""
         what = "no output" if file is None else f"its output in {cell(file)}"
         note(f"run/{run} has {what}; it is {status['phase']} ({status['reason']}){why}")
     if exit_code and status["phase"] not in OVER:
@@ -147,14 +148,14 @@ CONDITIONS: dict[str, tuple[str, ...]] = {
 
 
 @click.command("wait")
-@click.argument("which", type=OBJECT, metavar="run/NAME...", nargs=-1, required=True)
+@click.argument("names", type=RUN, metavar="run/NAME...", nargs=-1, required=True)
 @option("--for condition", tuple(CONDITIONS), "What to wait for.", default="completed")
 @option("--timeout=DURATION", str, "Give up after this long, like 90s or 2h [default: never].")
 @flag("--exit-code", "Exit with the run's exit code.")
 @server_option
 def wait(
     *,
-    which: tuple[tuple[str, str], ...],
+    names: tuple[str, ...],
     condition: str,
     timeout: str | None,
     exit_code: bool,
@@ -163,14 +164,16 @@ def wait(
     """Wait until runs have started or ended.
 
     Goes on while the control plane restarts. Exits with 0 when all of them are as asked, with 1
-    when one never will be (a failed run is never completed) or at the timeout.
+    when one never will be (a failed run is never completed) or at the timeout. The name of an array
+    means all of its tasks.
 
     \b
       fairlead wait run/train-7 --timeout 2h && ./publish.sh
       fairlead wait run/a run/b --for=ended
+      fairlead wait run/sweep --timeout 8h        # every task of the array
       fairlead wait run/train-7 --for=ended --exit-code
     """
-    if any(kind != "Run" for kind, _ in which):
+    if any("/" in name for name in names):
         raise click.UsageError("only runs are waited for: fairlead wait run/NAME")
     client, deadline, code = Client(server), inf, 0
     if timeout is not None:
@@ -178,10 +181,13 @@ def wait(
             deadline = time.monotonic() + parse_duration(timeout, "--timeout") / 1000
         except BadInput as error:
             raise click.UsageError(str(error)) from error
-    for _, name in which:
-        status = _wait(client, name, CONDITIONS[condition], deadline)
+    for name in again(
+        lambda: list(runs_named(client, names)), within_s=deadline - time.monotonic()
+    ):
+        run = _wait(client, name, CONDITIONS[condition], deadline)
+        status = run["status"]
         reached = status["phase"] in CONDITIONS[condition]
-        words = f"{status['phase']} ({status['reason']}): {cell(status['message'])}"
+        words = f"{status['phase']} ({status['reason']}): {reason_text(run)}"
         if reached:
             click.echo(f"run/{name} {words}")
         else:
@@ -195,13 +201,14 @@ def wait(
 
 
 def _wait(client: Client, name: str, wanted: Sequence[str], deadline: float) -> dict[str, Any]:
-    """The status of a run once it is as wanted, has ended, or the time is over."""
+    """A run once it is as wanted, has ended, or the time is over."""
     while True:
         left = deadline - time.monotonic()
         size = again(lambda: client.get("/v1/head")["size"], within_s=max(0, left))
-        status: dict[str, Any] = again(lambda: client.get_object("Run", name)["status"])
-        if status["phase"] in wanted or status["phase"] in OVER or left <= 0:
-            return status
+        run: dict[str, Any] = again(lambda: client.get_object("Run", name))
+        phase = run["status"]["phase"]
+        if phase in wanted or phase in OVER or left <= 0:
+            return run
         query = {"after": size, "limit": 1, "wait_s": max(1, ceil(min(WAIT_S, left)))}
         again(lambda query=query: client.get("/v1/events", **query))  # type: ignore[misc]  # bound now
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client
+from fairlead.cli.client import ARRAY, Client
 from fairlead.core.units import counted
 from fairlead.schema.objects import API_VERSION
 
@@ -28,6 +28,8 @@ PASSED_PREFIXES = ("LC_", "CONDA_", "NCCL_", "UV_")
 _NAME_MAX, _SUFFIX = 63, 5
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 ARRAY_MAX = 1000
+NEW = 0
+"""The version of an object that must not exist yet."""
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _MOST = re.compile(r"0{0,8}[1-9][0-9]{0,8}", re.ASCII)
 
@@ -77,7 +79,7 @@ def read_env(given: Iterable[str], environ: Mapping[str, str]) -> tuple[tuple[st
     for text in given:
         name, sign, value = text.partition("=")
         if not sign and name not in environ:
-            raise click.BadParameter(f"{name!r} is not set here; write {name}=VALUE")
+            raise click.BadParameter(f"--env: {name!r} is not set here; write {name}=VALUE")
         found.append((name, value if sign else environ[name]))
     return tuple(found)
 
@@ -86,7 +88,7 @@ def read_secrets(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
     pairs = [text.partition("=") for text in given]
     for name, _, path in pairs:
         if not name or not path:
-            raise click.BadParameter(f"must be NAME=FILE, got {name + path!r}")
+            raise click.BadParameter(f"--secret: must be NAME=FILE, got {name + path!r}")
     return tuple((name, os.path.abspath(path)) for name, _, path in pairs)
 
 
@@ -96,7 +98,7 @@ def read_after(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for text in given:
         name, _, how = text.removeprefix("run/").partition(":")
         if how not in ("", "ok", "any") or not name:
-            raise click.BadParameter(f"must be RUN, RUN:ok or RUN:any, got {text!r}")
+            raise click.BadParameter(f"--after: must be RUN, RUN:ok or RUN:any, got {text!r}")
         found.append((name, "afterAny" if how == "any" else "afterOK"))
     return tuple(found)
 
@@ -135,7 +137,7 @@ def manifests(job: JobRequest) -> list[dict[str, Any]]:
     title = job.title or Path(job.command[0]).stem
     name = job.name or new_name(title)
     if job.array is None:
-        return [_manifest(job, name, {"%x": title, "%A": name, "%a": ""})]
+        return [_manifest(job, name, {"%x": title, "%A": name, "%a": ""}, {})]
     indices, most = read_array(job.array)
     made = []
     for place, index in enumerate(indices):
@@ -150,7 +152,7 @@ def manifests(job: JobRequest) -> list[dict[str, Any]]:
         )
         words = {"%x": title, "%A": name, "%a": str(index)}
         one = replace(job, after=after, env=env)
-        made.append(_manifest(one, f"{name}-{index}", words))
+        made.append(_manifest(one, f"{name}-{index}", words, {ARRAY: name}))
     return made
 
 
@@ -171,7 +173,9 @@ def output_file(spec: Mapping[str, Any]) -> str | None:
     return str(Path(spec.get("workingDirectory", "")) / command[4])
 
 
-def _manifest(job: JobRequest, name: str, words: Mapping[str, str]) -> dict[str, Any]:
+def _manifest(
+    job: JobRequest, name: str, words: Mapping[str, str], labels: dict[str, str]
+) -> dict[str, Any]:
     """`words`: what the file names of the output may hold, as Slurm writes it."""
     mask = os.umask(0)
     os.umask(mask)
@@ -210,7 +214,8 @@ def _manifest(job: JobRequest, name: str, words: Mapping[str, str]) -> dict[str,
         spec["after"] = [{"run": run, "condition": how} for run, how in job.after]
     if job.terminal:
         spec["terminal"] = True
-    return {"apiVersion": API_VERSION, "kind": "Run", "metadata": {"name": name}, "spec": spec}
+    metadata = {"name": name, "labels": labels, "resourceVersion": NEW}
+    return {"apiVersion": API_VERSION, "kind": "Run", "metadata": metadata, "spec": spec}
 
 
 def chosen(client: Client, job: JobRequest) -> JobRequest:

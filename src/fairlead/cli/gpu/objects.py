@@ -1,13 +1,13 @@
 """`apply`, `submit`, `get`, `describe`, `delete`, and verbs such as `cancel` and `drain`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, changes_api, reads_api
+from fairlead.cli.client import Client, ServerError, changes_api, reads_api
 from fairlead.cli.completion import (
     DESCRIBED,
     GROUP,
@@ -22,13 +22,14 @@ from fairlead.cli.completion import (
     owner_option,
 )
 from fairlead.cli.fleet import cpu_of, describe_group, list_groups, list_nodes, print_cpu
+from fairlead.cli.gpu.arrays import open_runs_named, runs_named
 from fairlead.cli.gpu.render import (
     forecast_of,
     print_forecast,
     print_plan,
     print_preview,
-    queue_text,
     slots_text,
+    wait_text,
 )
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
@@ -41,17 +42,15 @@ _NAME = ("NAME", "metadata.name")
 
 
 def _why(run: dict[str, Any]) -> str:
-    """The reason of a run's phase; of one in the queue also its position, and when it starts."""
+    """The reason of a run's phase; of one that waits in a sentence, and its place in the queue."""
     status = run["status"]
     queue, why = status.get("queue"), "Paused" if status["paused"] else str(status["reason"])
     restart = status.get("restartTime")
     if restart and datetime.now(UTC) < datetime.fromisoformat(restart):
         why = f"{why}, starts again at {moment(restart)}"
-    if not queue:
-        return why
-    if "earliestStart" in queue:
-        why = queue_text(queue, run["spec"]["flavor"])
-    return f"{why} ({queue['position']}/{queue['waiting']})"
+    elif status.get("phase") in ("Pending", "Reserved"):
+        why = wait_text(run)
+    return f"{why} ({queue['position']}/{queue['waiting']})" if queue else why
 
 
 def _gpus(run: dict[str, Any]) -> str:
@@ -169,12 +168,27 @@ def apply(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
     out.each(changes, lambda change: print_effects(out, change))
 
 
+def _label(text: str) -> str:
+    if not text.partition("=")[0] or "=" not in text:
+        raise click.BadParameter(f"must be KEY=VALUE, got {text!r}")
+    return text
+
+
 @click.command("get")
 @click.argument("kind", type=KIND)
 @click.argument("name", type=NAME, required=False)
 @owner_option
+@option("-l --label=KEY=VALUE", _label, "Show only objects with this label.")
 @reads_api
-def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str | None) -> None:
+def get(
+    client: Client,
+    out: Output,
+    *,
+    kind: str,
+    name: str | None,
+    owner: str | None,
+    label: str | None,
+) -> None:
     """List objects of a kind, or show one.
 
     Kinds: budgets, runs, nodes, reservations, leases, groups. `apply` accepts the documents of
@@ -186,12 +200,15 @@ def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str 
       fairlead get runs
       fairlead get runs --owner team-a -o json | jq -r '.[].metadata.name'
       fairlead get run train-7 -o yaml
+      fairlead get runs -l fairlead.dev/array=sweep
       fairlead get nodes -o wide
       fairlead get groups
     """
     if "/" in kind and name is None:
         kind, _, name = kind.partition("/")
     kind = listed_kind(kind)
+    if label is not None and (name is not None or kind not in ("Budget", "Run", "Reservation")):
+        raise click.UsageError("-l is for lists of budgets, runs and reservations")
     if kind == GROUP and name is not None:
         describe_group(client, out, name)
         return
@@ -199,8 +216,9 @@ def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str 
         (list_nodes if kind == "Node" else list_groups)(client, out)
         return
     if name is None:
-        items = client.get(f"/v1/objects/{kind}", owner=owner)["items"]
+        items = client.get(f"/v1/objects/{kind}", owner=owner, label=label)["items"]
         empty = f"there are no {kind.lower()}s" + (f" of owner {owner!r}" if owner else "")
+        empty += f" with label {label!r}" if label else ""
         out.rows(items, COLUMNS[kind], empty=empty)
         return
     one = client.get_object(kind, name)
@@ -335,16 +353,30 @@ def cancel(client: Client, out: Output, *, names: tuple[str, ...], force: bool) 
     """Cancel runs: SIGTERM, then SIGKILL after the grace period.
 
     The owner is charged for what the run used, grace period included. No run survives the grace
-    period of `fairlead up --grace`; --force does not wait for it.
+    period of `fairlead up --grace`; --force does not wait for it. The name of an array cancels
+    every task that has not ended, the last one first.
 
     \b
       fairlead cancel train-7
       fairlead cancel train-7 --dry-run
       fairlead cancel train-7 --force
+      fairlead cancel sweep                       # an array: all of its tasks
     """
     query = {"force": "true"} if force else {}
     done = "is being killed" if force else "is being cancelled"
-    _act_on_all(client, out, "Run", names, verb="cancel", done=done, **query)
+    changes = _cancelled(client, list(open_runs_named(client, names)), query)
+    out.each(changes, lambda change: _print_change(out, done, change))
+
+
+def _cancelled(
+    client: Client, runs: list[tuple[str, bool]], query: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    for name, is_task in runs:
+        try:
+            yield client.change_object("POST", "Run", name, "/actions/cancel", **query)
+        except ServerError as error:
+            if not is_task or error.code != "RunEnded":  # it may end meanwhile
+                raise
 
 
 pause = _verb(
@@ -384,7 +416,7 @@ def nominate(client: Client, out: Output, *, names: tuple[str, ...], withdraw: b
       fairlead nominate sweep-3 --withdraw
     """
     verb, done = ("withdraw", "no longer nominated") if withdraw else ("nominate", "nominated")
-    _act_on_all(client, out, "Run", names, verb=verb, done=done)
+    _act_on_all(client, out, "Run", list(runs_named(client, names)), verb=verb, done=done)
 
 
 @click.command("shrink")

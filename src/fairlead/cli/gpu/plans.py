@@ -90,7 +90,7 @@ def explain(client: Client, out: Output, *, which: tuple[str, str]) -> None:
 
 def _may(reply: dict[str, Any]) -> list[str]:
     """What the reader may do, as the server says; one of an earlier version does not say."""
-    return list(reply.get("may", ("nonce", "replay", "reserve", "resolve", "uncordon")))
+    return list(reply.get("may", ("budget", "nonce", "replay", "reserve", "resolve", "uncordon")))
 
 
 def _reason(status: dict[str, Any], field: str) -> str:
@@ -102,14 +102,17 @@ def _explain_run(name: str, reply: dict[str, Any]) -> None:
     status = reply["object"]["status"]
     click.echo(f"{name}: {_reason(status, 'phase')} since {moment(status['since'])}")
     if status["refusal"] is not None:
-        print_refusal(status["refusal"], "  ")
+        print_refusal(status["refusal"], "  ", asks="budget" not in _may(reply))
     elif status["message"]:
         click.echo(f"  {cell(status['message'])}")
+    if reply.get("left") and reply["cut"] is None and reply["left"] != status["message"]:
+        click.echo(f"  it ran before: {cell(reply['left'])}")
     if status.get("queue") is not None:
         queue, spec = status["queue"], reply["object"]["spec"]
         if "earliestStart" in queue:
             click.echo(f"  {queue_text(queue, spec['flavor'])}")
-        click.echo(f"  {queue['position']} of {queue['waiting']} in the queue")
+        place = f"{queue['position']} of {queue['waiting']} in the queue for {cell(spec['flavor'])}"
+        click.echo(f"  {place}")
     if status["nominated"]:
         click.echo("  nominated by its owner: preempted before the owner's other runs")
     for row in reply.get("atRisk", ()):
@@ -121,7 +124,8 @@ def _explain_run(name: str, reply: dict[str, Any]) -> None:
         free = counted(row["free"], "free GPU")
         unused = f"{free} of it {are(row['free'])} not given out"
         click.echo(f"  node {cell(row['node'])} is cordoned: {unused}{uncordon}")
-    pending, forecast = status["phase"] == "Pending", reply["forecast"]
+    pending = status["phase"] == "Pending" and status["reason"] != "DependencyPending"
+    forecast = reply["forecast"]
     if pending and forecast is not None and status["refusal"] is None:
         print_room(forecast, "  ")
         if forecast["deficitGPUs"] and "resolve" in _may(reply):

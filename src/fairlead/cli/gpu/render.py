@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Client, ServerError, segment
-from fairlead.cli.table import as_called, cell, columns, moment, print_table
+from fairlead.cli.table import about, as_called, cell, columns, moment, print_table
 from fairlead.core.units import are, counted
 from fairlead.schema.words import no_room, singular
 
@@ -65,11 +65,16 @@ def _print_unpaid(plan: dict[str, Any], indent: str) -> None:
         )
 
 
-def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
-    remedy, message = refusal["remedy"], refusal["message"]
-    # The message ends with the remedy; below it is given in the fields of the manifest.
-    short = singular(message if remedy is None else message.rpartition("; ")[0])
-    click.echo(f"{indent}not funded: {refusal['code']}: {short}")
+def refusal_text(refusal: dict[str, Any]) -> str:
+    """Its message without the remedy at its end: that is given in the fields of the manifest."""
+    message = str(refusal["message"])
+    return singular(message if refusal["remedy"] is None else message.rpartition("; ")[0])
+
+
+def print_refusal(refusal: dict[str, Any], indent: str = "", *, asks: bool = False) -> None:
+    """`asks`: the reader may not change a budget, and has to ask for it."""
+    remedy = refusal["remedy"]
+    click.echo(f"{indent}not funded: {refusal['code']}: {refusal_text(refusal)}")
     for limit in refusal["binding"]:
         where = "/".join(filter(None, (limit["budget"], limit["name"])))
         used = f"{_value(limit['used'])} of {_value(limit['limit'])} used"
@@ -79,8 +84,9 @@ def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
         return
     where = "/".join(filter(None, (remedy["budget"], _FIELDS.get(remedy["name"], remedy["name"]))))
     change = _REMEDIES.get(remedy["change"], remedy["change"])
+    whose = " (the operator's to change)" if asks and remedy["budget"] else ""
     click.echo(
-        f"{indent}  would fund it: {change} {where} from {_value(remedy['from'])} to "
+        f"{indent}  would fund it{whose}: {change} {where} from {_value(remedy['from'])} to "
         f"{_value(remedy['to'], up=True)}"
     )
 
@@ -216,34 +222,83 @@ def slots_text(slots: Sequence[str], *, virtual: bool) -> str:
 
 
 def queue_text(queue: dict[str, Any], flavor: str) -> str:
-    """What the head of a queue waits for, and until when."""
+    """What a run in the queue waits for; of the first ones also until when."""
     where = f"on {cell(queue['on'])}" if queue["on"] else f"of {cell(flavor)}"
     what = f"{counted(queue['gpus'], 'GPU')} {where}"
     if queue.get("lacks") == "envelopes":
         what = f"envelopes that pay for {counted(queue['gpus'], 'GPU')} of {cell(flavor)}"
+    if "earliestStart" not in queue:
+        return f"waits for {what}"
     ends = f" when {cell(queue['after'])} ends" if queue["after"] else ""
     if queue["assumed"]:
         first = f"first{ends}, which has no known duration"
     else:
-        first = f"first at about {moment(queue['earliestStart'])}{ends}"
+        first = f"first at about {about(queue['earliestStart'])}{ends}"
     return f"waits for {what}; {first}"
+
+
+HELD = "Queued"
+"""The reason of a run that would delay another one."""
+
+
+def wait_text(run: dict[str, Any]) -> str:
+    """Why a run waits, in one sentence; what the queue does not know is the server's message."""
+    status, flavor = run["status"], run["spec"]["flavor"]
+    queue = status.get("queue") or {}
+    if "earliestStart" in queue:
+        return queue_text(queue, flavor)
+    if status["reason"] == HELD and queue.get("lacks"):
+        return f"{queue_text(queue, flavor)}: it would delay a run before it"
+    if queue.get("lacks") == "devices":
+        return queue_text(queue, flavor)
+    refusal = status.get("refusal")
+    if refusal is not None:
+        return f"not funded: {cell(refusal_text(refusal))}"
+    message = singular(status.get("message") or "")
+    return cell(message) if message else str(status["reason"])
+
+
+def reason_text(run: dict[str, Any]) -> str:
+    """Why a run is as it is: of one that waits what it waits for, else its message."""
+    status = run["status"]
+    return (
+        wait_text(run) if status["phase"] == "Pending" else cell(singular(status["message"] or ""))
+    )
 
 
 def print_cut(
     run: dict[str, Any], cut: dict[str, Any], indent: str = "  ", *, may: Sequence[str] = ()
 ) -> None:
     """What was taken and what can be done; `may`: what the reader may do."""
-    number, name, status = cut["outcome"], run["metadata"]["name"], run["status"]
+    number = cut["outcome"]
     if cut.get("archived"):
         click.echo(f"{indent}preempted by outcome {number}, whose entries were archived")
         return
+    if cut.get("drained"):
+        away = "every run that could not go on elsewhere was preempted"
+        click.echo(f"{indent}outcome {number}: node {cell(cut['drained'])} was drained; {away}")
+    else:
+        _print_selection(cut, indent)
+    click.echo(as_called(f"{indent}{_check(number)}"))
+    _print_standing(run, cut, indent, may)
+
+
+def _print_selection(cut: dict[str, Any], indent: str) -> None:
+    """By which rule or with which odds a run was chosen."""
+    number = cut["outcome"]
     odds = f", with odds of {odds_text(cut)}" if cut["oneIn"] else ""
     rules = [_EFFECTS[kind] for kind in cut["kinds"] if kind != "RandomPreempt"]
     how = f"selected by the lottery{odds}" if cut["drawn"] else f"by rule: {', '.join(rules)}"
     lack = f"{counted(cut['deficitGPUs'], 'GPU')} {are(cut['deficitGPUs'], 'was', 'were')} missing"
     label = f" ({cut['label']})" if cut["label"] else ""
     click.echo(f"{indent}preempted by outcome {number}, {how}; {lack}{label}")
-    click.echo(as_called(f"{indent}{_check(number)}"))
+
+
+def _print_standing(
+    run: dict[str, Any], cut: dict[str, Any], indent: str, may: Sequence[str]
+) -> None:
+    """How a preempted run is now, and what its owner can do."""
+    name, status = run["metadata"]["name"], run["status"]
     if status["preempting"] is not None:
         until = moment(status["graceEnds"])
         click.echo(f"{indent}now: it is being preempted and has until {until} to checkpoint")
@@ -256,7 +311,7 @@ def print_cut(
     elif status["phase"] == "Shrunk":
         width = f"{status['width']} of {counted(run['spec']['totalGPUs'], 'GPU')}"
         click.echo(f"{indent}now: it runs with {width} and grows back when devices are free")
-    if cut["label"] == "operator-trusted" and "nonce" in may:
+    if cut["label"] == "operator-trusted" and "nonce" in may and not cut.get("drained"):
         owner = cell(run["spec"]["owner"])
         nonce = as_called(f"`fairlead audit nonce {owner}`")
         click.echo(f"{indent}next time: {nonce} adds your entropy to the lottery")

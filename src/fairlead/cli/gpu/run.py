@@ -5,12 +5,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from fairlead.cli.client import Client, ServerError, changes_api, segment
 from fairlead.cli.completion import FLAVOR, OWNER
+from fairlead.cli.gpu.arrays import refuse_taken, runs_named
 from fairlead.cli.gpu.follow import Follower, exit_status
 from fairlead.cli.gpu.jobs import JobRequest, chosen, manifests, read_after, read_env, read_secrets
 from fairlead.cli.gpu.objects import print_effects
@@ -38,7 +40,7 @@ _DASHES = "fairlead.dashes"
 _OPTIONS = (
     option("-G --gpus", click.IntRange(1, 100_000), "Number of GPUs [default: 1]."),
     option("-t --time", run_time, "How long it will take, like 90m, 2h or 2:00:00."),
-    option("-J --name", str, "Name of the run [default: made from the command]."),
+    option("-J --name", str, "Name of the run, not in use [default: made from the command]."),
     option("--owner", OWNER, "Who pays, if you act for several.", envvar="FAIRLEAD_OWNER"),
     option("--flavor", FLAVOR, "Kind of GPU; needed where several fit."),
     option("--env=NAME[=VALUE]", str, "Pass a variable of your shell (repeatable).", multiple=True),
@@ -50,13 +52,13 @@ _OPTIONS = (
     ),
     option(
         "-D --chdir=DIR directory",
-        click.Path(file_okay=False, resolve_path=True),
+        click.Path(file_okay=False, exists=True, resolve_path=True),
         "Working directory [default: yours].",
     ),
     option(
         "--after=RUN[:any]",
         str,
-        "Start after this run succeeded, or ended (repeatable).",
+        "Start after this run or array succeeded, or ended (repeatable).",
         multiple=True,
     ),
     option("-c --cpus", click.FloatRange(0.001, 4096), "CPUs that it may use."),
@@ -94,6 +96,13 @@ def _request(base: JobRequest, values: dict[str, Any]) -> JobRequest:
     return JobRequest(**{**fields, **given})
 
 
+def named(client: Client, job: JobRequest) -> JobRequest:
+    """The job with the runs that it starts after by name; its own name must be free."""
+    refuse_taken(client, job.name, array=job.array is not None)
+    after = [(run, how) for name, how in job.after for run in runs_named(client, [name])]
+    return replace(job, after=tuple(dict(after).items()))
+
+
 @click.command("run", cls=WithCommand)
 @_job_options
 @flag("-i --interactive", "Run on a terminal, and type into it.")
@@ -119,7 +128,7 @@ def run(
         raise click.UsageError("-i needs a terminal on standard input and output")
     client = Client(server)
     asked = _request(JobRequest(command=words, terminal=interactive), {**values, "secrets": secret})
-    job = chosen(client, asked)
+    job = named(client, chosen(client, asked))
     (change,) = client.apply([], *manifests(job))
     name = change["object"]["metadata"]["name"]
     if interactive:
@@ -223,12 +232,13 @@ def submit(
     script and reads its #SBATCH lines (gpus, time, job-name, output, array, dependency, …);
     directives that are not carried over are named. A run starts once it is funded and placed;
     `fairlead explain run/NAME` says why it waits. `fairlead plan` or --dry-run answers before.
+    A name is used once. That of an array means all of its tasks in --after, `wait` and `cancel`.
 
     \b
       fairlead submit --gpus 2 --time 2h -- python train.py
       fairlead submit job.sh --epochs 3
       fairlead submit --array 0-99%4 --name sweep -- python trial.py
-      fairlead submit --after sweep-0 --after sweep-1:any -- python merge.py
+      fairlead submit --after sweep --after other:any -- python merge.py
       fairlead submit -f run.yaml && fairlead logs -f train-7
     """
     if bool(files) == bool(words):
@@ -242,5 +252,6 @@ def submit(
         dashes = click.get_current_context().meta[_DASHES]
         base = JobRequest(command=words) if dashes else read_script(words, note)
         job = chosen(client, _request(base, {**values, "secrets": secret}))
+        job = named(client, job)
         changes = client.apply([], *manifests(job))
     out.each(changes, lambda change: print_effects(out, change))

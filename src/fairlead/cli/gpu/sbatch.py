@@ -24,6 +24,10 @@ _ONE = {"nodes": "1", "ntasks": "1", "ntasks-per-node": "1"}
 def read_script(words: Sequence[str], warn: Callable[[str], None]) -> JobRequest:
     """The script as it is now, with its arguments, and what its directives ask for."""
     path = Path(words[0])
+    if not path.exists():
+        raise BadFile(
+            f"{path}: there is no such script; for a command write `fairlead submit -- …`"
+        )
     with reading(path):
         data = path.read_bytes()
     first = data.partition(b"\n")[0].decode(errors="replace")

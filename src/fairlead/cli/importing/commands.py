@@ -77,7 +77,7 @@ def kueue(*, files: tuple[str, ...], output: str) -> None:
     \b
       kubectl get clusterqueues,cohorts -o yaml | fairlead import kueue - > budgets.yaml
     """
-    from fairlead.cli.importing.kueue import import_kueue
+    from fairlead.cli.importing.kueue import NotKueue, import_kueue
     from fairlead.schema.yaml import parse_yaml_documents
 
     documents = []
@@ -90,6 +90,8 @@ def kueue(*, files: tuple[str, ...], output: str) -> None:
                     documents.append(document)
     try:
         made = import_kueue(documents)
+    except NotKueue as error:
+        raise BadFile(f"{', '.join(map(_shown, files))}: {error}") from error
     except (AttributeError, TypeError, ValueError, BadInput) as error:
         raise BadFile(
             f"{', '.join(map(_shown, files))}: is not of Kueue's form: {error}"

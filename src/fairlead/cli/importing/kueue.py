@@ -4,6 +4,7 @@ A ClusterQueue becomes a Budget of an owner with its name; its cohort is its par
 of a cohort are a family and share what is idle. `nominalQuota` of GPUs is the concurrency.
 """
 
+from collections import Counter
 from typing import Any
 
 from fairlead.cli.importing.report import Document, Imported
@@ -26,8 +27,19 @@ _NOT_CARRIED = {
 }
 
 
+class NotKueue(ValueError):
+    """Nothing of the input is read here."""
+
+
 def import_kueue(documents: list[Any]) -> Imported:
     made = Imported()
+    kinds = Counter(_named(document)[0] for document in documents)
+    if not kinds["ClusterQueue"] + kinds["Cohort"]:
+        found = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing"
+        raise NotKueue(
+            "must have a ClusterQueue or a Cohort, as `kubectl get clusterqueues,cohorts -o yaml` "
+            f"prints them; found {found[:200]}"
+        )
     queues: dict[str, str] = {}
     for document in documents:
         kind, name = _named(document)
@@ -56,7 +68,11 @@ def _named(document: Any) -> tuple[str, str]:
         return "document", str(document)[:40]
     meta = document.get("metadata")
     name = meta.get("name") if isinstance(meta, dict) else None
-    return str(document.get("kind")), str(name)
+    kind = document.get("kind")
+    return (
+        "document without a kind" if kind is None else str(kind),
+        "without a name" if name is None else str(name),
+    )
 
 
 def _cohort(spec: Document) -> str:

@@ -58,6 +58,11 @@ def import_slurm(texts: list[str], defaults: Defaults) -> Imported:
             qos |= {row["name"]: row for row in _rows(lines) if "name" in row}
         else:
             raise NotSlurm("must be the output of `sacctmgr dump` or `sacctmgr show assoc|qos -P`")
+    if all(one.name in ("", "root") for one in accounts):
+        raise NotSlurm(
+            "must name an account besides root, as `sacctmgr dump CLUSTER` and "
+            "`sacctmgr show assoc -P` do"
+        )
     _budgets(made, accounts, qos, defaults)
     _bindings(made, [one for one in accounts if one.user])
     return made

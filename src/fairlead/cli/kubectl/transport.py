@@ -181,9 +181,11 @@ class KubeTransport:
             return _json(shown(self.get(kind, name)))
         with refusing():
             items, _ = self.client.list(kind.path(self.namespace))
-        wanted = query.get("owner")
-        found = (shown(item) for item in items)
-        return _json({"items": [i for i in found if wanted in (None, i["spec"].get("owner"))]})
+        wanted, (key, _, value) = query.get("owner"), query.get("label", "").partition("=")
+        found = [i for i in map(shown, items) if wanted in (None, i["spec"].get("owner"))]
+        if key:
+            found = [i for i in found if i["metadata"].get("labels", {}).get(key) == value]
+        return _json({"items": found})
 
     def get(self, kind: KubeKind, name: str) -> Document:
         """One object; raises `ClusterRefusal` 404."""

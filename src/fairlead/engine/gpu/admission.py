@@ -3,9 +3,10 @@
 `starting.py` decides about each of them.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import structs
@@ -42,6 +43,10 @@ LACKS = ("NoDevices", HELD)
 """Why a run waits that is funded."""
 
 
+_Scope = tuple[object, ...]
+"""A flavor and a location: runs of one scope wait for the same devices, and have a head."""
+
+
 class _Row(NamedTuple):
     """A run that waits, as it was when something of it last changed."""
 
@@ -52,6 +57,7 @@ class _Row(NamedTuple):
     """The same for all runs that ask for the same."""
     written: Rendered
     """As a recorded order has it: a row is written once, and not at every turn."""
+    scope: _Scope
 
 
 Covers = dict[str, gpu.Refusal | None]
@@ -81,7 +87,7 @@ class RunAdmission:
         """Of the last turn."""
         self._promised: dict[str, int] = {}
         """The heads of the last turn, and since when they are; found anew after a restart."""
-        self._positions: tuple[int, dict[str, int]] = (0, {})
+        self._positions: tuple[int, dict[str, int], dict[_Scope, int]] = (0, {}, {})
 
     def admit_all(self, now_ms: int) -> None:
         """Every run that waits, in the order of the queue; runs that lack devices keep those that
@@ -156,12 +162,16 @@ class RunAdmission:
                 self.heads.add(run, found, now_ms, due_ms[run])
 
     def positions(self) -> dict[str, int]:
-        """The place of every run in the queue, as of the last turn, in order and from 1."""
+        """Every run in the queue, as of the last turn and in order, with its place in its scope."""
         projection = self._projection
         if self._positions[0] != projection.seq:
-            waiting = (name for name in self._order if projection.is_pending(name))
-            positions = {name: position for position, name in enumerate(waiting, start=1)}
-            self._positions = (projection.seq, positions)
+            positions, waiting, rows = dict[str, int](), defaultdict[_Scope, int](int), self._rows
+            for name in self._order:
+                if projection.is_pending(name):
+                    scope = rows[name].scope
+                    waiting[scope] += 1
+                    positions[name] = waiting[scope]
+            self._positions = (projection.seq, positions, waiting)
         return self._positions[1]
 
     def place(self, run: str) -> Document | None:
@@ -169,23 +179,28 @@ class RunAdmission:
         projection, positions = self._projection, self.positions()
         if run not in positions:
             return None
-        flavor = projection.run_spec(run).flavor
-        found: Document = {"position": positions[run], "waiting": len(positions)}
-        promised = self.heads.promised(run, flavor)
+        spec, state = projection.run_spec(run), projection.runs[run]
+        alone = projection.kept("queue.alone", partial(_alone, projection))
+        found: Document = {
+            "position": positions[run],
+            "waiting": self._positions[2][self._rows[run].scope],
+            "gpus": self._rows[run].request.enough_gpus,
+            "lacks": "devices" if state.reason in LACKS else "envelopes" if state.refusal else None,
+            "on": alone.get(spec.flavor),
+        }
+        promised = self.heads.promised(run, spec.flavor)
         if promised is not None:
             gang, after = promised.gang, promised.after
             if after is not None and projection.get("Run", after) is None:
                 after = None  # it was deleted since that turn
             shape = gpu.GangShape(gang.group_gpus, gang.spares_per_group)
-            nodes = [node.name for node in projection.devices.nodes if node.flavor == flavor]
             found["gpus"] = shape.with_spares(gang.gpus)
             found["lacks"] = promised.lacks
-            found["on"] = nodes[0] if len(nodes) == 1 else None
             found["earliestStart"] = format_time(promised.start_ms)
             found["after"] = after
-            spec = None if after is None else projection.run_spec(after)
-            found["afterOwner"] = None if spec is None else spec.owner
-            found["assumed"] = spec is not None and not (spec.duration or spec.max_runtime)
+            other = None if after is None else projection.run_spec(after)
+            found["afterOwner"] = None if other is None else other.owner
+            found["assumed"] = other is not None and not (other.duration or other.max_runtime)
         return found
 
     def grow_all(self, now_ms: int) -> None:
@@ -232,7 +247,9 @@ class RunAdmission:
                 waiting, request = _waiting_run(projection, run)
                 said = repr(request)
                 alike, request = self._alike.setdefault(said, (said, request))
-                row = _Row(key, waiting, request, alike, Rendered(text(STYLE.from_core(waiting))))
+                written = Rendered(text(STYLE.from_core(waiting)))
+                scope = (request.flavor, *sorted(request.location.items()))
+                row = _Row(key, waiting, request, alike, written, scope)
             self._rows[run] = row
         if not self._rows:
             self._alike.clear()
@@ -291,6 +308,13 @@ class RunAdmission:
         while first < len(queue):
             self._committer.commit(batch)
             first = decided
+
+
+def _alone(projection: Projection) -> dict[str, str]:
+    """Nodes that are the only one of their flavor, by flavor."""
+    nodes, flavors = projection.devices.nodes, Counter[str]()
+    flavors.update(node.flavor for node in nodes)
+    return {node.flavor: node.name for node in nodes if flavors[node.flavor] == 1}
 
 
 def _about(run: str, entry: NewEntry) -> NewEntry:

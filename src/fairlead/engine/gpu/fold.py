@@ -106,6 +106,8 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
         if run.phase is state.Phase.RUNNING:
             kept_ms = body.protected_since_ms
             run.protected_ms = None if kept_ms is UNSET else kept_ms
+        if phase is state.Phase.PENDING:
+            run.left = state.Departure(intern(body.message), body.outcome or None)
     run.phase, run.reason, run.message = phase, intern(body.reason), intern(body.message)
     if body.paused is not UNSET and body.paused != run.paused:
         run.pause_seq = at.seq
@@ -119,7 +121,7 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is state.Phase.RUNNING and body.job:
         run.job, run.started_ms, run.idle_ms = body.job, at.time_ms, None
         run.attempt += 1
-        run.refusal, run.pause_seq, run.width_seq = None, None, None
+        run.refusal, run.pause_seq, run.width_seq, run.left = None, None, None, None
         run.numbered, run.grown = len(run.leases), False
         run.starts_ms = None if body.starts_ms is UNSET else body.starts_ms
         run.delays = body.delays or 0

@@ -1,6 +1,6 @@
 """The entries by which leases open, close and are swapped. Reads the projection, writes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from fairlead.core.reasons import CutKind, EndCause, LimitReason, ResizeReason
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry
+from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.restarts import decide_restart
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.schema.gpu import STYLE
@@ -93,7 +94,9 @@ def end_preempted(at: Context, run: str, *, end_ms: int, **exit: Any) -> list[Ne
     if reclaim is not None and outcome is None:
         over = next(iter(reclaim.leases.values()), "")
         reason = over if over in _OVER else state.reason
-        cause, message = _OVER.get(over, _OUT_OF_SERVICE)
+        cause, message = _OVER.get(over, (cause, _vacated(at, run, reason)))
+    elif outcome is not None and (node := drained_node(at.projection, outcome)) is not None:
+        message = f"{vacated(reason=DRAINED, nodes=[node])} (outcome {outcome})"
     found, made = decide_restart(at, run, cause)
     phase = Phase.PENDING if found.goes_on else Phase.FAILED
     message += "; it starts again when there is room" if found.goes_on else ""
@@ -108,7 +111,34 @@ def end_preempted(at: Context, run: str, *, end_ms: int, **exit: Any) -> list[Ne
     return [*made, *end_run(at, body, CutKind.RANDOM_PREEMPT.value, end_ms=end_ms)]
 
 
-_OUT_OF_SERVICE = (EndCause.PREEMPTED, "its node is out of service")
+DRAINED = "Drained"
+
+
+def vacated(*, reason: str, nodes: Iterable[str]) -> str:
+    """Why a run left its node, in a sentence."""
+    names = ", ".join(nodes)
+    which = f"node {names}" if names else "its node"
+    return f"{which} {'was drained' if reason == DRAINED else 'failed'}"
+
+
+def _vacated(at: Context, run: str, reason: str) -> str:
+    leases = at.projection.runs[run].leases.values()
+    return vacated(reason=reason, nodes=cordoned_nodes(at.projection, leases))
+
+
+def cordoned_nodes(projection: Projection, leases: Iterable[LeaseFact]) -> list[str]:
+    """Nodes of these leases that are out of service."""
+    names = sorted({name for lease in leases for name in lease.nodes})
+    stored = (projection.objects.get(("Node", name)) for name in names)
+    return [node.name for node in stored if node is not None and node_spec(node).cordoned]
+
+
+def drained_node(projection: Projection, outcome: int) -> str | None:
+    """The node that an outcome emptied; None: it was for something else, or is forgotten."""
+    found = projection.resolver.outcomes.get(outcome)
+    return found.node if found is not None and found.cause == "drain" else None
+
+
 _OVER = {
     LimitReason.MAX_RUNTIME.value: (EndCause.MAX_RUNTIME, "its maxRuntime is over"),
     LimitReason.HOURS_USED.value: (EndCause.HOURS_USED, "the hours that pay for it are used up"),

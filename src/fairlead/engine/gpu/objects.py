@@ -156,16 +156,19 @@ class Objects:
             stored = projection.get(kind, name)
             return None if stored is None else self.render(stored)
 
-    def list(self, kind: str, *, owner: str | None = None) -> Documents:
-        """All objects of a kind by name; open leases only."""
+    def list(self, kind: str, *, owner: str | None = None, label: str | None = None) -> Documents:
+        """All objects of a kind by name; open leases only, which have no labels."""
+        key, _, value = (label or "").partition("=")
         with self._committer.current() as projection:
             if kind == "Lease":
                 leases = (lease for _, lease in sorted(projection.leases.items()))
-                return [self._lease(lease) for lease in leases if owner in (None, lease.owner)]
+                shown = (lease for lease in leases if owner in (None, lease.owner))
+                return [] if label else [self._lease(lease) for lease in shown]
             return [
                 self.render(stored)
                 for stored in projection.of_kind(kind)
-                if owner is None or projection.owner_of(stored) == owner
+                if (owner is None or projection.owner_of(stored) == owner)
+                and (label is None or stored.labels.get(key) == value)
             ]
 
     def plan(self, manifest: Document, *, author: Author) -> Document:
@@ -336,10 +339,8 @@ def changes_of(
     for submission in submissions:
         before = projection.get(*submission.key)
         with _located(submission.path):
+            _check_version(projection, submission, before)
             may_apply(projection, submission.author, submission.manifest, runs)
-            expected, (kind, name) = submission.expected_version, submission.key
-            if expected is not None and expected != (before.version if before else 0):
-                raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
             _check(projection, submission.manifest, before, budgets)
             check_dependencies(projection, submission.manifest, before, runs)
             if isinstance(submission.manifest, RunManifest):
@@ -354,6 +355,22 @@ def changes_of(
             word = "created" if before is None else "configured"
         changes.append(ManifestChange(submission, word, body, tuple(decisions)))
     return changes
+
+
+def _check_version(projection: Projection, submission: Submission, before: Stored | None) -> None:
+    """An object is edited as it was read; version 0 is of one that is new."""
+    expected, (kind, name) = submission.expected_version, submission.key
+    if expected is None or expected == (before.version if before else 0):
+        return
+    if expected or before is None:
+        raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
+    message = f"the name {name!r} is taken"
+    if kind == "Run":
+        phase = projection.runs[name].phase
+        message = f"the name {name!r} is taken by a run that is {phase.value}: give another name"
+        if phase.ended and submission.author.may_act_for(projection.run_spec(name).owner):
+            message += f", or free it with `fairlead delete run/{name}`"
+    raise EditConflict(message)
 
 
 def may_apply(

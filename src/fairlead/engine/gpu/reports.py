@@ -180,6 +180,7 @@ class Reports:
                 "waitingFor": state.refusal.remedy if state.refusal else None,
                 "cordoned": self._cordoned(name) if state.reason == "NoDevices" else [],
                 "cut": self._outcomes.last_loss(name),
+                "left": None if state.left is None else state.left.message,
                 "atRisk": [
                     {
                         "start": format_time(row.start_ms),

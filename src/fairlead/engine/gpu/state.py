@@ -184,6 +184,13 @@ def _nothing() -> dict[str, Any]:
     return _NOTHING
 
 
+class Departure(Struct, frozen=True):
+    """Why a run that waits again gave its devices back, and which outcome decided it."""
+
+    message: str
+    outcome: int | None = None
+
+
 class RunState(Struct):
     """What happened to a run so far."""
 
@@ -253,6 +260,8 @@ class RunState(Struct):
     """Whether the runs that it starts after have ended as asked."""
     numbered: int = 0
     """The number of the next lease of its job; 0: not known."""
+    left: Departure | None = None
+    """Why it waits again; None: it has not run yet, or runs."""
 
     def restate(self, shift_ms: int) -> None:
         """Ledger time was set forward: what is open of it happened so much later."""

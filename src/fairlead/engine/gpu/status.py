@@ -11,6 +11,7 @@ from fairlead.core.gpu.usage import FOREVER
 from fairlead.core.invariant import known
 from fairlead.core.units import are, counted
 from fairlead.engine.gpu.entries import BudgetCondition, Document, NewEntry
+from fairlead.engine.gpu.leases import cordoned_nodes, drained_node
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.state import (
     Condition,
@@ -204,10 +205,11 @@ def _leaving(projection: Projection, reclaim: Reclaim) -> str:
     said = f"gives up {amount} by {format_time(reclaim.due_ms)}"
     if not reclaim.preempts:
         return said
-    names = {slot.partition("#")[0] for lease in leases for slot in lease.slots}
-    stored = (projection.objects.get(("Node", name)) for name in sorted(names))
-    out = [node.name for node in stored if node is not None and node_spec(node).cordoned]
-    where = f"node {', '.join(out)} is out of service: " if out and reclaim.outcome is None else ""
+    out = cordoned_nodes(projection, leases)
+    if reclaim.outcome is not None:
+        node = drained_node(projection, reclaim.outcome)
+        out = [] if node is None else [node]
+    where = f"node {', '.join(out)} is out of service: " if out else ""
     return f"{where}{said}, and stops"
 
 

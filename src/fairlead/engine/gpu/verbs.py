@@ -7,7 +7,7 @@ from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry, RunNominated, RunPhase, RunReclaimed
 from fairlead.engine.gpu.hosts import foreign
-from fairlead.engine.gpu.leases import displaced, end_run, swap
+from fairlead.engine.gpu.leases import DRAINED, displaced, end_run, swap, vacated
 from fairlead.engine.gpu.objects import Objects, may_touch
 from fairlead.engine.gpu.projection import node_spec
 from fairlead.engine.gpu.resolver.carry_out import shrink
@@ -41,7 +41,7 @@ class Verbs:
             ("Run", "resolve"): lambda at, run: [],  # the resolver records what there is
             ("Node", "cordon"): partial(cordon, cordoned=True),
             ("Node", "uncordon"): self._uncordon,
-            ("Node", "drain"): partial(self._vacate, reason="Drained"),
+            ("Node", "drain"): partial(self._vacate, reason=DRAINED),
             ("Node", "fail"): partial(self._vacate, reason="NodeFailed"),
         }
 
@@ -173,7 +173,7 @@ class Verbs:
             if not swapped and process and state.reclaim is None:
                 made.append(at.entry(displaced(state, run, reason)))
             elif not swapped:
-                body = RunPhase(run, "Pending", reason, f"node {node} is out of service")
+                body = RunPhase(run, "Pending", reason, vacated(reason=reason, nodes=[node]))
                 made += end_run(at, body, "NodeFailed", end_ms=at.now_ms)
         return made
 

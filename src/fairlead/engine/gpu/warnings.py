@@ -10,7 +10,16 @@ from functools import partial
 
 from fairlead.core.gpu import GracePolicy
 from fairlead.engine.gpu.projection import Projection
-from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec, Spec, grace_ms, to_budget
+from fairlead.schema.objects import (
+    BudgetSpec,
+    NodeSpec,
+    RunSpec,
+    Spec,
+    grace_ms,
+    max_runtime_ms,
+    to_budget,
+    to_request,
+)
 from fairlead.schema.times import format_duration, format_time
 
 
@@ -27,6 +36,10 @@ def _run(projection: Projection, spec: RunSpec, grace: GracePolicy) -> Iterator[
     if grace.cuts(grace_ms(spec)):
         most = format_duration(grace.most_ms)
         yield f"spec.checkpointGrace: is cut to {most}, the most that the operator allows"
+    most_ms, duration_ms = max_runtime_ms(spec), to_request(spec).duration_ms
+    if most_ms is not None and duration_ms is not None and duration_ms > most_ms:
+        most = format_duration(most_ms)
+        yield f"spec.duration: {spec.duration} is above maxRuntime, which ends the run after {most}"
     devices = _devices(projection)
     there = devices.get(spec.flavor, 0)
     if spec.flavor not in devices:
@@ -34,6 +47,10 @@ def _run(projection: Projection, spec: RunSpec, grace: GracePolicy) -> Iterator[
     elif there < (least := spec.gpus if spec.malleable is None else spec.malleable.min_gpus):
         yield f"spec.totalGPUs: all nodes of {spec.flavor} together have {there}, not {least}"
     owners = {budget.owner for budget in projection.budgets.values()}
+    for i, sponsor in enumerate(spec.funding.sponsors):
+        if sponsor not in owners:
+            meant = similar(sponsor, owners)
+            yield f"spec.funding.sponsors[{i}]: {sponsor!r} has no budget{meant}"
     if spec.owner not in owners and not spec.funding.allow_borrow:
         yield f"spec.owner: {spec.owner!r} has no budget{similar(spec.owner, owners)}"
 

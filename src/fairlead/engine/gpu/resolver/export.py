@@ -14,6 +14,7 @@ from fairlead.core.lottery.pseudonym import Clear, outcome_key, pseudonym
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, decode
+from fairlead.engine.gpu.leases import drained_node
 from fairlead.engine.gpu.state import Outcome
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
@@ -315,6 +316,8 @@ class OutcomeReports:
         state = self._projection.runs[run]
         if state.last_outcome is None or self._chance is None:
             return None
+        if state.left is not None and state.left.outcome != state.last_outcome:
+            return None  # it waits for another reason since
         try:
             record = OutcomeRecord(self._committer.ledger, state.last_outcome)
             owner = self._projection.run_spec(run).owner
@@ -337,6 +340,7 @@ class OutcomeReports:
             "chance": odds.get("chance"),
             "chanceError": odds.get("chance_error"),
             "deficitGPUs": record.commitment.deficit_gpus,
+            "drained": drained_node(self._projection, state.last_outcome),
             "label": None if record.final is None else record.final.reveal.label.value,
         }
 
