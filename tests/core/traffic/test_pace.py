@@ -164,6 +164,12 @@ def test_a_threshold_of_zero_is_passed_by_any_stall() -> None:
     assert waits(BEFORE, replace(NOW, nodes=BEFORE.nodes), Theta(cpu_some=0.0))
 
 
+def test_a_threshold_of_all_the_time_is_never_passed() -> None:
+    """A counter is read a moment later than the clock: it may show more than all of it."""
+    pegged = replace(NOW, nodes=(node(1_200, 500 + 200_100),))
+    assert waits(BEFORE, pegged, Theta(cpu_some=1.0))
+
+
 def test_looks_together_show_the_most_of_each() -> None:
     """So that one test stands for all of them."""
     first = Waited(1, 200, 3, 0, 0, 40.0, 1.0, 0.5)

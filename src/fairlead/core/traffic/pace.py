@@ -194,6 +194,7 @@ def _stalled(
         passed_us = node.totals.time_us - last.time_us
         for kind in STALLING:
             more_us = node.totals.stalled_us.get(kind, 0) - last.stalled_us.get(kind, 0)
+            more_us = min(more_us, passed_us)  # both are read one after the other
             allowed_us = getattr(theta, kind) * passed_us
             if more_us > 0:
                 most = max(most, min(more_us / allowed_us, _MOST) if allowed_us > 0 else _MOST)
