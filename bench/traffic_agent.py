@@ -13,6 +13,7 @@ Writes bench/results/traffic_agent.json and .png (with --quick: into out/bench).
 import argparse
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -33,7 +34,7 @@ from bench.traffic.place import own_bpffs
 from fairlead.dataplane.ebpf import build, uninstall
 from fairlead.sim.traffic.backend import HttpServer, ServiceMetrics
 
-HOLD_S, WARM_UP_S = 0.05, 8.0
+HOLD_S, WARM_UP_S, LATE_S = 0.05, 8.0, 0.02
 PLAIN = "plain HAProxy"
 
 
@@ -101,25 +102,51 @@ def _backends(count: int) -> Iterator[list[int]]:
 # --- load, in this process
 
 
-async def _request(target: tuple[str, int], answered: list[int]) -> None:
-    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-        reader, writer = await asyncio.open_connection(*target)
-        writer.write(b"GET /work HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")
-        answered.append((await reader.read()).startswith(b"HTTP/1.1 200"))
-        writer.close()
+@dataclass(slots=True)
+class Load:
+    """What became of the requests, and of the generator."""
 
+    sent: int = 0
+    answered: int = 0
+    """With 200."""
+    refused: int = 0
+    """With an explicit rejection: by a status, or by the errors that the eBPF plane gives."""
+    slipped_s: float = 0.0
+    """How long the generator was held up, all together. It sends later then, and not all at once:
+    more requests in a moment than usually come in a second are no load that was asked for, and a
+    dataplane that bounds what is inside refuses some of them."""
 
-async def _load(targets: Sequence[tuple[str, int]], per_s: int, seconds: float) -> int:
-    """Open loop, evenly; how many were answered with 200."""
-    begun, answered, tasks = time.monotonic(), list[int](), set[asyncio.Task[None]]()
-    for number in range(round(per_s * seconds)):
-        await asyncio.sleep(max(0.0, begun + number / per_s - time.monotonic()))
-        task = asyncio.create_task(_request(targets[number % len(targets)], answered))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-    await asyncio.sleep(max(0.0, begun + seconds - time.monotonic()))
-    await asyncio.gather(*tasks)
-    return sum(answered)
+    async def request(self, target: tuple[str, int]) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(*target)
+            writer.write(b"GET /work HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")
+            head = (await reader.read())[:12]
+            writer.close()
+        except OSError as error:
+            # asyncio takes EAGAIN of a connect for "in progress", and then writes to no peer.
+            self.refused += error.errno in (errno.EAGAIN, errno.EPIPE, errno.ECONNREFUSED)
+            return
+        self.answered += head == b"HTTP/1.1 200"
+        self.refused += head in (b"HTTP/1.1 429", b"HTTP/1.1 503")
+
+    async def run(self, targets: Sequence[tuple[str, int]], per_s: int, seconds: float) -> "Load":
+        """Open loop, evenly."""
+        begun, tasks = time.monotonic(), set[asyncio.Task[None]]()
+        for number in range(round(per_s * seconds)):
+            due = begun + self.slipped_s + number / per_s
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            late_s = time.monotonic() - due
+            if late_s > LATE_S:
+                self.slipped_s += late_s
+            if time.monotonic() - begun > seconds:
+                break
+            self.sent += 1
+            task = asyncio.create_task(self.request(targets[number % len(targets)]))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await asyncio.sleep(max(0.0, begun + seconds - time.monotonic()))
+        await asyncio.gather(*tasks)
+        return self
 
 
 # --- arms
@@ -229,16 +256,19 @@ def _measure(case: Case, running: Any, seconds: float) -> dict[str, float]:
     """Cores of each process, and microseconds of all of them per answered request."""
     targets, processes = running
     if case.per_s:
-        asyncio.run(_load(targets, case.per_s, WARM_UP_S / 2))
+        asyncio.run(Load().run(targets, case.per_s, WARM_UP_S / 2))
     before = {name: sum(map(cpu_s, pids)) for name, pids in processes.items()}
     begun = time.monotonic()
-    answered = asyncio.run(_load(targets, case.per_s, seconds))
+    load = asyncio.run(Load().run(targets, case.per_s, seconds))
     spent_s = time.monotonic() - begun
     used = {name: sum(map(cpu_s, pids)) - before[name] for name, pids in processes.items()}
     line = {f"{name}_cores": value / spent_s for name, value in used.items()}
     if case.per_s:
+        answered = max(1, load.answered)
         line |= {f"{name}_us_per_request": 1e6 * value / answered for name, value in used.items()}
-        line["answered_share"] = answered / (case.per_s * seconds)
+        line["answered_share"] = load.answered / load.sent
+        line["refused_share"] = load.refused / load.sent
+        line["generator_slipped_s"] = load.slipped_s
     return line
 
 
@@ -286,6 +316,9 @@ def verdicts(cases: dict[str, Any]) -> dict[str, bool]:
         if "proxy_to_plain" in line:
             ratio = line["proxy_to_plain"]["median"]
             kept[f"{name}: proxy at most {PROXY_MAX} times plain"] = ratio <= PROXY_MAX
+        if case.per_s and "refused_share" in line["fairlead"]:
+            share = line["fairlead"]["answered_share"]["low"]
+            kept[f"{name}: every request is answered"] = share == 1.0
         if case.plane == "ebpf":
             kept[f"{name}: below plain HAProxy"] = line["all_to_plain"]["median"] < 1.0
     return kept

@@ -22,14 +22,15 @@ _CONNECT_S, _IDLE_S = 1, 30
 
 # One more than a backend has workers may be in it, and who waits three eighths of the objective for
 # a place is sent away: by hand, for this capacity. A server that answers with errors is left out.
+# What it answered is tried at another one, as is all that a server did not answer whole.
 TUNED_QUEUE_S = SLO_S * 3 / 8
 TUNED_SERVER = (
-    f" check inter 1s maxconn {WORKERS + 1} observe layer7 error-limit 10 on-error mark-down"
+    f" check inter 1s maxconn {WORKERS + 1} observe layer7 error-limit 3 on-error mark-down"
 )
 TUNED_BACKEND = """    option httpchk GET /ready
-    option redispatch
-    retries 2
-    retry-on conn-failure empty-response response-timeout
+    option redispatch 1
+    retries 3
+    retry-on conn-failure empty-response junk-response response-timeout 500 502 503 504
 """
 
 

@@ -31,7 +31,7 @@ from bench.traffic.peers import PREPARE
 from bench.traffic.promises import judge
 from bench.traffic.report import markdown
 from bench.traffic.runner import Row, Run, Tick
-from bench.traffic.scenarios import NAMES, SICK, scenarios
+from bench.traffic.scenarios import NAMES, SICK, TUNED, scenarios
 
 from fairlead.node.traffic.scrape import samples
 from fairlead.schema.traffic_agent import read_traffic_document
@@ -199,6 +199,18 @@ def test_haproxy_takes_its_configuration(arm: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.component("envoy")
+def test_the_expert_of_haproxy_has_all_that_an_expert_would_set(tmp_path: Path) -> None:
+    """Limits, a short queue, servers left out by their answers, and retries of errors elsewhere."""
+    PREPARE[TUNED](tmp_path, 8080, PORTS)
+    lines = [line.split() for line in (tmp_path / "haproxy.cfg").read_text().splitlines()]
+    (retried,) = [line[1:] for line in lines if line[:1] == ["retry-on"]]
+    assert {"conn-failure", "empty-response", "500", "502", "503", "504"} <= set(retried)
+    assert ["option", "redispatch", "1"] in lines
+    assert [line for line in lines if line[:2] == ["timeout", "queue"]]
+    servers = [line for line in lines if line[:1] == ["server"]]
+    assert all({"maxconn", "observe", "layer7", "mark-down"} <= set(server) for server in servers)
+
+
 @pytest.mark.parametrize("arm", [arm for arm in PREPARE if arm.startswith("envoy")])
 def test_envoy_takes_its_configuration(arm: str, tmp_path: Path) -> None:
     """By Envoy's own check."""

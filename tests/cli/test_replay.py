@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from click.testing import CliRunner
 
 from fairlead.cli.main import LazyGroup, main
 from fairlead.ledger.place import open_file, open_for_reading
+from fairlead.ports.ledger import Draft
+from fairlead.ports.recorder import RecordHead
 from fairlead.recorder import FileRecorder
 from fairlead.schema.replay import first_difference
 from tests.ledger.test_replay import INPUT, OUTPUT, decision
@@ -124,6 +127,55 @@ def test_a_damaged_record_hides_no_other(state: Path) -> None:
     assert done.returncode == 3
     assert f"{aside}: segment-" in done.stderr
     assert "2 same, 0 different" in done.stdout
+
+
+def recorded(place: Path, decisions: int) -> RecordHead:
+    """A group's record of so many decisions, each of which replays; its end."""
+    with FileRecorder(place) as recorder:
+        for number in range(decisions):
+            recorder.append("cpu.clear", version=1, time_ms=number, input=INPUT, output=OUTPUT)
+        return recorder.head()
+
+
+def anchored(state: Path, *, agents: tuple[str, ...] = ("n1",)) -> tuple[str, ...]:
+    """A record with its end in a ledger; the arguments that replay it against that."""
+    head = recorded(state / "record" / "web", 3)
+    heads = {"web": {"seq": head.seq, "hash": head.hash}}
+    other = {"web": {"seq": head.seq + 5, "hash": "00" * 32}}
+    drafts = [
+        Draft(
+            kind="traffic.anchor",
+            time_ms=1,
+            author="agent:traffic",
+            body={"agent": agent, "heads": heads if agent == "n1" else other},
+        )
+        for agent in agents
+    ]
+    with open_file(state / "anchors.db") as ledger:
+        ledger.append(drafts)
+    return str(state / "record"), "--ledger", str(state / "anchors.db")
+
+
+@pytest.mark.parametrize("agents", [("n1",), ("n1", "n2"), ("n2", "n1")])
+def test_a_record_meets_its_anchors(tmp_path: Path, agents: tuple[str, ...]) -> None:
+    """Also where another agent anchors a group of that name."""
+    done = CliRunner().invoke(main, ["replay", *anchored(tmp_path, agents=agents)])
+    assert (done.exit_code, "3 same" in done.output) == (0, True)
+
+
+@pytest.mark.parametrize(("decisions", "problem"), [(2, "was anchored"), (4, "is not the one")])
+def test_a_record_that_was_written_anew_is_found(
+    tmp_path: Path, decisions: int, problem: str
+) -> None:
+    """Its chain is whole and its decisions replay: only the ledger shows it."""
+    arguments = anchored(tmp_path)
+    shutil.rmtree(tmp_path / "record")
+    with FileRecorder(tmp_path / "record" / "web") as recorder:
+        for _ in range(decisions):
+            recorder.append("cpu.clear", version=1, time_ms=9, input=INPUT, output=OUTPUT)
+    assert CliRunner().invoke(main, ["replay", arguments[0]]).exit_code == 0
+    done = CliRunner().invoke(main, ["replay", *arguments])
+    assert (done.exit_code, problem in done.output) == (3, True)
 
 
 def test_first_difference_walks_into_lists_and_objects() -> None:

@@ -1,21 +1,27 @@
 """Nothing acts without a recorded decision: ports, call sites, and whole lives of each governor.
 
-The ports that act (CPU actuator, executor, dataplane) demand the id of the decision of every call,
-and the type checker holds every caller to that. Here: that they demand it, that only the three
-loops call them, and that the id which each call carries is in the record before the call.
+The ports that act (CPU actuators, executor, dataplane) demand the id of the decision of every call,
+and the type checker holds every caller to that. Here: that every method of every port is one that
+demands it or one that is known not to act, that only the three loops call them, that pods are
+resized in one place, and that the id which each call carries is in the record before the call.
 """
 
 import ast
+import importlib
 import inspect
+import pkgutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
+from fairlead import ports
 from fairlead.core.canonical import canonical
+from fairlead.core.invariant import InvariantBroken
 from fairlead.engine.gpu.entries import LeaseClose, LeaseOpen, decode
+from fairlead.kube.cpu.pods import RESIZE, PodResize, resize_patch
 from fairlead.ledger.replay import replay_ledger
-from fairlead.ports.cpu import CpuActuator
+from fairlead.ports.cpu import CpuActuator, LimitActuator
 from fairlead.ports.dataplane import Dataplane
 from fairlead.ports.executor import Executor
 from fairlead.recorder import FileRecorder
@@ -27,20 +33,43 @@ from tests.engine.gpu.test_grow import ELASTIC
 from tests.engine.gpu.worlds import ADMIN, FakeExecutor, run
 from tests.engine.test_cpu_loop import World as CpuWorld
 from tests.engine.test_cpu_loop import turned
+from tests.engine.test_cpu_weights import Node as WeightsNode
+from tests.engine.test_cpu_weights import live
 from tests.engine.traffic_worlds import TrafficWorld
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "fairlead"
 ACTS = {
     CpuActuator: ("write",),
-    Executor: ("stop", "pause", "resume", "resize"),
+    LimitActuator: ("contain",),
+    Executor: ("stop", "pause", "resume", "resize", "warn"),
     Dataplane: ("apply", "limit", "drain"),
 }
+OTHERS = {
+    # A job's id is the plan's; `test_processes_start_and_stop_by_decisions_of_the_ledger`.
+    Executor: {
+        *("start", "held", "poll", "acknowledge", "running", "devices_of", "ended", "log_parts")
+    },
+    # Each group names its decision; the other ones change no table.
+    Dataplane: {"configure", "schema_version", "heartbeat", "read", "detach", "remove"},
+}
+"""Methods of these ports that are called without a decision."""
+NO_ACTS = {
+    *("CpuSensor", "PodRoster", "DeviceMeter", "SignalSource", "NodeSensor", "EntropySource"),
+    *("Recorder", "FlightRecorder", "LedgerReader", "Ledger", "EventLog", "Notifier", "Tracer"),
+    "Prober",
+}
+"""Ports that sense, record or tell. A probe is one request to an ejected backend, begun by a
+recorded decision (`test_a_decision_that_was_not_recorded_probes_no_backend`)."""
 LOOPS = ("engine/cpu/loop.py", "engine/traffic/loop.py", "engine/gpu/effects.py")
 LAUNCHER = "executor/launcher.py"
 """Carries out what the loop of the runs asks for, once it has verified the entries."""
 TRACER = "compose/tracing.py"
 """Hands the same call with the same decision on, inside a span."""
-RECEIVERS = ("actuator", "executor", "plane", "dataplane")
+WEIGHTS = "node/limits.py"
+"""Contains a container by a limit, with the decision that it was given."""
+RESIZER = "kube/cpu/resizer.py"
+"""Carries out the decisions of node agents, which PodAllocations name."""
+RECEIVERS = ("actuator", "limits", "executor", "plane", "dataplane")
 ENDS_A_LEASE = {"run.cut", "run.phase", "object.applied", "gpu.resolve.draw"}
 
 
@@ -51,6 +80,49 @@ def test_every_acting_call_of_a_port_demands_a_decision(port: type, name: str) -
     """`decision` is a parameter without a default, so no caller can leave it out."""
     parameter = inspect.signature(getattr(port, name)).parameters["decision"]
     assert parameter.default is inspect.Parameter.empty
+
+
+def methods(port: type) -> set[str]:
+    """The public ones, also those that it inherits."""
+    return {
+        name for name in dir(port) if not name.startswith("_") and callable(getattr(port, name))
+    }
+
+
+def test_every_method_of_every_port_is_known_to_act_or_not_to() -> None:
+    """A new one fails here until it demands a decision, or is listed with the reason."""
+    found = {
+        port
+        for module in pkgutil.iter_modules(ports.__path__)
+        for port in vars(importlib.import_module(f"fairlead.ports.{module.name}")).values()
+        if isinstance(port, type) and getattr(port, "_is_protocol", False) and port is not Protocol
+    }
+    assert {port.__name__ for port in found} == {*(port.__name__ for port in ACTS), *NO_ACTS}
+    for port, names in ACTS.items():
+        assert methods(port) == {*names, *OTHERS.get(port, ())}, port.__name__
+
+
+def test_pods_are_resized_in_one_place_and_marked_before() -> None:
+    """The patch demands the decision, and that the pod names it already."""
+    found = {
+        path.relative_to(SRC).as_posix()
+        for path in sorted(SRC.rglob("*.py"))
+        for call in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).endswith(("resize_patch", "path_of"))
+        and ("resize_patch" in ast.unparse(call.func) or "'resize'" in ast.unparse(call))
+    }
+    assert found == {RESIZER}
+    parameter = inspect.signature(resize_patch).parameters["decision"]
+    assert parameter.default is inspect.Parameter.empty
+    pod: dict[str, Any] = {"metadata": {"resourceVersion": "1"}, "spec": {"containers": []}}
+    with pytest.raises(InvariantBroken):
+        resize_patch(pod, {}, decision="n1/7")
+    pod["metadata"]["annotations"] = {RESIZE: PodResize("n1/6", {}, first=True).text()}
+    with pytest.raises(InvariantBroken):
+        resize_patch(pod, {}, decision="n1/7")
+    pod["metadata"]["annotations"] = {RESIZE: PodResize("n1/7", {}, first=True).text()}
+    assert resize_patch(pod, {}, decision="n1/7")["spec"] == {}
 
 
 def acting_calls() -> list[tuple[str, ast.Call]]:
@@ -70,7 +142,7 @@ def acting_calls() -> list[tuple[str, ast.Call]]:
 def test_only_the_loops_act() -> None:
     """No command, API handler or composition calls an acting method of a port."""
     calls = acting_calls()
-    expected = {*LOOPS, LAUNCHER, TRACER}
+    expected = {*LOOPS, LAUNCHER, TRACER, WEIGHTS}
     assert {module for module, _ in calls} <= expected
     assert {module for module, _ in calls} == expected, "the walk must see each of them"
 
@@ -98,6 +170,24 @@ def test_cpu_writes_cite_an_entry_that_is_on_disk_before_the_write(tmp_path: Pat
     recorder.close()
     assert seen
     assert {kind for _, kind in seen} == {"cpu.govern"}
+
+
+def test_containment_cites_an_entry_that_is_on_disk_before_the_limit(tmp_path: Path) -> None:
+    """Each limit beside the guarantees, with the number of an entry that holds it."""
+    cited: list[int] = []
+
+    class Watching(WeightsNode):
+        def contain(
+            self, decision: int, uid: str, container: str, limit_millicores: int | None
+        ) -> None:
+            (entry,) = [entry for entry in read_record(tmp_path) if entry.seq == decision]
+            rows = [row for row in entry.output["contain"] if row["uid"] == uid]
+            assert limit_millicores in [row["limit_millicores"] for row in rows]
+            cited.append(decision)
+            super().contain(decision, uid, container, limit_millicores)
+
+    live(tmp_path, Watching())
+    assert cited
 
 
 def test_tables_cite_an_entry_that_was_written_before_the_flip(tmp_path: Path) -> None:
@@ -129,6 +219,7 @@ CITED = {
     "resize": {"gpu.resolve.commit", "run.cut", "run.grown"},
     "pause": {"run.phase"},
     "resume": {"run.phase"},
+    "warn": {"run.warned"},
 }
 """What each act may cite: a start its plan, the others the outcome or the entry that asked."""
 
@@ -173,6 +264,10 @@ class CitedExecutor(FakeExecutor):
     def resume(self, run: str, *, decision: str) -> None:
         self._check("resume", decision)
         super().resume(run, decision=decision)
+
+    def warn(self, run: str, notice: Any, *, signal: str | None, decision: str) -> None:
+        self._check("warn", decision)
+        super().warn(run, notice, signal=signal, decision=decision)
 
 
 def cited_world(**settings: Any) -> Any:
@@ -223,6 +318,19 @@ def test_growth_and_a_lost_node_are_cited() -> None:
     ]
     lost = cited[-1][1].body
     assert (lost["reason"], lost["outcome"], lost["preempts"]) == ("NodeFailed", None, True)
+
+
+def test_a_warning_cites_the_entry_that_recorded_it() -> None:
+    """The chance that a run is told of is in the ledger."""
+    world = cited_world(teams="abc")
+    warned = {"command": ["x"], "warnBefore": {"before": "30m", "signal": "USR1"}}
+    world.apply(run("early", "a", 4, **warned), run("late", "b", 4, command=["x"]))
+    world.turn()
+    reserve(world, run("big", "c", 4), 1)
+    world.turn()
+    world.turn(0.51)
+    ((_, decision),) = [cited for cited in world.executor.cited if cited[0] == "warn"]
+    assert entry_of(world, decision).body["run"] == "early"
 
 
 def lottery_world() -> Any:

@@ -86,8 +86,8 @@ class Node:
         self.state = msgspec.json.encode(state)
 
 
-def live(folder: Path) -> Node:
-    node, governor = Node(), CpuGovernor(CONFIG)
+def live(folder: Path, node: Node | None = None) -> Node:
+    node, governor = node or Node(), CpuGovernor(CONFIG)
     recorder = FileRecorder(folder, segment_bytes=20_000)
     for second in range(SECONDS):
         if second == 122:

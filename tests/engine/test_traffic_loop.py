@@ -673,6 +673,60 @@ def test_calm_groups_are_decided_on_once_a_second() -> None:
     assert world.tick().groups["web"].snapshot.backends[1].error_rate
 
 
+def calm_record() -> list[dict[str, Any]]:
+    """The decisions of ten calm seconds and of an error."""
+    world = TrafficWorld(paced=True)
+    world.ticks(10)
+    world.backends["b"].error_every = 2
+    world.ticks(1)
+    return [row for row in world.recorder.appended if row["kind"] == "traffic.govern"]
+
+
+def verdicts_of(rows: list[dict[str, Any]]) -> list[tuple[Verdict, str]]:
+    replayer = Replayer()
+    answers = [
+        replayer.run(number, row["kind"], row["version"], row["input"], row["output"])
+        for number, row in enumerate(rows)
+    ]
+    return [(answer.verdict, answer.detail) for answer in answers]
+
+
+def test_a_record_shows_that_ticks_without_a_decision_were_right() -> None:
+    """Each decision says whether the next ticks may wait, each entry what they saw."""
+    rows = calm_record()
+    waited = [row["input"]["waited"] for row in rows]
+    assert {verdict for verdict, _ in verdicts_of(rows)} == {Verdict.SAME}
+    assert sum(wait["looks"] for wait in waited if wait) + len(rows) == 55
+    for before, wait in zip(rows, waited[1:], strict=False):
+        assert wait is None or (before["output"]["rests"] and wait["failures"] == 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"failures": 1}, "ends the wait"),
+        ({"since_ms": 5_000}, "ends the wait"),
+        ({"stay_ms": 900.0}, "ends the wait"),
+    ],
+)
+def test_a_wait_that_was_wrong_is_found(change: dict[str, Any], problem: str) -> None:
+    """By what was seen in it."""
+    rows = calm_record()
+    index = max(number for number, row in enumerate(rows) if row["input"]["waited"])
+    rows[index]["input"]["waited"] |= change
+    verdict, detail = verdicts_of(rows)[index]
+    assert (verdict, problem in detail) == (Verdict.DIFFERENT, True)
+
+
+def test_a_wait_after_a_decision_that_leaves_something_open_is_found() -> None:
+    """Or after one that is not in force."""
+    rows = calm_record()
+    rows[-1]["input"]["waited"] = next(filter(None, (row["input"]["waited"] for row in rows)))
+    assert "does not rest" in verdicts_of(rows)[-1][1]
+    rows[-1]["input"]["applied"] = False
+    assert "not in force" in verdicts_of(rows)[-1][1]
+
+
 def test_without_a_pace_every_tick_decides() -> None:
     """As the harness in virtual time does."""
     assert all(round.groups for round in TrafficWorld().ticks(3))

@@ -97,7 +97,9 @@ def test_a_sidecar_is_a_container_like_the_others() -> None:
     pod = document(APP, initContainers=[proxy, container("setup", "4", "1")])
     assert cpu_pods.limits(pod) == {"app": 500, "proxy": 200}
     assert sum(cpu_pods.requests(pod).values()) == 150
-    patch = cpu_pods.resize_patch(pod, {"app": 300, "proxy": 80})
+    mark = cpu_pods.PodResize("n1/7", {}, first=True).text()
+    pod["metadata"]["annotations"] = {cpu_pods.RESIZE: mark}
+    patch = cpu_pods.resize_patch(pod, {"app": 300, "proxy": 80}, decision="n1/7")
     assert [row["name"] for row in patch["spec"]["initContainers"]] == ["proxy"]
     assert patch["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "300m"}}
     assert patch["metadata"] == {"resourceVersion": "7"}

@@ -2,6 +2,7 @@
 the version and keeps the old decision for old records.
 """
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 STORED, CHECKED = DATA / "traffic.govern.jsonl", DATA / "traffic.govern.checks.jsonl"
 """Both of version 1."""
 SECOND, THIRD = DATA / "traffic.govern.2.jsonl", DATA / "traffic.govern.3.jsonl"
-FOURTH = DATA / "traffic.govern.4.jsonl"
+FOURTH, FIFTH = DATA / "traffic.govern.4.jsonl", DATA / "traffic.govern.5.jsonl"
 
 
 def replayed(path: Path, version: int = 1) -> list[dict[str, Any]]:
@@ -72,6 +73,15 @@ def test_a_stored_life_of_version_4_replays() -> None:
     assert len(entries) == 30
     assert not any("retries" in entry["output"]["limits"] for entry in entries)
     assert not any("retry" in (entry["input"]["memory"] or {}) for entry in entries)
+
+
+def test_a_stored_life_of_version_5_replays() -> None:
+    """Before waits were recorded: calm ticks have no entry, and nothing says why."""
+    entries = replayed(FIFTH, 5)
+    times = [entry["input"]["sighting"]["now_ms"] for entry in entries]
+    assert max(b - a for a, b in itertools.pairwise(times)) == 1_000
+    assert not any("waited" in entry["input"] for entry in entries)
+    assert not any("rests" in entry["output"] for entry in entries)
 
 
 def test_a_damaged_verdict_is_refused() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from fairlead import recorder
 from fairlead.cli.input import reading
@@ -14,7 +15,7 @@ from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import ledger_option, output_option
 from fairlead.cli.table import Counter, Output, columns, note, print_table, show
 from fairlead.ledger.place import is_postgres, open_for_reading
-from fairlead.ledger.replay import replay, replay_ledger, replay_segment
+from fairlead.ledger.replay import Anchors, read_anchors, replay, replay_ledger, replay_segment
 from fairlead.recorder import CorruptRecord
 from fairlead.schema.replay import Replayed, explain_difference
 
@@ -22,7 +23,8 @@ HELP = """Run recorded decisions again and compare them.
 
 Without WHAT: every decision in this machine's ledger. WHAT is the number of one entry, a ledger
 file, an export or archived segment of a ledger, or the record of a node or traffic agent (a
-directory or one segment).
+directory or one segment). With --ledger the records of a traffic agent are compared with what
+that ledger anchored of them: a record that was cut off or written anew is damaged.
 
 Exit code 0: every decision is the same. 1: one differs; the first difference is named. 2: bad
 usage. 3: a record is damaged, or holds a decision that this release cannot run.
@@ -32,6 +34,7 @@ usage. 3: a record is damaged, or holds a decision that this release cannot run.
   fairlead replay 4711                               # one decision
   fairlead replay /var/lib/fairlead/node/record      # a node agent's record
   fairlead replay /var/lib/fairlead/traffic/record   # all groups of a traffic agent
+  fairlead replay /var/lib/fairlead/traffic/record --ledger FILE   # and their anchors
 """
 _KINDS = columns("kind version same different unknown")
 _EXITS = {"same": 0, "different": EXIT_REFUSED, "unknown": EXIT_FAULT}
@@ -54,8 +57,10 @@ def command(ctx: click.Context, *, what: tuple[str, ...], ledger: str, output: s
     tally: Tally[tuple[str, int, str]] = Tally()
     first: tuple[str, Replayed] | None = None
     damaged: list[str] = []
+    anchors = _anchors(ctx, ledger) if what else {}
     with Counter("replaying") as progress:
-        for number, (source, decision) in enumerate(_decisions(what or (ledger,), damaged), 1):
+        decisions = _decisions(what or (ledger,), damaged, anchors)
+        for number, (source, decision) in enumerate(decisions, 1):
             progress(number)
             tally[decision.kind, decision.version, decision.verdict] += 1
             if decision.verdict != "same" and first is None:
@@ -80,7 +85,32 @@ def _replay_one(seq: int, ledger: str, out: Output) -> int:
     return _EXITS[decision.verdict]
 
 
-def _decisions(places: Iterable[str], damaged: list[str]) -> Iterator[tuple[str, Replayed]]:
+def _anchors(ctx: click.Context, ledger: str) -> Anchors:
+    """What the ledger that was named anchored of records; before these are read, because an agent
+    may be at work."""
+    if ctx.get_parameter_source("ledger") is ParameterSource.DEFAULT:
+        return {}
+    with open_for_reading(ledger) as reader:
+        return read_anchors(reader)
+
+
+def _verify(record: Path, anchors: Anchors) -> None:
+    """Raise `CorruptRecord` unless one agent's anchors of this group are all in the record. A
+    segment alone is less than was anchored."""
+    problem: CorruptRecord | None = None
+    for heads in anchors.get(record.name, {}).values() if record.is_dir() else ():
+        try:
+            recorder.verify(record, anchors=heads)
+            return
+        except CorruptRecord as error:
+            problem = error
+    if problem is not None:
+        raise problem
+
+
+def _decisions(
+    places: Iterable[str], damaged: list[str], anchors: Anchors
+) -> Iterator[tuple[str, Replayed]]:
     """Every decision of every place, with where it is recorded; of a damaged record those before
     the damage. The traffic agent puts such a record aside, beside those of its groups."""
     for place in places:
@@ -90,6 +120,7 @@ def _decisions(places: Iterable[str], damaged: list[str]) -> Iterator[tuple[str,
             try:
                 again = recorder.replay(recorder.read(record))
                 yield from zip(repeat(str(record)), again, strict=False)
+                _verify(record, anchors)
             except CorruptRecord as error:
                 damaged.append(f"{record}: {error}")
         if records:

@@ -3,7 +3,7 @@
 The result of a lottery stands in the entry of its draw; its input, in the one of its commitment.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -14,11 +14,14 @@ from fairlead.core.canonical import canonical
 from fairlead.core.lottery import Commitment, Reveal, check_reveal
 from fairlead.ledger.segment import open_segment
 from fairlead.ports.ledger import Archived, Entry, LedgerReader
+from fairlead.ports.recorder import RecordHead
 from fairlead.schema.border import BadInput, parse_json
 from fairlead.schema.replay import SHIPPED, Replayed, Replayer, Shipped, Verdict
 
 DRAWN = ("gpu.resolve.draw", "gpu.resolve.void")
 _PAGE = 500
+Anchors = Mapping[str, Mapping[str, list[RecordHead]]]
+"""Ends of records by group and agent: two agents may serve groups of one name."""
 
 
 def replay_ledger(reader: LedgerReader, kinds: Shipped = SHIPPED) -> Iterator[Replayed]:
@@ -120,3 +123,13 @@ def _drawn(reader: EntrySource, entry: Entry) -> Documents | None:
     problem = f"the reveal does not fit its commitment: {', '.join(doubts)}" if doubts else ""
     input = {**parse_json(frozen), "seed": entry.body["seed"]}
     return Documents("gpu.resolve", input, parse_json(result), problem)
+
+
+def read_anchors(reader: LedgerReader) -> Anchors:
+    """What the ledger anchored of the records of traffic agents."""
+    anchors: dict[str, dict[str, list[RecordHead]]] = {}
+    for entry in reader.following(reader.archived_to(), ["traffic.anchor"]):
+        for group, head in entry.body["heads"].items():
+            heads = anchors.setdefault(group, {}).setdefault(entry.body["agent"], [])
+            heads.append(RecordHead(head["seq"], head["hash"]))
+    return anchors

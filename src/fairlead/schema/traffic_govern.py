@@ -5,9 +5,12 @@ rules, too; all hold the sighting and whether the plan before it was applied. Th
 `traffic.tick` with the limits for the dataplane, the backends to drain, and a digest of the memory
 and of the snapshot that the plan was made from.
 
-Version 4 had no retries, and its rules no `own_flow`: slow backends alone could restrict a bounded
-group. Version 3 left out how much may be inside a group without its agent, and
-its rules have edition 1: one backend could close admission. Version 2 left out what brought an
+An entry after a wait holds what was seen in the ticks that decided nothing, and the output whether
+the next ticks may do so: a wait that the entry before it does not allow is refused.
+
+Version 5 left both out. Version 4 had no retries, and its rules no `own_flow`: slow backends alone
+could restrict a bounded group. Version 3 left out how much may be inside a group without its agent,
+and its rules have edition 1: one backend could close admission. Version 2 left out what brought an
 early tick forward, and what each of a backend's servers may hold. Version 1 also recorded the
 verdicts of health checks, not their results, and left out sensors that had been silent for too
 long. Records of all of them still replay.
@@ -31,13 +34,15 @@ from fairlead.core.traffic import (
     govern,
     settle,
 )
+from fairlead.core.traffic.pace import may_wait, rests
+from fairlead.core.traffic.sighting import Waited
 from fairlead.core.units import OutOfRange
 from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.life import begin, digest
 from fairlead.schema.rendering import rendered
 from fairlead.schema.traffic import from_plan, plain
 
-KIND, VERSION = "traffic.govern", 5
+KIND, VERSION = "traffic.govern", 6
 _encoder = msgspec.json.Encoder()
 
 
@@ -51,6 +56,8 @@ class GovernDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """None, as `rules`: as the entry before this one left it."""
     rules: GroupRules | None
     sighting: Sighting
+    waited: Waited | None = None
+    """What was seen since the entry before this one, in ticks that decided nothing."""
 
 
 def from_memory(memory: GroupMemory) -> dict[str, Any]:
@@ -83,9 +90,10 @@ def written_input(
     applied: bool | None,
     memory: GroupMemory | None = None,
     rules: GroupRules | None = None,
+    waited: Waited | None = None,
 ) -> Rendered:
     """The input document of a decision, as it is recorded."""
-    return rendered(GovernDocument(group, applied, memory, rules, sighting))
+    return rendered(GovernDocument(group, applied, memory, rules, sighting, waited))
 
 
 def written_output(memory: GroupMemory, decision: GroupDecision) -> Rendered:
@@ -99,6 +107,7 @@ def _output(memory: GroupMemory, decision: GroupDecision, version: int) -> dict[
         "digest": _digest(memory, decision.snapshot, version),
         "drains": list(decision.drains),
         "limits": decision.limits,
+        "rests": rests(decision),
         "urgent": list(decision.urgent),
     }
 
@@ -109,6 +118,8 @@ def output_of(
     """The output document of a decision; `memory` is what it left behind."""
     document = _output(memory, decision, version)
     document["limits"] = plain(decision.limits)
+    if version < 6:
+        del document["rests"]
     if version < 5:
         del document["limits"]["retries"]
     if version < 4:
@@ -170,11 +181,23 @@ def follow(document: GovernDocument, before: Settled | None, *, version: int = V
     the entries before it lead to, where those are missing, or where a value is none of ours.
     """
     memory, rules = _begin(document, before, version)
+    if before is not None and document.waited is not None:
+        _check_wait(document.waited, document, before)
     try:
         memory, decision = govern(memory, document.sighting, rules, group=document.group)
     except OutOfRange as error:
         raise BadInput(error.field, error.message) from error
     return Settled(memory, rules, decision)
+
+
+def _check_wait(waited: Waited, document: GovernDocument, before: Settled) -> None:
+    """Refuse a wait that the entry before did not allow."""
+    if not document.applied:
+        raise BadInput("waited", "the decision before was not in force")
+    if not rests(before.decision):
+        raise BadInput("waited", "the decision before does not rest")
+    if not may_wait(waited):
+        raise BadInput("waited", "what was seen ends the wait")
 
 
 def _begin(

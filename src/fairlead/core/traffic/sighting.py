@@ -170,6 +170,29 @@ class Sighting:
     """A report could not wait: this tick was brought forward."""
 
 
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """What was seen of a group since its last decision, in ticks that decided nothing: the most of
+    each, so that one test of it stands for the tests of all of them."""
+
+    looks: int
+    since_ms: int
+    """How long ago the decision was, at the last look."""
+    requests: int
+    """How many were sent to its backends since then."""
+    failures: int
+    """Errors, failed connects, rejections and retries since then."""
+    events: int
+    """What concerns the group and is not counted: commands, results of probes, failed checks,
+    other members or sensors, a dataplane that cannot be read or goes by something else."""
+    stay_ms: float
+    """How long requests stay in a backend that holds some of them, by Little's law."""
+    slower: float
+    """The worst latency, in times of the worst one at the decision."""
+    stalled: float
+    """How long machines stalled since then, in times of their thresholds."""
+
+
 def plausible(sighting: Sighting) -> Sighting:
     """The sighting without values that no sensor can have meant: they become missing signals."""
     seen = sighting.seen

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
@@ -19,6 +20,7 @@ from fairlead.core.traffic.limits import Concurrency, liveness
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.haproxy import config, runtime
+from fairlead.dataplane.haproxy.counters import StatReader
 from fairlead.dataplane.haproxy.runtime import HaproxyLog, HaproxyProcess, ask, ask_all, execute
 from fairlead.dataplane.tables import Active, active
 from fairlead.host.clock import monotonic_ms
@@ -53,6 +55,8 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         """What groups went by when it was last known, for a HAProxy that died; by name."""
         self._before: tuple[str, dict[str, proxy.GroupCount]] | None = None
         """A generation, and what was counted before it."""
+        self._stat = StatReader(partial(ask_all, files.socket))
+        self._totals: dict[str, proxy.GroupCount] = {}  # as last counted, by escaped name
         self._room: dict[str, int] = {}  # the limit that each server was last given
 
     def schema_version(self) -> int:
@@ -81,7 +85,10 @@ class HaproxyDataplane(proxy.ProxyDataplane):
     def limit(self, group: str, bound: Concurrency, *, decision: int | None) -> None:
         """Give servers their limits, as far as these changed."""
         members = tables.configured(self._groups, group).backends
-        self._make_room(proxy.escape(group), bound, [backend.id for backend in members])
+        now = self._active.get(group)
+        resting = None if now is None else proxy.other_side(now.side)
+        ids = [backend.id for backend in members]
+        self._make_room(proxy.escape(group), bound, ids, resting=resting)
 
     @proxy.as_fault
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
@@ -102,27 +109,39 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         stat, table, states, ring = ask_all(
             self._files.socket,
             [
-                runtime.SHOW_COUNTERS,
+                runtime.SHOW_BACKENDS,
                 f"show table {config.BEAT}",
                 f"show map {self._files.states}",
                 f"show events {config.REQUESTS}",
             ],
         )
-        rows = runtime.parse_counters(stat)
-        counted = self._counted(rows, self._groups, self._generation)
+        for name, rows in self._stat.read(runtime.parse_counters(stat)).items():
+            self._totals |= self._counted(rows, [name], self._generation)
+        names = [proxy.escape(name) for name in self._groups]
+        new = [name for name in names if name not in self._totals]
+        self._totals |= self._counted((), new, self._generation)
         self._log.take(ring, monotonic_ms())
-        return counted, self._running_groups(self._groups.values(), states), _liveness(table)
+        return self._totals, self._running_groups(self._groups.values(), states), _liveness(table)
 
-    def _make_room(self, name: str, bound: Concurrency | None, ids: Iterable[str]) -> None:
+    def _make_room(
+        self,
+        name: str,
+        bound: Concurrency | None,
+        ids: Iterable[str],
+        *,
+        resting: str | None = None,
+    ) -> None:
         """Say what each server may hold, 0 for any number, as far as that changed. A backend has a
-        server on each side."""
+        server on each side; that of the side that rests is told only of less, because it gets no
+        request before a table is laid out there, which says it anew."""
         news = {}
         for id in sorted(ids):
             room = 0 if bound is None else bound.room.get(id, 0)
             by_side = () if bound is None else bound.by_server.get(id, ())
             for side, most in zip(proxy.SIDES, by_side or (room,) * len(proxy.SIDES), strict=True):
                 server = f"{name}_{side}/{proxy.escape(id)}"
-                if self._room.get(server, 0) != most:
+                had = self._room.get(server, 0)
+                if had != most and not (side == resting and 0 < had < most):
                     news[server] = most
         commands = [f"set maxconn server {server} {n}" for server, n in news.items()]
         execute(self._files.socket, commands)
@@ -146,7 +165,8 @@ class HaproxyDataplane(proxy.ProxyDataplane):
             states = ask(files.socket, f"show map {files.states}")
             before = self._running_groups(groups, states) if same else {}
             rows = runtime.read_counters(files.socket)
-            proxy.save(kept, self._counted(rows, [group.name for group in groups], running))
+            names = [proxy.escape(group.name) for group in groups]
+            proxy.save(kept, self._counted(rows, names, running))
             ours = config.addresses(old[0][1] or "")
         proxy.check_free(groups, ours)
         now = {group.name: active(group, before.get(group.name)) for group in groups}
@@ -162,6 +182,8 @@ class HaproxyDataplane(proxy.ProxyDataplane):
                     proxy.replace_text(path, was)
             raise
         self._log.begin()
+        self._stat.begin()
+        self._totals = {}
         self._active = now
         self._room = {}  # a new worker has no limits
         for name, group in now.items():
@@ -190,7 +212,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         return running
 
     def _counted(
-        self, rows: Iterable[runtime.Row], groups: Iterable[str], generation: str
+        self, rows: Iterable[runtime.Row], names: Iterable[str], generation: str
     ) -> dict[str, proxy.GroupCount]:
         """By the worker of a generation and those before it; under escaped names."""
         if self._before is None or self._before[0] != generation:
@@ -200,9 +222,9 @@ class HaproxyDataplane(proxy.ProxyDataplane):
                     backend.open = backend.queue = 0  # what was in an earlier worker ended there
                     backend.inside = ()
             self._before = generation, kept
-        kept = deepcopy(self._before[1])
-        names = map(proxy.escape, groups)
-        return runtime.add({name: kept.get(name, proxy.GroupCount()) for name in names}, rows)
+        kept = self._before[1]
+        begun = {name: deepcopy(kept.get(name)) or proxy.GroupCount() for name in names}
+        return runtime.add(begun, rows)
 
 
 def _unprivileged() -> str:

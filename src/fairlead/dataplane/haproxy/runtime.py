@@ -21,9 +21,9 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 _TIMEOUT_S, _START_S = 10.0, 20.0
 _LINE_BYTES_MAX = 8 * 1024  # HAProxy reads a line into one buffer of 16 KiB
 _ADMIN_PATH = "/usr/local/sbin:/usr/sbin"  # where Debian puts it, which is not on every PATH
-SHOW_COUNTERS = "show stat -1 6 -1"  # backends and servers of every proxy
+SHOW_COUNTERS, SHOW_BACKENDS, SHOW_SERVERS = (f"show stat -1 {kind} -1" for kind in (6, 2, 4))
 _COUNTERS = (
-    *("qcur", "scur", "stot", "econ", "eresp", "wretr", "wredis"),
+    *("qcur", "scur", "stot", "econ", "eresp", "wretr", "wredis", "iid"),
     *(f"hrsp_{kind}xx" for kind in "12345"),
 )
 Row = tuple[str, str, dict[str, int]]

@@ -28,6 +28,8 @@ from fairlead.core.traffic import (
     settle,
     split,
 )
+from fairlead.core.traffic.pace import look, may_wait, merge, rests
+from fairlead.core.traffic.sighting import Waited
 from fairlead.engine.life import LifeRecord
 from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.recorder import FlightRecorder, RecordEntry
@@ -69,6 +71,9 @@ class GroupGovernor:
         self._rules = rules
         self._made: _Made | None = None
         self._applied: bool | None = None
+        self._resting: Sighting | None = None
+        """What was seen at the last decision, where it rests and is in force."""
+        self._waited: Waited | None = None
         self._life = LifeRecord(KIND, VERSION)
 
     @property
@@ -78,6 +83,11 @@ class GroupGovernor:
     @rules.setter
     def rules(self, rules: GroupRules) -> None:
         self._rules = rules
+        self._break_off()
+
+    def _break_off(self) -> None:
+        """The next tick decides, and its entry does not follow from the last."""
+        self._resting = self._waited = None
         self._life.break_off()
 
     @property
@@ -87,6 +97,17 @@ class GroupGovernor:
     @property
     def isolated(self) -> Mapping[str, Cause]:
         return self.memory.isolated
+
+    def waits(self, sighting: Sighting) -> bool:
+        """Whether this tick goes without a decision, as the last one allows. What was seen is kept,
+        and recorded with the next: a replay shows that the wait was right."""
+        if self._resting is None:
+            return False
+        waited = look(self._resting, sighting, self._rules.config.theta)
+        if not may_wait(waited):
+            return False
+        self._waited = merge(self._waited, waited)
+        return True
 
     def decide(self, sighting: Sighting) -> GroupDecision:
         """Observe and tick. What is remembered of it waits for `settle`."""
@@ -105,6 +126,7 @@ class GroupGovernor:
             applied=self._applied if link.follows else None,
             memory=self.memory if link.whole else None,
             rules=self._rules if link.whole else None,
+            waited=self._waited,
         )
         output = written_output(memory, decision)
         return self._life.append(recorder, sighting.now_ms, input=document, output=output)
@@ -113,7 +135,8 @@ class GroupGovernor:
         """Go on from the last decision. One that was not applied left the slots as they were."""
         made, self._made = known(self._made, "a decision was made"), None
         self.memory = settle(made.memory, made.decision.plan, applied=applied)
-        self._applied = applied
+        self._applied, self._waited = applied, None
+        self._resting = made.sighting if applied and rests(made.decision) else None
 
     def configure(self, route: RouteGroup, recorder: FlightRecorder, now_ms: int) -> RouteGroup:
         """The route with the slots that it begins with, as they are decided and recorded."""
@@ -123,6 +146,7 @@ class GroupGovernor:
             {} if self.state is None else {b.id: b.slots for b in self.state.backends},
             sorted(self.isolated),
         )
+        self._resting = None
         decided = split(document.backends, document.slots, document.isolated)
         sequence = recorder.append(
             CONFIGURE, version=1, time_ms=now_ms, input=asdict(document), output=from_split(decided)
@@ -146,7 +170,7 @@ class GroupGovernor:
         except (BadInput, TypeError, ValueError) as error:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
         self.memory = memory
-        self._life.break_off()
+        self._break_off()
 
     def resume(self, entries: Iterable[RecordEntry], *, applied: bool) -> None:
         """Go on from the newest of these recorded decisions; `applied`: was its plan applied?"""
@@ -159,4 +183,4 @@ class GroupGovernor:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
         if last is not None:
             self.memory = settle(last.memory, last.decision.plan, applied=applied)
-            self._life.break_off()
+            self._break_off()

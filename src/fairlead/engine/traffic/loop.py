@@ -26,7 +26,6 @@ from fairlead.core.traffic import (
     TickPlan,
     liveness,
 )
-from fairlead.core.traffic.pace import is_settled, may_wait
 from fairlead.core.traffic.scale import scale_hint
 from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
 from fairlead.core.traffic.tick import agent_reasons
@@ -142,7 +141,7 @@ class TrafficLoop:
     def __init__(
         self, plane: Dataplane, groups: Sequence[Group], ports: Ports, *, paced: bool = False
     ) -> None:
-        """`paced`: calm groups are decided on once a second (`core.traffic.pace`)."""
+        """`paced`: a group whose last decision rests waits for the next (`core.traffic.pace`)."""
         self.plane, self.ports, self._paced = plane, ports, paced
         self.groups = self._recorded(groups)
         self.beat_ms: int | None = None
@@ -153,8 +152,6 @@ class TrafficLoop:
         self._drained: set[tuple[str, str]] = set()
         self._anchored_ms: int | None = None
         self._latest: dict[str, GroupRound] = {}
-        self._settled: dict[str, Sighting] = {}
-        """What was seen when a group was decided on that may wait for the next time."""
 
     def start(self, now_ms: int) -> int:
         """Agree on versions, take the dataplane over, void what was recorded and never applied."""
@@ -191,7 +188,6 @@ class TrafficLoop:
         for kept in (self._tables, self._status, self._latest):
             for name in kept.keys() - self.groups.keys():
                 del kept[name]
-        self._settled.clear()
 
     def _configure(self, groups: Mapping[str, Group], now_ms: int) -> None:
         """Each group with slots that are recorded before the dataplane goes by them."""
@@ -226,7 +222,7 @@ class TrafficLoop:
         made: dict[str, GroupRound] = {}
         changed: list[Transition] = []
         for name, sighting in sightings.items():
-            if self._waits(name, sighting, liveness):
+            if self._paced and self.groups[name].governor.waits(sighting):
                 continue
             made[name] = self._decide(name, sighting, liveness)
             changed += self._changes(name, now_ms, made[name], liveness)
@@ -238,21 +234,7 @@ class TrafficLoop:
         self._anchor(now_ms, faults)
         rested = {name: self._latest[name] for name in sightings if name not in done}
         self._latest |= done
-        self._rest(done, sightings)
         return TickRound(now_ms, done, tuple(changed), tuple(faults), rested)
-
-    def _waits(self, name: str, sighting: Sighting, liveness: Liveness) -> bool:
-        before = self._settled.get(name)
-        theta = self.groups[name].governor.rules.config.theta
-        calm = before is not None and liveness is Liveness.NORMAL
-        return calm and may_wait(known(before, "it is calm"), sighting, theta)
-
-    def _rest(self, done: Mapping[str, GroupRound], sightings: Mapping[str, Sighting]) -> None:
-        """Remember which groups may wait for their next decision."""
-        for name, made in done.items():
-            self._settled.pop(name, None)
-            if self._paced and not made.fault and is_settled(made.decision):
-                self._settled[name] = sightings[name]
 
     # --- see
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fairlead.core.cpu import ResizeState
+from fairlead.core.invariant import require
 from fairlead.kube.client import MISREAD, Document
 from fairlead.kube.kinds import GROUP
 
@@ -13,6 +14,8 @@ PODS = "/api/v1/pods"
 SWITCH = f"{GROUP}/cpu"
 """`off` leaves a pod alone."""
 ORIGINAL, RESIZE = f"{GROUP}/cpu-original", f"{GROUP}/cpu-resize"
+RESTORE = "restore"
+"""In place of a decision, where a pod gets its own limits back."""
 GOVERNED = f"{GROUP}/cpu-governed"
 """A label of the pods that we resize; its annotation ORIGINAL is made with it."""
 NODE = f"{GROUP}/node"
@@ -205,8 +208,12 @@ def originals(pod: Document) -> dict[str, int] | None:
         return None
 
 
-def resize_patch(pod: Document, wanted: dict[str, int]) -> Document:
-    """For `pods/resize`; refused where the pod has changed since we read it."""
+def resize_patch(pod: Document, wanted: dict[str, int], *, decision: str) -> Document:
+    """For `pods/resize`; refused where the pod has changed since we read it. The pod is marked with
+    its decision by then, unless it only gets its own limits back."""
+    last = last_resize(pod)
+    marked = decision == RESTORE or (last is not None and last.decision == decision)
+    require(marked, "a pod is marked with its decision before it is resized")
     rows: Document = {}
     for group, container in containers(pod):
         limit = {"limits": {"cpu": f"{wanted[container['name']]}m"}}

@@ -12,7 +12,7 @@ from fairlead.core.cpu import ResizePod, ResizeState, ResizeWait, held_limits, n
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient, gone
 from fairlead.kube.conditions import Conditions, now
 from fairlead.kube.cpu import pods as cpu_pods
-from fairlead.kube.cpu.pods import GOVERNED, ORIGINAL, RESIZE, PodResize
+from fairlead.kube.cpu.pods import GOVERNED, ORIGINAL, RESIZE, RESTORE, PodResize
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Key, Mirrored
 
@@ -169,8 +169,8 @@ class Resizer:
             if not self._restore_only:  # a policy may keep our marks for the controller
                 pod = self._client.patch(cpu_pods.path_of(pod), _mark(case))
             if wanted != case.resize.spec:
-                path, patch = cpu_pods.path_of(pod, "resize"), cpu_pods.resize_patch(pod, wanted)
-                pod = self._client.patch(path, patch, "strategic-merge")
+                patch = cpu_pods.resize_patch(pod, wanted, decision=case.decision)
+                pod = self._client.patch(cpu_pods.path_of(pod, "resize"), patch, "strategic-merge")
             self._pods.put(pod)
         except ApiError as error:
             if gone(error) or error.status == 409:
@@ -295,7 +295,7 @@ def _case(pod: Document, allocation: Document | None) -> _Case | None:
         if not adopted:
             return None
     elif allocation is None:
-        wanted, leaves, held, decision = own or spec, True, False, "restore"
+        wanted, leaves, held, decision = own or spec, True, False, RESTORE
     else:
         decision = f"{allocation['spec']['node']}/{allocation['spec']['decision']}"
         rows = {row["name"]: row["limitMillicores"] for row in allocation["spec"]["containers"]}
