@@ -89,7 +89,7 @@ def controller(
             opening = open_up(config.data, config.ledger, take_over=True)
             ledger = opened.enter_context(opening)
             master = open_master(config.data / KEYS)
-            clock = machine_clock(config.engine.clock)
+            clock = machine_clock(config.engine.clock, elsewhere=True)
             plane = ControlPlane(ledger, executor, clock, config.engine, master)
             served.service = _service(plane, ledger, clock)
             return plane

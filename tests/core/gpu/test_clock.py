@@ -10,6 +10,8 @@ from fairlead.core.gpu.clock import (
     ClockReading,
     ClockReason,
     LedgerTime,
+    OpenRun,
+    charges_gap,
     follow_boot,
     is_of_earlier_boot,
     ledger_time,
@@ -101,6 +103,21 @@ def test_time_never_goes_back_and_passes_by_a_thousandth_at_most(
     assert found.now_ms >= last_ms
     steady_ms = max(last_ms, ANCHOR.ledger_ms + passed_ms)
     assert abs(found.now_ms - steady_ms) <= passed_ms // 1000
+
+
+def test_a_gap_that_a_lease_would_be_charged_for_is_asked_about() -> None:
+    """What outlives the boot, unless it ends by itself within the bound."""
+    bound_ms = POLICY.jump_ms
+    assert charges_gap([OpenRun(outlives=True)], 1_000, POLICY)
+    assert charges_gap([OpenRun(True, 1_001 + bound_ms)], 1_000, POLICY)
+    assert not charges_gap([OpenRun(True, 1_000 + bound_ms)], 1_000, POLICY)
+    assert not charges_gap([OpenRun(outlives=False)], 1_000, POLICY)
+    assert not charges_gap([], 1_000, POLICY)
+
+
+def test_an_anchor_is_younger_where_other_machines_run_the_processes() -> None:
+    assert POLICY.anchor_ms(elsewhere=False) == POLICY.jump_ms
+    assert POLICY.anchor_ms(elsewhere=True) == POLICY.jump_ms // 5
 
 
 # -- boots ----------------------------------------------------------------------------------------

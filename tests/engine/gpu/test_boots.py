@@ -1,11 +1,14 @@
 """A machine that restarts: ends are placed by the boot that they were in, no lease of a process
 outlives its boot, and what no process ends asks the operator."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from fairlead.engine.gpu import ControlPlane
 from fairlead.engine.gpu.checkpoint import export, restore
+from fairlead.engine.gpu.clock import LedgerClock
 from tests.engine.gpu.test_clock import DAY, running, used_hours
 from tests.engine.gpu.worlds import ADMIN, HOUR, Clocks, World, budget, node, run
 
@@ -107,6 +110,66 @@ def test_a_lease_without_a_process_asks_after_a_long_gap(duration: str | None, s
         assert world.headroom("a")["gpuHoursUsed"] == pytest.approx(8, abs=0.1)
     else:
         assert used_hours(world) == pytest.approx(4 * 64 / 60, abs=0.01)
+
+
+def failed_over(wall_ms: int, *, host: str = "other", elsewhere: bool = True) -> World:
+    """A run of an hour, led by another machine after that; it runs on a third one."""
+    world = running()
+    clocks = clocks_of(world)
+    clocks.reboot(wall_ms)
+    clocks.host = host
+    clock = LedgerClock(clocks, elsewhere=elsewhere)
+    world.plane = ControlPlane(world.ledger, world.executor, clock)
+    world.turn()
+    return world
+
+
+@pytest.mark.parametrize(
+    "led_by",
+    [
+        {"host": "other", "elsewhere": True},
+        {"host": "other", "elsewhere": False},
+        {"host": "lab", "elsewhere": True},
+    ],
+)
+@pytest.mark.parametrize("judgement", ["accept", "reject"])
+def test_a_failover_to_a_clock_a_day_ahead_charges_none_of_it(
+    led_by: dict[str, Any], judgement: Any
+) -> None:
+    """It was 100 GPU-hours for 4: the run has a command, and was believed to be interrupted."""
+    world = failed_over(DAY, **led_by)
+    assert world.plane.clock.report()["state"] == "held"
+    world.apply(run("later", command=["x"]))
+    world.turn(1)
+    assert world.status("Run", "later")["phase"] == "Pending"
+    world.plane.clock.judge(judgement, author=ADMIN)
+    world.turn()
+    assert world.status("Run", "later")["phase"] == "Running"
+    world.executor.end("r", world.plane.committer.now())
+    world.turn()
+    assert used_hours(world) == pytest.approx(8, abs=0.01)
+
+
+def test_a_failover_that_is_quick_asks_nothing() -> None:
+    """The last entry is a minute old at most while runs are running."""
+    world = failed_over(240_000)
+    assert world.plane.clock.report()["state"] == "steady"
+    for _ in range(10):
+        world.turn(1 / 60)
+    anchors = [entry.time_ms for entry in world.log if entry.kind == "clock.anchored"]
+    assert max(later - before for before, later in pairwise(anchors[-10:])) == 60_000
+
+
+def test_a_failover_without_runs_asks_nothing() -> None:
+    """A weekend without a control plane: no lease is open, so nothing is charged for it."""
+    world = World(clocks=Clocks())
+    world.apply(budget("a"), node())
+    world.turn()
+    clocks_of(world).reboot(3 * DAY)
+    clocks_of(world).host = "other"
+    world.plane = world.open()
+    world.turn()
+    assert world.plane.clock.report()["state"] == "steady"
 
 
 def test_a_short_reboot_asks_nothing() -> None:

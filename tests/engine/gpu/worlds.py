@@ -141,6 +141,7 @@ class Clocks:
 
     def __init__(self, wall_ms: int = START) -> None:
         self.wall_ms, self.since_boot_ms, self.boots = wall_ms, 1_000_000, 1
+        self.host = "lab"
 
     def pass_ms(self, passed_ms: int) -> None:
         self.wall_ms += passed_ms
@@ -151,7 +152,7 @@ class Clocks:
         self.since_boot_ms, self.boots = 10_000, self.boots + 1
 
     def __call__(self) -> ClockReading:
-        return ClockReading(self.wall_ms, self.since_boot_ms, f"boot-{self.boots}", "lab")
+        return ClockReading(self.wall_ms, self.since_boot_ms, f"boot-{self.boots}", self.host)
 
 
 class World:

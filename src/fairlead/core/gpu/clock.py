@@ -9,7 +9,7 @@ more than a bound decides nothing until an operator has said which of the two is
     span      a boot as the ledger knows it: what ended in it is placed by its monotonic clock
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -28,6 +28,11 @@ class ClockPolicy:
     A longer gap is more often a wrong clock."""
     slew_ppm: int = 1_000
     """Twice what time servers do (500 ppm): a correct clock is never left behind."""
+
+    def anchor_ms(self, *, elsewhere: bool) -> int:
+        """How old an anchor may be while runs are running. Where other machines run them, a
+        failover has the rest of the bound: the ledger knows no later time than its last entry."""
+        return self.jump_ms // 5 if elsewhere else self.jump_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,16 @@ class BootSpan:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that holds a lease while the time between two boots is judged."""
+
+    outlives: bool
+    """It may have gone on: another machine runs its process, or it has none."""
+    ends_ms: int | None = None
+    """When it ends without being told; None: it does not."""
+
+
 class ClockReason(StrEnum):
     """How a reading fits the last anchor."""
 
@@ -110,7 +125,8 @@ def ledger_time(
     asked: bool = False,
 ) -> LedgerTime:
     """The ledger's time now. `last_ms`: the time of its last entry, 0 without one. `asked`: a jump
-    of an earlier boot is not judged yet. Then no gap is believed to be downtime."""
+    of an earlier boot is not judged yet, or `charges_gap`. Then no gap is believed to be
+    downtime."""
     if anchor is None or anchor.boot != reading.boot:
         if asked:
             policy = replace(policy, downtime_ms=policy.jump_ms)
@@ -156,6 +172,13 @@ def _is_plausible(
     # The last entry is from before this boot, so the boot came after it: else a clock is wrong.
     same_host = anchor is not None and anchor.host == reading.host
     return not same_host or gap_ms - reading.monotonic_ms >= -policy.jump_ms
+
+
+def charges_gap(runs: Iterable[OpenRun], last_ms: int, policy: ClockPolicy) -> bool:
+    """Whether a lease would be charged for more of the time between two boots than the bound. No
+    monotonic clock has counted that time: only the wall clocks of two boots say how long it was."""
+    until_ms = last_ms + policy.jump_ms
+    return any(run.outlives and (run.ends_ms is None or run.ends_ms > until_ms) for run in runs)
 
 
 def follow_boot(

@@ -1,7 +1,7 @@
 """The ledger's clock: readings of the machine become the time of entries. Writes nothing."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fairlead.core.gpu.clock import (
@@ -10,6 +10,8 @@ from fairlead.core.gpu.clock import (
     ClockReading,
     ClockReason,
     LedgerTime,
+    OpenRun,
+    charges_gap,
     ledger_time,
 )
 from fairlead.engine.gpu.projection import Projection
@@ -21,8 +23,16 @@ REBASE_MS = 1_000
 class LedgerClock:
     """The time of entries, as a callable. Any thread may ask."""
 
-    def __init__(self, read: Callable[[], ClockReading], policy: ClockPolicy | None = None) -> None:
-        self.read, self.policy = read, policy or ClockPolicy()
+    def __init__(
+        self,
+        read: Callable[[], ClockReading],
+        policy: ClockPolicy | None = None,
+        *,
+        elsewhere: bool = False,
+    ) -> None:
+        """`elsewhere`: other machines run the processes, so that no boot of this one ends them."""
+        self.read, self.policy, self._elsewhere = read, policy or ClockPolicy(), elsewhere
+        self.anchor_ms = self.policy.anchor_ms(elsewhere=elsewhere)
         self._lock = threading.Lock()
         self._projection: Projection | None = None
         self._known: ClockAnchor | None = None
@@ -82,17 +92,21 @@ class LedgerClock:
 
     def _asks(self, projection: Projection, reading: ClockReading) -> bool:
         """Whether a gap is not believed to be downtime: a jump of an earlier boot is not judged
-        yet, or a lease would be charged for it, because no process says when its run ended."""
+        yet, or a lease would be charged for it."""
         jump = projection.clock_jump
         if jump is not None and (jump.asked or jump.boot != reading.boot):
             return True
-        until_ms = projection.time_ms + self.policy.jump_ms
-        return any(
-            lease.expected_end_ms is None or lease.expected_end_ms > until_ms
-            for run, state in projection.running.items()
-            if not projection.run_spec(run).command
-            for lease in state.leases.values()
-        )
+        return charges_gap(self._open_runs(projection, reading), projection.time_ms, self.policy)
+
+    def _open_runs(self, projection: Projection, reading: ClockReading) -> Iterator[OpenRun]:
+        """A process ends with the boot of its machine, and only with that: what another host led
+        before may still run."""
+        known = projection.clock
+        moved = self._elsewhere or (known is not None and known.host != reading.host)
+        for run, state in projection.running.items():
+            command = bool(projection.run_spec(run).command)
+            for lease in state.leases.values():
+                yield OpenRun(moved or not command, None if command else lease.expected_end_ms)
 
     def _rebased(self, found: LedgerTime, reading: ClockReading) -> LedgerTime:
         at, boot = (found.now_ms, reading.monotonic_ms), (reading.boot, reading.host)

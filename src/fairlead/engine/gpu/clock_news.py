@@ -29,7 +29,7 @@ def news(clock: LedgerClock, projection: Projection) -> list[NewEntry]:
     passed_ms = reading.monotonic_ms - known.monotonic_ms
     # After a boot with a wrong clock, time goes on from the last entry: what runs is not charged
     # for what came after it.
-    is_old = bool(projection.running) and passed_ms >= clock.policy.jump_ms
+    is_old = bool(projection.running) and passed_ms >= clock.anchor_ms
     if is_old or abs(found.now_ms - known.ledger_ms - passed_ms) > SLEWED_MS:
         return [anchored(found, reading, ClockReason.STEADY)]
     return []
