@@ -157,6 +157,8 @@ class Checker:
         process = self._world.machine.processes.get(lease.job)
         if process is None or process.exit is None or process.exit.interrupted:
             return
+        if self._world.in_cluster and lease.boots < self._world.boots:
+            return  # runs went on while there was no control plane: that is charged to none
         lived_ms = process.exit.time_ms - max(process.started_ms, lease.late_ms)
         if body.used_ms < gpus * (lived_ms - lived_ms // 500 - slack_ms):
             raise Violation(

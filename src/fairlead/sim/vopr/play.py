@@ -36,11 +36,9 @@ class Played:
         return not self.check
 
 
-def schedule(
-    seed: int, count: int = STEPS_EACH, *, kinds: Container[str] = (), failover: bool = False
-) -> list[VoprStep]:
-    """`kinds`: of these only; `failover`: replicas on other hosts may take over, too."""
-    return draw(Entropy(seed).stream("schedule"), count, kinds=kinds, failover=failover)
+def schedule(seed: int, count: int = STEPS_EACH, *, kinds: Container[str] = ()) -> list[VoprStep]:
+    """`kinds`: of these only."""
+    return draw(Entropy(seed).stream("schedule"), count, kinds=kinds)
 
 
 def play(

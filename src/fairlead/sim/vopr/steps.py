@@ -443,11 +443,9 @@ SHARE = 75
 """Of any other group: schedules without one kind of fault go further with another."""
 
 
-def draw(
-    stream: Stream, count: int, *, kinds: Container[str] = (), failover: bool = False
-) -> list[VoprStep]:
+def draw(stream: Stream, count: int, *, kinds: Container[str] = ()) -> list[VoprStep]:
     """A schedule of so many steps: of these kinds, or of those that chance chooses."""
-    chosen = kinds or _choose(stream, failover=failover)
+    chosen = kinds or _choose(stream)
     table = [name for name, kind in STEPS.items() if name in chosen for _ in range(kind.weight)]
     return [
         VoprStep(table[stream.below(len(table))], *(stream.below(10_000) for _ in range(3)))
@@ -455,9 +453,7 @@ def draw(
     ]
 
 
-def _choose(stream: Stream, *, failover: bool) -> set[str]:
+def _choose(stream: Stream) -> set[str]:
     groups = {kind.group for kind in STEPS.values()} - {""}
     here = {group for group in sorted(groups) if stream.below(100) < SHARES.get(group, SHARE)}
-    if not failover:
-        here.discard("failover")
     return {name for name, kind in STEPS.items() if not kind.group or kind.group in here}

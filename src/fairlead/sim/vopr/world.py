@@ -217,7 +217,7 @@ class VoprWorld:
         return known(self.plane, "it is up")
 
     def _open(self) -> None:
-        clock = LedgerClock(self.reading, self._config.clock)
+        clock = LedgerClock(self.reading, self._config.clock, elsewhere=self.in_cluster)
         with sqlite_faults("open the ledger"):
             self.ledger = SimLedger(self.disk, self._keys, time_ms=self.reading().wall_ms)
         executor = FaultyExecutor(SimExecutor(self.machine), self)
