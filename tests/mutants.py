@@ -165,6 +165,8 @@ def rule_of(change: str) -> str | None:
         return "the words of a bug: no caller reads them"
     if old.replace(', "big")', ", )") == new:
         return "to_bytes is big endian by default"
+    if old.replace('"sha256")', '"SHA256")') == new:
+        return "hashlib knows the name in both cases"
     return None
 
 

@@ -348,9 +348,8 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"no such soak: {', '.join(sorted(unknown))}; there are: {', '.join(SOAKS)}")
         return 2
-    results = json.loads(REPORT.read_text())["soaks"] if REPORT.exists() else {}
     failed = False
-    for name in names or due(results):
+    for name in names or due(_stored()):
         if _left_s() <= 0 and name not in IN_PARTS:
             print(f"{name}: no time is left for it")
             continue
@@ -361,11 +360,11 @@ def main(names: list[str]) -> int:
         except Exception:  # noqa: BLE001 - the report must name every failure, not the first
             counted, ok = {"failure": traceback.format_exc(limit=-3)}, False
         seconds = round(time.monotonic() - began, 1)
-        results[name] = {"commit": commit(), "digest": digest(SOURCES.get(name, WHOLE))}
-        results[name] |= {**judged(name, counted, ok=ok), "seconds": seconds, "counted": counted}
+        row: dict[str, Any] = {"commit": commit(), "digest": digest(SOURCES.get(name, WHOLE))}
+        row |= {**judged(name, counted, ok=ok), "seconds": seconds, "counted": counted}
         failed = failed or not ok
-        print(f"{name}: {results[name]['result']} in {seconds} s {json.dumps(counted)}")
-        _store(results)
+        print(f"{name}: {row['result']} in {seconds} s {json.dumps(counted)}")
+        _store(_stored() | {name: row})  # another call may have stored others meanwhile
     return 1 if failed else 0
 
 
@@ -402,7 +401,11 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _store(results: dict[str, object]) -> None:
+def _stored() -> dict[str, Any]:
+    return dict(json.loads(REPORT.read_text())["soaks"]) if REPORT.exists() else {}
+
+
+def _store(results: dict[str, Any]) -> None:
     """At once: a soak takes many minutes, and the next may be cut short."""
     report = {"python": platform.python_version(), "soaks": results}
     REPORT.parent.mkdir(parents=True, exist_ok=True)

@@ -110,4 +110,5 @@ def test_a_change_that_decides_nothing_is_seen_from_itself() -> None:
     )
     assert mutants.rule_of('- n.to_bytes(8, "big")\n+ n.to_bytes(8, )') is not None
     assert mutants.rule_of('- n.to_bytes(8, "big")\n+ n.to_bytes(9, "big")') is None
+    assert mutants.rule_of('- hmac(key, text, "sha256")\n+ hmac(key, text, "SHA256")') is not None
     assert mutants.rule_of("- return a\n+ return b") is None
