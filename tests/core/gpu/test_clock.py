@@ -174,11 +174,11 @@ def test_only_a_boot_of_the_same_machine_ends_what_ran_there() -> None:
 
 
 def test_an_end_by_another_machines_clock_is_believed_within_the_bound() -> None:
-    """One that is further before what is known is of a clock that is not ours: it ended now."""
-    policy, seen_ms, now_ms = ClockPolicy(jump_ms=300_000), 1_000_000, 2_000_000
+    """One that is further before its beginning is of a clock that is not ours: it ended now."""
+    policy, began_ms, now_ms = ClockPolicy(jump_ms=300_000), 1_000_000, 2_000_000
 
     def when(wall_ms: int) -> int:
-        return time_elsewhere(wall_ms, policy, seen_ms=seen_ms, now_ms=now_ms)
+        return time_elsewhere(wall_ms, policy, began_ms=began_ms, now_ms=now_ms)
 
     assert when(1_500_000) == 1_500_000
     assert when(700_000) == 700_000

@@ -66,8 +66,7 @@ class Settlement:
         state, clock = projection.runs.get(exit.run), projection.clock
         began_ms = 0 if state is None or state.job != exit.job else state.command_ms
         wall_ms = exit.time_ms + (0 if clock is None else clock.offset_ms)
-        seen_ms = max(began_ms, self.ends_known_ms or 0)
-        return time_elsewhere(wall_ms, policy, seen_ms=seen_ms, now_ms=now_ms)
+        return time_elsewhere(wall_ms, policy, began_ms=began_ms, now_ms=now_ms)
 
     def _left_ms(self, run: str, now_ms: int) -> int:
         """When a run that left no exit was gone: now, or with the boot that it started in."""

@@ -135,13 +135,13 @@ class Checker:
                 for slot in [s for s, (lease, _) in self._leased.items() if lease == body.lease]:
                     del self._leased[slot]
             case entries.ChargePost():
-                self._check_charge(body, self._leases.pop(body.lease))
+                self._check_charge(body, self._leases.pop(body.lease), entry.time_ms)
             case entries.OutcomeCommitted():
                 self._lottery.commit(entry.seq, body.commitment)
             case entries.OutcomeDrawn():
                 self._lottery.answer(body.reveal)
 
-    def _check_charge(self, body: entries.ChargePost, lease: _Lease) -> None:
+    def _check_charge(self, body: entries.ChargePost, lease: _Lease, ledger_ms: int) -> None:
         """What a lease is charged is time that passed: while it was open, and at least while its
         process lived."""
         now_ms, gpus = self._world.time.now_ms, lease.gpus
@@ -160,6 +160,8 @@ class Checker:
         if self._world.in_cluster and lease.boots < self._world.boots:
             return  # runs went on while there was no control plane: that is charged to none
         lived_ms = process.exit.time_ms - max(process.started_ms, lease.late_ms)
+        if self._world.in_cluster and lived_ms > ledger_ms - now_ms - ClockPolicy().jump_ms:
+            lived_ms -= max(0, ledger_ms - now_ms)  # ends are told by clocks that are so far behind
         if body.used_ms < gpus * (lived_ms - lived_ms // 500 - slack_ms):
             raise Violation(
                 "charges", f"{body.lease} is charged {body.used_ms}; {gpus} GPUs x {lived_ms} ms"
