@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("apsw", reason="the simulated disk needs apsw: make dev")
 
-from tests import mutants
+from tests import mutants, soak
 from tests.sim import vopr_soak
 from tests.sources import digest
 
@@ -43,6 +43,29 @@ def test_schedules_are_played_on_from_where_they_ended(
     assert [row["first"] - vopr_soak.FIRST for row in rows] == [0, 2]
     assert play(20, "two")["seeds"] == 2
     assert len(record.read_text().splitlines()) == 1
+
+
+def test_a_count_below_the_promised_one_is_partial() -> None:
+    """With both numbers; of several parts the smallest counts. What broke is failed."""
+    few = soak.judged("whole system", {"steps": 24_000}, ok=True)
+    assert few == {"result": "partial", "unit": "steps", "promised": 2_000_000, "done": 24_000}
+    assert soak.judged("whole system", {"steps": 2_000_000}, ok=True)["result"] == "passed"
+    parts = {"decide": {"seconds": 60, "cases": 9}, "http": {"seconds": 10, "cases": 9}}
+    assert soak.judged("rubbish at every border", parts, ok=True)["done"] == 10
+    assert soak.judged("rubbish at every border", parts, ok=True)["result"] == "partial"
+    assert soak.judged("linearizable histories", {}, ok=True)["result"] == "partial"
+    assert soak.judged("forgeries", {"forgeries": 153}, ok=True) == {"result": "passed"}
+    assert soak.judged("whole system", {"failure": "..."}, ok=False) == {"result": "failed"}
+
+
+def test_the_stored_report_tells_what_was_counted() -> None:
+    """Of each soak its commit, its result and, where a count is promised, both numbers."""
+    for name, row in json.loads(soak.REPORT.read_text())["soaks"].items():
+        assert row["commit"], name
+        _, promised = soak.PROMISED.get(name, ("", None))
+        if row["result"] != "failed" and row.get("promised") == promised:
+            told = {key: row[key] for key in ("result", "unit", "promised", "done") if key in row}
+            assert told == soak.judged(name, row["counted"], ok=True), name
 
 
 def test_every_module_of_core_has_tests_to_be_mutated_against() -> None:
@@ -87,4 +110,5 @@ def test_a_change_that_decides_nothing_is_seen_from_itself() -> None:
     )
     assert mutants.rule_of('- n.to_bytes(8, "big")\n+ n.to_bytes(8, )') is not None
     assert mutants.rule_of('- n.to_bytes(8, "big")\n+ n.to_bytes(9, "big")') is None
+    assert mutants.rule_of('- hmac(key, text, "sha256")\n+ hmac(key, text, "SHA256")') is not None
     assert mutants.rule_of("- return a\n+ return b") is None

@@ -89,14 +89,14 @@ def _live(arguments: tuple[str, ...], words: int, seconds: float) -> list[Any]:
     return [json.loads(line) for line in heard.splitlines(keepends=True) if line.endswith(b"\n")]
 
 
-def soak_sqlite(count: int = 500) -> dict[str, object]:
+def soak_sqlite(count: int) -> dict[str, object]:
     """For `make soak`: the embedded ledger."""
     with tempfile.TemporaryDirectory() as place:
         path = Path(place)
         return dict(kill_writers(str(path / "l.db"), path / "keys", "", count=count, seed=7))
 
 
-def soak_postgres(count: int = 100) -> dict[str, object]:
+def soak_postgres(count: int) -> dict[str, object]:
     """For `make soak`: replicas in pairs."""
     from tests.ledger.postgres_server import server  # noqa: PLC0415 - only where asked
 

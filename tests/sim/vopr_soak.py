@@ -46,16 +46,16 @@ def soak(
             rows.append(row | {name: found[name] for name in COUNTED})
             with record.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
-    return counted(rows, steps)
+    return counted(rows)
 
 
-def counted(rows: list[Row], asked: int) -> Row:
+def counted(rows: list[Row]) -> Row:
     """What all parts have played together, and by which commits."""
     totals: Counter[str] = Counter()
     for row in rows:
         totals.update({name: row[name] for name in COUNTED})
     commits = dict(Counter(row["commit"] for row in rows))
-    return {"asked": asked, **totals, "commits": commits}
+    return {**totals, "commits": commits}
 
 
 def played_before(record: Path, digest: str) -> list[Row]:

@@ -16,6 +16,7 @@ from fairlead.core.gpu.clock import (
     is_of_earlier_boot,
     ledger_time,
     seen_in_boot,
+    time_elsewhere,
     time_in_boot,
 )
 
@@ -170,3 +171,15 @@ def test_only_a_boot_of_the_same_machine_ends_what_ran_there() -> None:
     assert not is_of_earlier_boot(TWO, 50_000), "from before all that is known"
     elsewhere = follow_boot(FIRST, ClockAnchor(900_000, 10_000, "b2", "h2"), 400_000)
     assert not is_of_earlier_boot(elsewhere, 200_000)
+
+
+def test_an_end_by_another_machines_clock_is_believed_within_the_bound() -> None:
+    """One that is further before its beginning is of a clock that is not ours: it ended now."""
+    policy, began_ms, now_ms = ClockPolicy(jump_ms=300_000), 1_000_000, 2_000_000
+
+    def when(wall_ms: int) -> int:
+        return time_elsewhere(wall_ms, policy, began_ms=began_ms, now_ms=now_ms)
+
+    assert when(1_500_000) == 1_500_000
+    assert when(700_000) == 700_000
+    assert when(699_999) == now_ms

@@ -200,6 +200,12 @@ def time_in_boot(spans: Sequence[BootSpan], boot: str, since_boot_ms: int) -> in
     return None
 
 
+def time_elsewhere(wall_ms: int, policy: ClockPolicy, *, began_ms: int, now_ms: int) -> int:
+    """When something ended of which only another machine's wall clock says so. A clock that places
+    the end further before the beginning than the bound is not ours: then it was there until now."""
+    return now_ms if wall_ms < began_ms - policy.jump_ms else wall_ms
+
+
 def is_of_earlier_boot(spans: Sequence[BootSpan], began_ms: int) -> bool:
     """Whether this machine has restarted since: no process from then is left."""
     present = spans[-1:]

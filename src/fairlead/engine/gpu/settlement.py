@@ -5,7 +5,7 @@ from dataclasses import asdict
 from functools import partial
 
 from fairlead.core import gpu
-from fairlead.core.gpu.clock import seen_in_boot, time_in_boot
+from fairlead.core.gpu.clock import seen_in_boot, time_elsewhere, time_in_boot
 from fairlead.core.reasons import EndCause
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
@@ -43,7 +43,7 @@ class Settlement:
         """Exits of commands, and runs without one whose time is over, in order of time."""
         exits = self._effects.poll()
         endings: list[tuple[int, str, Exit | None]] = [
-            (self._time_of(exit), exit.run, exit) for exit in exits
+            (self._time_of(exit, now_ms), exit.run, exit) for exit in exits
         ]
         for name, state in self._projection.running.items():
             until_ms = self._duration_end(name, state)
@@ -57,10 +57,16 @@ class Settlement:
         if "*poll" not in self._effects.faults:
             self.ends_known_ms = now_ms
 
-    def _time_of(self, exit: Exit) -> int:
+    def _time_of(self, exit: Exit, now_ms: int) -> int:
         """By the monotonic clock, where the ledger knows that boot."""
-        found_ms = time_in_boot(self._projection.boots, exit.boot, exit.since_boot_ms)
-        return exit.time_ms if found_ms is None else found_ms
+        projection, policy = self._projection, self._committer.config.clock
+        found_ms = time_in_boot(projection.boots, exit.boot, exit.since_boot_ms)
+        if found_ms is not None:
+            return found_ms
+        state, clock = projection.runs.get(exit.run), projection.clock
+        began_ms = 0 if state is None or state.job != exit.job else state.command_ms
+        wall_ms = exit.time_ms + (0 if clock is None else clock.offset_ms)
+        return time_elsewhere(wall_ms, policy, began_ms=began_ms, now_ms=now_ms)
 
     def _left_ms(self, run: str, now_ms: int) -> int:
         """When a run that left no exit was gone: now, or with the boot that it started in."""

@@ -11,7 +11,7 @@ from fairlead.sim.checkers import Broken
 from fairlead.sim.simulation import Simulation
 from fairlead.sim.traffic.result import GROUP
 from fairlead.sim.traffic.virtual import VirtualRun, replay_problems
-from fairlead.sim.vopr.checks import Violation
+from fairlead.sim.vopr.violation import Violation
 
 NODE_SCENARIOS = ("faults", "overload", "bursty-mix")
 TRAFFIC_SCENARIOS = ("flapping", "rolling", "noisy", "double-load", "fast-500s", "latency-lost")

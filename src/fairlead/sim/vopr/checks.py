@@ -14,20 +14,14 @@ from fairlead.engine.gpu.starting import ask
 from fairlead.ports.executor import Job
 from fairlead.ports.ledger import Entry
 from fairlead.sim.vopr.ledger import SimLedger
+from fairlead.sim.vopr.lottery import Lottery
+from fairlead.sim.vopr.violation import Violation
 from fairlead.sim.vopr.world import VoprWorld
 
 FOLD_EVERY = 64
 READ_AT_ONCE = 100_000
 SLACK_MS = 2_500
 """Between the end of a process and the turn that hears of it; and rounding."""
-
-
-class Violation(Exception):
-    """A promise did not hold."""
-
-    def __init__(self, check: str, message: str) -> None:
-        super().__init__(f"{check}: {message}")
-        self.check, self.message = check, message
 
 
 @dataclass(slots=True)
@@ -56,8 +50,7 @@ class Checker:
         self._leases: dict[str, _Lease] = {}
         self._leased: dict[str, tuple[str, str]] = {}
         """Devices, and the open lease that has each, with its run."""
-        self._committed: set[tuple[str, int]] = set()
-        self._answered: set[int] = set()
+        self._lottery = Lottery()
         self._cancelled: set[str] = set()
         self._started = 0
         self._last_ms, self._last_boots = world.time.now_ms, world.boots
@@ -142,25 +135,20 @@ class Checker:
                 for slot in [s for s, (lease, _) in self._leased.items() if lease == body.lease]:
                     del self._leased[slot]
             case entries.ChargePost():
-                self._check_charge(body, self._leases.pop(body.lease))
+                self._check_charge(body, self._leases.pop(body.lease), entry.time_ms)
             case entries.OutcomeCommitted():
-                key = (body.commitment.chain, body.commitment.k)
-                if key in self._committed:
-                    raise Violation(
-                        "one-commit", f"chain {key[0]} was committed twice for {key[1]}"
-                    )
-                self._committed.add(key)
+                self._lottery.commit(entry.seq, body.commitment)
             case entries.OutcomeDrawn():
-                if body.reveal.commit_seq in self._answered:
-                    raise Violation("one-draw", f"outcome {body.reveal.commit_seq} has two answers")
-                self._answered.add(body.reveal.commit_seq)
+                self._lottery.answer(body.reveal)
 
-    def _check_charge(self, body: entries.ChargePost, lease: _Lease) -> None:
+    def _check_charge(self, body: entries.ChargePost, lease: _Lease, ledger_ms: int) -> None:
         """What a lease is charged is time that passed: while it was open, and at least while its
         process lived."""
         now_ms, gpus = self._world.time.now_ms, lease.gpus
-        # After a boot the wall clock is believed within the bound: there is nothing else.
-        slack_ms = SLACK_MS + (self._world.boots - lease.boots) * ClockPolicy().jump_ms
+        # After a boot or a failover the wall clock is believed within the bound, and so are those
+        # of other machines: there is nothing else.
+        trusted = self._world.boots - lease.boots + self._world.in_cluster
+        slack_ms = SLACK_MS + trusted * ClockPolicy().jump_ms
         most_ms = now_ms - lease.early_ms
         if body.used_ms > gpus * (most_ms + most_ms // 500 + slack_ms):
             raise Violation(
@@ -169,7 +157,11 @@ class Checker:
         process = self._world.machine.processes.get(lease.job)
         if process is None or process.exit is None or process.exit.interrupted:
             return
+        if self._world.in_cluster and lease.boots < self._world.boots:
+            return  # runs went on while there was no control plane: that is charged to none
         lived_ms = process.exit.time_ms - max(process.started_ms, lease.late_ms)
+        if self._world.in_cluster and lived_ms > ledger_ms - now_ms - ClockPolicy().jump_ms:
+            lived_ms -= max(0, ledger_ms - now_ms)  # ends are told by clocks that are so far behind
         if body.used_ms < gpus * (lived_ms - lived_ms // 500 - slack_ms):
             raise Violation(
                 "charges", f"{body.lease} is charged {body.used_ms}; {gpus} GPUs x {lived_ms} ms"
@@ -225,10 +217,10 @@ class Checker:
         plane = self._world.plane
         if plane is None or plane.seq != self._shadow.seq:
             return
-        now_ms = plane.committer.now()
-        mine, theirs = (
-            _settled(each, now_ms) for each in (self._shadow, plane.committer.projection)
-        )
+        both = (self._shadow, plane.committer.projection)
+        mine, theirs = map(export, both)
+        if mine != theirs:  # by when each was asked last, perhaps
+            mine, theirs = (_settled(each, plane.committer.now()) for each in both)
         if mine != theirs:
             raise Violation("projection", f"after {plane.seq} entries it is not their fold")
 
@@ -238,7 +230,7 @@ class Checker:
         plane = self._world.up()
         projection = plane.committer.projection
         if plane.clock.report()["state"] == "held":
-            return
+            raise Violation("progress", "an operator has answered, and the clock is held")
         for name, state in sorted(projection.live.items()):
             if state.is_ending:
                 raise Violation("progress", f"{name} was asked to end, and has not: {state.reason}")

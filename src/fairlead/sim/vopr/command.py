@@ -74,9 +74,9 @@ def main(
     """Simulate the whole control plane under faults, in virtual time.
 
     Each seed is a schedule of users, operators and faults: crashes at any write, sync or call,
-    torn and lost writes, full disks, clocks that jump, reboots, lost nodes. After every step the
-    promises are checked. With --seed, a schedule that fails is shortened and printed. Exit code 1:
-    a promise was broken.
+    torn and lost writes, full disks, clocks that jump, reboots, failovers, lost nodes. After every
+    step the promises are checked. With --seed, a schedule that fails is shortened and printed. Exit
+    code 1: a promise was broken.
 
     \b
       fairlead-vopr --seeds 200 --jobs 2

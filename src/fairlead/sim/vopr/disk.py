@@ -29,7 +29,7 @@ class SimFile:
     """One file: what is safe, and what was written since the last sync."""
 
     def __init__(self) -> None:
-        self.safe, self.now = b"", bytearray()
+        self.safe, self.now = bytearray(), bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         """(offset, data) of a write, (size, None) of a truncation."""
 
@@ -42,12 +42,16 @@ class SimFile:
         del self.now[size:]
 
     def sync(self) -> None:
-        self.safe = bytes(self.now)
+        for offset, data in self.pending:
+            if data is None:
+                del self.safe[offset:]
+            else:
+                _put(self.safe, data, offset)
         self.pending.clear()
 
     def lose(self, stream: Stream) -> None:
         """The power goes: of what was not synced each write is there, or not, or half."""
-        found = bytearray(self.safe)
+        found = self.safe
         for offset, data in self.pending:
             fate = stream.below(4)
             if fate == 0:
@@ -58,7 +62,7 @@ class SimFile:
             sectors = len(data) // SECTOR_BYTES
             kept = SECTOR_BYTES * stream.below(sectors) if fate == 1 and sectors else len(data)
             _put(found, data[:kept], offset)
-        self.safe, self.now = bytes(found), found
+        self.now = bytearray(found)
         self.pending.clear()
 
 

@@ -2,14 +2,15 @@
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.core.invariant import InvariantBroken
 from fairlead.sim.clock import Entropy
-from fairlead.sim.vopr.checks import Checker, Violation
+from fairlead.sim.vopr.checks import Checker
 from fairlead.sim.vopr.disk import Crash
 from fairlead.sim.vopr.steps import NODES, Actors, VoprStep, behaviour, draw
+from fairlead.sim.vopr.violation import Violation
 from fairlead.sim.vopr.world import VoprWorld
 
 STEPS_EACH = 400
@@ -35,8 +36,9 @@ class Played:
         return not self.check
 
 
-def schedule(seed: int, count: int = STEPS_EACH) -> list[VoprStep]:
-    return draw(Entropy(seed).stream("schedule"), count)
+def schedule(seed: int, count: int = STEPS_EACH, *, kinds: Container[str] = ()) -> list[VoprStep]:
+    """`kinds`: of these only."""
+    return draw(Entropy(seed).stream("schedule"), count, kinds=kinds)
 
 
 def play(
@@ -84,13 +86,15 @@ def _settle(actors: Actors, checker: Checker) -> None:
     world = actors.world
     world.points.crash_in, world.executor_faults = None, 0
     world.disk.full = False
-    world.set_clock(0)
+    world.set_clocks()
+    world.use_beacon(None)
     for place in range(len(NODES)):
         repair = VoprStep("node", place, 1)
         _guarded(actors, checker, lambda repair=repair: actors.act(repair))  # type: ignore[misc]
     for turn in range(SETTLE_TURNS):
         if turn % 10 == 0:
-            _guarded(actors, checker, actors.release)
+            for act in (actors.judge_clock, actors.end_waiting, actors.release):
+                _guarded(actors, checker, act)
         _guarded(actors, checker, lambda: actors.act(VoprStep("wait", 1)))
     checker.check_fold()
     checker.check_progress()

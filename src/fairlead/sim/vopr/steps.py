@@ -1,7 +1,7 @@
 """What happens: users, operators, faults. A step is a name and three numbers, so that a schedule
 can be stored, and shortened by leaving steps out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -15,13 +15,16 @@ from fairlead.schema.times import format_time
 from fairlead.sim.clock import Stream
 from fairlead.sim.executor import Behaviour
 from fairlead.sim.vopr.agents import VoprAgents
-from fairlead.sim.vopr.checks import Checker, Violation
-from fairlead.sim.vopr.world import ADMIN, VoprWorld
+from fairlead.sim.vopr.checks import Checker
+from fairlead.sim.vopr.network import network, value_of
+from fairlead.sim.vopr.violation import Violation
+from fairlead.sim.vopr.world import ADMIN, START_MS, VoprWorld
 
 OWNERS = ("a", "b", "c")
 NODES = (("n1", 4, "west"), ("n2", 4, "west"), ("n3", 4, "east"))
 NAMES = 12
 """So many names of runs: they are used again."""
+NETWORK = network(START_MS)
 
 
 class VoprStep(NamedTuple):
@@ -105,6 +108,32 @@ class Actors:
             STEPS[step.name].act(self, step)
         except (Denied, BadInput, Fault):
             return
+
+    def pass_round_on(self, seq: int, *, forged: bool = False) -> bool:
+        """The value of the round that an outcome waits for; whether there is one by now."""
+        promised = self.plane.committer.projection.resolver.outcomes[seq].beacon
+        if promised is None or self.world.time.now_ms < promised.due_ms:
+            return False
+        value = value_of(promised.round + forged)
+        add = self.plane.contributions.add_beacon
+        add(promised.source, promised.round, value, author=ADMIN)
+        if forged:
+            raise Violation("beacon", f"round {promised.round} has the value of another")
+        return True
+
+    def judge_clock(self) -> None:
+        """An operator answers what the clock asks, by the seed's number accepting or rejecting."""
+        if self.plane.clock.report()["state"] == "held":
+            accepts = self.world.entropy.seed % 2
+            self.plane.clock.judge("accept" if accepts else "reject", author=ADMIN)
+
+    def end_waiting(self) -> None:
+        """What outcomes wait for comes, or is given up: a clock that was ahead promised a round
+        that is years away."""
+        for seq in sorted(self.plane.committer.projection.resolver.open_seqs.values()):
+            with suppress(Denied):
+                if not self.pass_round_on(seq):
+                    self.plane.outcomes.void(seq, "its round", author=ADMIN, beacon_lost=True)
 
     def release(self) -> None:
         """No run keeps devices for ever: what is paused goes on, what never ends is killed."""
@@ -206,8 +235,8 @@ HOSTILE: tuple[dict[str, Any], ...] = (
     {"duration": "0s"},
     {"maxRuntime": "9999999999d"},
     {"env": {"A\0": "b"}},
-    {"env": {"A": "b" * 2_000_000}},
-    {"command": ["x"] * 100_000},
+    {"env": {"A": "b" * 300_000}},
+    {"command": ["x"] * 5_000},
     {"location": {"region": "west\n"}},
     {"malleable": {"minTotalGPUs": 10**9, "stepGPUs": 0}, "groupGPUs": 1},
 )
@@ -245,6 +274,24 @@ def _resolve(on: Actors, step: VoprStep) -> None:
     on.plane.resolver.resolve(
         flavor="H100", gpus=1 + step.a % 4, location=dict(location), author=ADMIN
     )
+
+
+def _use_beacon(on: Actors, step: VoprStep) -> None:
+    """From now on outcomes wait for a public network, or no longer."""
+    on.world.use_beacon(NETWORK if step.a % 3 else None)
+
+
+def _beacon(on: Actors, step: VoprStep) -> None:
+    """A round that an outcome waits for is passed on when it is due; or another's, as this one."""
+    for seq in sorted(on.plane.committer.projection.resolver.open_seqs.values()):
+        on.pass_round_on(seq, forged=step.a % 4 == 0)
+
+
+def _void(on: Actors, step: VoprStep) -> None:
+    """The operator gives an outcome up, and says that its round is lost, or not."""
+    waiting = sorted(on.plane.committer.projection.resolver.open_seqs.values())
+    for seq in waiting[: 1 + step.a % 2]:
+        on.plane.outcomes.void(seq, "given up", author=ADMIN, beacon_lost=step.b % 3 == 0)
 
 
 # -- time and faults ------------------------------------------------------------------------------
@@ -289,13 +336,13 @@ def _reboot(on: Actors, step: VoprStep) -> None:
 def _jump(on: Actors, step: VoprStep) -> None:
     """The wall clock is wrong: by seconds, which is nothing, by hours, or by years."""
     far_ms = (2_000, 45_000, 3_600_000, 400 * 86_400_000)[step.a % 4]
-    on.world.set_clock(on.world.skew_ms + (far_ms if step.b % 2 else -far_ms), on.world.drift_ppm)
+    on.world.jump(far_ms if step.b % 2 else -far_ms)
 
 
 def _drift(on: Actors, step: VoprStep) -> None:
     """The wall clock runs too fast or too slow: as a time server slews it, or as a broken one."""
     ppm = (100, 500, 20_000)[step.a % 3]
-    on.world.set_clock(on.world.skew_ms, ppm if step.b % 2 else -ppm)
+    on.world.drift(ppm if step.b % 2 else -ppm)
 
 
 def _tamper(on: Actors, step: VoprStep) -> None:
@@ -303,7 +350,13 @@ def _tamper(on: Actors, step: VoprStep) -> None:
 
 
 def _set_clock(on: Actors, step: VoprStep) -> None:
-    on.world.set_clock(0)
+    on.world.set_clocks()
+
+
+def _fail_over(on: Actors, step: VoprStep) -> None:
+    """Another replica takes over, on a host whose clock is right, a little off, or wrong."""
+    far_ms = (0, 2_000, 45_000, 3_600_000, 3 * 86_400_000)[step.a % 5]
+    on.world.fail_over(far_ms if step.b % 2 else -far_ms)
 
 
 def _judge(on: Actors, step: VoprStep) -> None:
@@ -312,6 +365,10 @@ def _judge(on: Actors, step: VoprStep) -> None:
 
 def _full(on: Actors, step: VoprStep) -> None:
     on.world.disk.full = bool(step.a % 2)
+
+
+def _room(on: Actors, step: VoprStep) -> None:
+    on.world.disk.full = False
 
 
 def _deaf_executor(on: Actors, step: VoprStep) -> None:
@@ -334,6 +391,8 @@ class _Kind(NamedTuple):
     act: Callable[[Actors, VoprStep], None]
     weight: int
     fault: bool = False
+    group: str = ""
+    """Kinds of a group are in a schedule together, or none of them is."""
 
 
 STEPS: dict[str, _Kind] = {
@@ -355,29 +414,46 @@ STEPS: dict[str, _Kind] = {
     "edit": _Kind(_edit, 3),
     "node": _Kind(_node, 4),
     "resolve": _Kind(_resolve, 2),
-    "trespass": _Kind(_trespass, 3, fault=True),
-    "hostile": _Kind(_hostile, 3, fault=True),
-    "crash": _Kind(_crash, 5, fault=True),
-    "crash_submit": _Kind(_crash_submit, 2, fault=True),
-    "kill": _Kind(_kill, 2, fault=True),
-    "reboot": _Kind(_reboot, 1, fault=True),
-    "jump": _Kind(_jump, 2, fault=True),
-    "drift": _Kind(_drift, 1, fault=True),
-    "tamper": _Kind(_tamper, 1, fault=True),
-    "set_clock": _Kind(_set_clock, 2),
-    "judge": _Kind(_judge, 1),
-    "full": _Kind(_full, 2, fault=True),
-    "deaf_executor": _Kind(_deaf_executor, 2, fault=True),
-    "node_agent": _Kind(_node_agent, 8),
-    "traffic_agent": _Kind(_traffic_agent, 4),
-    "kill_traffic": _Kind(_kill_traffic, 1, fault=True),
+    "use_beacon": _Kind(_use_beacon, 2, group="beacon"),
+    "beacon": _Kind(_beacon, 8, group="beacon"),
+    "void": _Kind(_void, 3, group="beacon"),
+    "trespass": _Kind(_trespass, 3, fault=True, group="hostile"),
+    "hostile": _Kind(_hostile, 3, fault=True, group="hostile"),
+    "crash": _Kind(_crash, 5, fault=True, group="crash"),
+    "crash_submit": _Kind(_crash_submit, 2, fault=True, group="crash"),
+    "kill": _Kind(_kill, 2, fault=True, group="kill"),
+    "reboot": _Kind(_reboot, 1, fault=True, group="reboot"),
+    "fail_over": _Kind(_fail_over, 3, fault=True, group="failover"),
+    "jump": _Kind(_jump, 2, fault=True, group="clock"),
+    "drift": _Kind(_drift, 1, fault=True, group="clock"),
+    "tamper": _Kind(_tamper, 1, fault=True, group="tamper"),
+    "set_clock": _Kind(_set_clock, 3),
+    "judge": _Kind(_judge, 2),
+    "full": _Kind(_full, 2, fault=True, group="full"),
+    "room": _Kind(_room, 4, group="full"),
+    "deaf_executor": _Kind(_deaf_executor, 2, fault=True, group="executor"),
+    "node_agent": _Kind(_node_agent, 8, group="node agent"),
+    "traffic_agent": _Kind(_traffic_agent, 4, group="traffic agent"),
+    "kill_traffic": _Kind(_kill_traffic, 1, fault=True, group="traffic agent"),
 }
-_TABLE = [name for name, kind in STEPS.items() for _ in range(kind.weight)]
+SHARES = {"node agent": 40, "traffic agent": 15, "beacon": 30, "failover": 30}
+"""So many schedules of 100 have a group. Ticks of a traffic agent with its clients take ten times
+as long as all else, and change nothing for the control plane."""
+SHARE = 75
+"""Of any other group: schedules without one kind of fault go further with another."""
 
 
-def draw(stream: Stream, count: int) -> list[VoprStep]:
-    """A schedule of so many steps."""
+def draw(stream: Stream, count: int, *, kinds: Container[str] = ()) -> list[VoprStep]:
+    """A schedule of so many steps: of these kinds, or of those that chance chooses."""
+    chosen = kinds or _choose(stream)
+    table = [name for name, kind in STEPS.items() if name in chosen for _ in range(kind.weight)]
     return [
-        VoprStep(_TABLE[stream.below(len(_TABLE))], *(stream.below(10_000) for _ in range(3)))
+        VoprStep(table[stream.below(len(table))], *(stream.below(10_000) for _ in range(3)))
         for _ in range(count)
     ]
+
+
+def _choose(stream: Stream) -> set[str]:
+    groups = {kind.group for kind in STEPS.values()} - {""}
+    here = {group for group in sorted(groups) if stream.below(100) < SHARES.get(group, SHARE)}
+    return {name for name, kind in STEPS.items() if not kind.group or kind.group in here}

@@ -8,12 +8,14 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fairlead.core.gpu import PreemptionPolicy
 from fairlead.core.gpu.clock import ClockReading
 from fairlead.core.invariant import known
+from fairlead.core.lottery import BeaconNetwork
 from fairlead.engine.gpu import Author, Config, ControlPlane
 from fairlead.engine.gpu.clock import LedgerClock
 from fairlead.ledger.keys import MasterEntropy
@@ -124,6 +126,30 @@ class FaultyExecutor:
         return []
 
 
+class SimHost:
+    """A host that the control plane can run on, and its clocks."""
+
+    def __init__(self, name: str, boot: int, booted_ms: int) -> None:
+        self.name = name
+        self.boot(boot, booted_ms)
+        self.set_clock(booted_ms, 0)
+
+    def boot(self, number: int, now_ms: int) -> None:
+        self.boot_name, self.booted_ms = f"boot-{number}", now_ms
+
+    def set_clock(self, now_ms: int, skew_ms: int, drift_ppm: int = 0) -> None:
+        """The wall clock is off by this, from now on, and runs so much faster."""
+        self._skew_ms, self.drift_ppm, self._drifts_from_ms = skew_ms, drift_ppm, now_ms
+
+    def skew_ms(self, now_ms: int) -> int:
+        """By how much the wall clock is off."""
+        return self._skew_ms + (now_ms - self._drifts_from_ms) * self.drift_ppm // 1_000_000
+
+    def reading(self, now_ms: int) -> ClockReading:
+        wall_ms = now_ms + self.skew_ms(now_ms)
+        return ClockReading(wall_ms, now_ms - self.booted_ms, self.boot_name, self.name)
+
+
 class VoprWorld:
     """All of it. `behaves` says what a job's command does."""
 
@@ -133,14 +159,13 @@ class VoprWorld:
         self.entropy, self._config = Entropy(seed), config
         self.time = VirtualClock()
         self.time.run_until(START_MS)
-        self._skew_ms = self._drift_ppm = 0
-        """Of the wall clock: by how much it is off, and how much faster it runs."""
-        self._drifts_from_ms = START_MS
-        self.boots, self._booted_ms = 1, START_MS - 60_000
+        self._hosts = [SimHost("sim", 1, START_MS - 60_000)]
+        self.boots = 1
+        """How often another monotonic clock has been gone by: boots and failovers."""
         self.points = FaultPoints()
         self.disk = SimDisk(self.points)
         self.machine = SimMachine(self.time, behaves)
-        self.machine.boot, self.machine.booted_ms = self._boot, self._booted_ms
+        self.machine.boot, self.machine.booted_ms = self.host.boot_name, self.host.booted_ms
         self.executor_faults = 0
         """So many of the executor's next calls fail."""
         self.on_act: Callable[[str, tuple[Any, ...], str], None] = lambda name, given, cited: None
@@ -153,28 +178,33 @@ class VoprWorld:
         self.ledger: SimLedger | None = None
         self.plane: ControlPlane | None = None
 
+    @property
+    def host(self) -> SimHost:
+        """Where the control plane runs."""
+        return self._hosts[-1]
+
     def reading(self) -> ClockReading:
+        return self.host.reading(self.time.now_ms)
+
+    def jump(self, far_ms: int) -> None:
+        """The wall clock jumps; it runs as fast as before."""
+        host, now_ms = self.host, self.time.now_ms
+        host.set_clock(now_ms, host.skew_ms(now_ms) + far_ms, host.drift_ppm)
+
+    def drift(self, ppm: int) -> None:
+        """The wall clock runs so much faster from now on."""
         now_ms = self.time.now_ms
-        monotonic_ms = now_ms - self._booted_ms
-        return ClockReading(now_ms + self.skew_ms, monotonic_ms, self._boot, "sim")
+        self.host.set_clock(now_ms, self.host.skew_ms(now_ms), ppm)
 
-    @property
-    def _boot(self) -> str:
-        return f"boot-{self.boots}"
+    def set_clocks(self) -> None:
+        """All wall clocks are right."""
+        for host in self._hosts:
+            host.set_clock(self.time.now_ms, 0)
 
-    @property
-    def skew_ms(self) -> int:
-        """By how much the wall clock is off now."""
-        passed_ms = self.time.now_ms - self._drifts_from_ms
-        return self._skew_ms + passed_ms * self._drift_ppm // 1_000_000
-
-    def set_clock(self, skew_ms: int, drift_ppm: int = 0) -> None:
-        """The wall clock is off by this, from now on, and runs so much faster."""
-        self._skew_ms, self._drift_ppm, self._drifts_from_ms = skew_ms, drift_ppm, self.time.now_ms
-
-    @property
-    def drift_ppm(self) -> int:
-        return self._drift_ppm
+    def use_beacon(self, network: BeaconNetwork | None) -> None:
+        """The operator restarts the control plane with, or without, public entropy."""
+        self.kill()
+        self._config = replace(self._config, beacon=network)
 
     def up(self) -> ControlPlane:
         """The control plane, started if it is down. Raises `Crash` where one is set."""
@@ -187,7 +217,7 @@ class VoprWorld:
         return known(self.plane, "it is up")
 
     def _open(self) -> None:
-        clock = LedgerClock(self.reading, self._config.clock)
+        clock = LedgerClock(self.reading, self._config.clock, elsewhere=self.in_cluster)
         with sqlite_faults("open the ledger"):
             self.ledger = SimLedger(self.disk, self._keys, time_ms=self.reading().wall_ms)
         executor = FaultyExecutor(SimExecutor(self.machine), self)
@@ -219,9 +249,28 @@ class VoprWorld:
         self.kill()
 
     def reboot(self, off_ms: int) -> None:
+        """The host goes down; in a cluster, runs go on on others."""
         self.down()
-        self.machine.power_off()
+        if not self.in_cluster:
+            self.machine.power_off()
         self.time.run_until(self.time.now_ms + off_ms)
-        self.boots, self._booted_ms = self.boots + 1, self.time.now_ms
-        self.machine.power_on(self._boot)
+        self.boots += 1
+        self.host.boot(self.boots, self.time.now_ms)
+        if not self.in_cluster:
+            self.machine.power_on(self.host.boot_name)
         self.time.run_until(self.time.now_ms + 10_000)
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether runs have machines of their own: of their ends only the wall time is known."""
+        return not self.machine.boot
+
+    def fail_over(self, skew_ms: int) -> None:
+        """A replica on another host, whose clock is off by this, takes over; runs go on."""
+        self.kill()
+        self.boots += 1
+        self.machine.boot, now_ms = "", self.time.now_ms
+        if len(self._hosts) == 1:
+            self._hosts.insert(0, SimHost("sim-2", self.boots, now_ms - 86_400_000))
+        self._hosts.reverse()
+        self.host.set_clock(now_ms, skew_ms)
