@@ -79,3 +79,18 @@ def test_a_claim_put_aside_at_the_wrong_bound_is_not_sure() -> None:
         filled = quick_fill(Fills(np.array([200.0]), weight, None, weight, least, most))
     row = [Claim(0, 1000, 0, 10), Claim(0, 1, 90, 91), Claim(0, 10, 0, 1000)]
     assert not filled.sure[0] or filled.grants[0].tolist() == water_fill(200, row).grants
+
+
+def test_rates_that_only_round_to_the_same_are_no_tie() -> None:
+    """Two products with one double: which is larger is not for doubles to say."""
+    weight = np.array([[1.1, 1.0, 1.1 * 0.3, 7.0]])
+    demand = np.array([[0.3, 0.7, 1.0, 1.0]])
+    rate = weight * demand
+    assert rate[0, 0] == rate[0, 2]
+    bounds = np.zeros_like(rate), np.full_like(rate, 1e6)
+    with np.errstate(all="ignore"):
+        sure = [
+            quick_fill(Fills(np.array([float(total)]), weight, demand, rate, *bounds)).sure[0]
+            for total in range(100, 140)
+        ]
+    assert not all(sure)

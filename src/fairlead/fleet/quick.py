@@ -134,17 +134,20 @@ def _hand_out(fills: Fills, grants: Floats, rests: Floats, blur: Floats) -> Bool
     close = np.flatnonzero(sure & (cut - below <= 2 * blur))
     if close.size:
         ends = np.stack((cut - 2 * blur, cut + 2 * blur), axis=1)[close]
-        chosen[close], sure[close] = _ties(fills.rate[close], rests[close], ends, left[close])
+        chosen[close], sure[close] = _ties(fills.rows(close), rests[close], ends, left[close])
     grants += chosen
     return sure
 
 
-def _ties(rate: Floats, rests: Floats, ends: Floats, left: Ints) -> tuple[Bools, Bools]:
+def _ties(fills: Fills, rests: Floats, ends: Floats, left: Ints) -> tuple[Bools, Bools]:
     """Remainders that cannot be told apart: by position, if their rates are the very same."""
     above = rests > ends[:, 1:]
     near = (rests >= ends[:, :1]) & ~above
-    highest = np.where(near, rate, -np.inf).max(axis=1)
-    same: Bools = highest == np.where(near, rate, np.inf).min(axis=1)
+    same = np.ones(len(left), dtype=np.bool_)
+    for factor in (fills.weight, fills.demand):
+        if factor is not None:
+            highest = np.where(near, factor, -np.inf).max(axis=1)
+            same &= highest == np.where(near, factor, np.inf).min(axis=1)
     room = (left - above.sum(axis=1))[:, None]
     return above | (near & (near.cumsum(axis=1) <= room)), same
 
