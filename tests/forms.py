@@ -14,7 +14,7 @@ from fractions import Fraction
 from hashlib import sha256
 from typing import Any
 
-from fairlead.core.apportion import largest_remainder, water_fill
+from fairlead.core.apportion import fill_grants, largest_remainder, water_fill
 from fairlead.core.canonical import canonical
 from fairlead.core.claims import Claim
 from fairlead.core.cpu import Policy, allocate, clear
@@ -44,6 +44,7 @@ def divisions(rng: random.Random) -> Iterator[bytes]:
     fill = water_fill(total, claims)
     level = Fraction(fill.numerator, fill.denominator) if fill.denominator else None
     yield repr((list(fill.grants), level)).encode()
+    yield repr(fill_grants(total, claims)).encode()
 
 
 def clearings(rng: random.Random) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ from fairlead.core.cpu import CpuMode, Pod, Policy, Snapshot, clear
 from fairlead.core.invariant import InvariantBroken
 from fairlead.fleet import FleetSnapshot, clear_fleet, table
 from fairlead.fleet import clear as fleet_clear
+from fairlead.fleet.fill import FillPlan
 from tests.fleet.fleets import both_ways, everyday_fleet, hostile_fleet, one
 
 HUGE = 10**12
@@ -192,6 +193,15 @@ def test_tables_of_any_size_agree(cells: int, monkeypatch: pytest.MonkeyPatch) -
     both_ways([node for size in (1, 3, 20) for node in everyday_fleet(rng, Policy.NASH, 9, size)])
 
 
+@pytest.mark.parametrize("policy", Policy)
+def test_sums_beyond_the_doubles_are_cleared_by_core(policy: Policy) -> None:
+    """10 000 pods of 10^12: their sum is no double any more, so core decides."""
+    pods = tuple(Pod(f"p{i:05d}", 1, HUGE - i, 0.5) for i in range(10_000))
+    small = Snapshot(30_000, pods[:9], policy)
+    plan = both_ways([Snapshot(HUGE, pods, policy), small])
+    assert plan.fallback.tolist() == [True, False]
+
+
 def test_the_snapshot_is_left_alone() -> None:
     """Clearing writes into its own columns: twice the same columns give twice the same plan."""
     fleet = FleetSnapshot.from_snapshots(everyday_fleet(random.Random(7), Policy.MARKET, 9, 30))
@@ -205,9 +215,9 @@ def test_a_broken_promise_stops_the_process(monkeypatch: pytest.MonkeyPatch) -> 
     snapshot = Snapshot(1_000, tuple(Pod(f"p{i}", 100, 900, 1.0) for i in range(3)))
     monkeypatch.setattr(
         fleet_clear,
-        "_cut_surplus",
-        lambda pods, capacity: fleet_clear.Division(
-            pods.high, np.zeros(len(capacity)), np.ones(len(capacity), dtype=bool)
+        "fill",
+        lambda fills, unpriced: FillPlan(
+            fills.most, np.zeros(unpriced), np.ones(unpriced, dtype=bool)
         ),
     )
     with pytest.raises(InvariantBroken, match="INV-2"):

@@ -1,10 +1,11 @@
 """The arithmetic every governor shares: exact division of a whole among claimants.
 
-Two functions, both on integers only, both with ties settled by the order of the claims (callers
+Functions on integers only, with ties settled by the order of the claims (callers
 sort by id first):
 
 - `largest_remainder` divides a total in proportion to shares;
-- `water_fill` raises a common level t until every claim's clamp(base + rate*t, low, high) adds up.
+- `water_fill` raises a common level t until every claim's clamp(base + rate*t, low, high) adds up;
+  `fill_grants` gives the same grants without the level, mostly faster.
 
 Rounding to nearest would promise three equal bidders 2001 millicores of a 2000 node, so fractions
 are floored first and the leftovers go to the largest remainders.
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from fairlead.core.claims import Claim, events_of, reach, rising_at_start
 from fairlead.core.invariant import require
-from fairlead.core.rough import rough_level
+from fairlead.core.rough import EXACT_MAX, rough_fill
 
 
 class Fill(NamedTuple):
@@ -46,6 +47,15 @@ def largest_remainder(total: int, shares: Sequence[int]) -> list[int]:
     return grants
 
 
+def fill_grants(total: int, claims: list[Claim]) -> list[int]:
+    """The grants of a water-fill; doubles find most of them faster, and prove them."""
+    for claim in claims:
+        if claim.rate > EXACT_MAX:
+            return water_fill(total, claims).grants
+        claim.weight = claim.pace = float(claim.rate)
+    return rough_fill(total, claims) or water_fill(total, claims).grants
+
+
 def water_fill(total: int, claims: list[Claim]) -> Fill:
     """Solve Σ clamp(base + rate*t, low, high) = total for t >= 0, exactly, in O(n log n).
 
@@ -56,15 +66,22 @@ def water_fill(total: int, claims: list[Claim]) -> Fill:
     require(missing >= 0, "a water-fill starts at or below its total")
     if missing == 0:
         return Fill(starts, 0, 1)
-    grants, rests = [0] * len(claims), [0] * len(claims)
-    # Doubles find the level faster than integers; what they find is proved, or not used.
-    numerator, denominator = rough_level(missing, claims, starts)
-    if not denominator or not _stand(claims, (numerator, denominator), total, grants, rests):
-        numerator, denominator = _level(missing, claims, starts)
-        if not denominator:
-            tops = [c.high if c.rate else start for c, start in zip(claims, starts, strict=True)]
-            return Fill(tops, 0, 0)
-        _stand(claims, (numerator, denominator), total, grants, rests)
+    numerator, denominator = _level(missing, claims, starts)
+    if not denominator:
+        tops = [c.high if c.rate else start for c, start in zip(claims, starts, strict=True)]
+        return Fill(tops, 0, 0)
+    grants: list[int] = []
+    rests: list[int] = []
+    for claim in claims:
+        product = claim.rate * numerator
+        quotient = product // denominator
+        floor, rest = claim.base + quotient, product - quotient * denominator
+        if floor < claim.low:
+            floor, rest = claim.low, 0
+        elif floor >= claim.high:
+            floor, rest = claim.high, 0
+        grants.append(floor)
+        rests.append(rest)
     _settle(total, grants, rests)
     return Fill(grants, numerator, denominator)
 
@@ -92,35 +109,6 @@ def _level(missing: int, claims: list[Claim], starts: list[int]) -> tuple[int, i
         else:
             number, rate = number + taken, rate + claim.rate
     return 0, 0
-
-
-def _stand(
-    claims: list[Claim], level: tuple[int, int], total: int, grants: list[int], rests: list[int]
-) -> bool:
-    """Where the claims stand at a level: whole grants, and remainders over the denominator.
-
-    Says whether that is the lowest level at which they add up to the total: a claim takes part in
-    it that was lower just before.
-    """
-    numerator, denominator = level
-    left, rest_sum, lowest = total, 0, False
-    for index, claim in enumerate(claims):
-        product = claim.rate * numerator
-        quotient = product // denominator
-        rest = product - quotient * denominator
-        floor = claim.base + quotient
-        if floor < claim.low:
-            floor, rest = claim.low, 0
-        elif floor >= claim.high:
-            if floor == claim.high > claim.low and quotient and not rest:
-                lowest = True
-            floor, rest = claim.high, 0
-        elif rest or (quotient and floor > claim.low):
-            lowest = True
-        grants[index], rests[index] = floor, rest
-        left -= floor
-        rest_sum += rest
-    return lowest and left * denominator == rest_sum
 
 
 def _settle(total: int, grants: list[int], rests: list[int]) -> None:

@@ -8,15 +8,38 @@ them the level is number/rate: `number` units are left to claims that rise at `r
 
 
 class Claim:
-    """One claimant of a water-fill: x(t) = clamp(base + rate*t, low, high)."""
+    """One claimant of a water-fill: x(t) = clamp(base + rate*t, low, high).
 
-    __slots__ = ("base", "high", "low", "rate")
+    The rate is an integer, or a product of two doubles (`weight`, `demand`) as long as `rough`
+    works on it, which also uses what follows.
+    """
 
-    def __init__(self, base: int, rate: int, low: int, high: int) -> None:
+    __slots__ = (
+        "base",
+        "demand",
+        "high",
+        "least",
+        "low",
+        "most",
+        "pace",
+        "rate",
+        "rises",
+        "weight",
+    )
+
+    def __init__(
+        self, base: int, rate: int, low: int, high: int, *, weight: float = 0.0, demand: float = 1.0
+    ) -> None:
         self.base = base
         self.rate = rate
         self.low = low
         self.high = high
+        self.weight = weight
+        self.demand = demand
+        self.pace = weight * demand
+        self.least = 0.0
+        self.most = 0.0
+        self.rises = False
 
 
 def events_of(claims: list[Claim], starts: list[int]) -> list[int]:

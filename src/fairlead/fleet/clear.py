@@ -14,8 +14,8 @@ from fairlead.core.cpu import CpuMode, Policy, clear
 from fairlead.core.cpu.market import SURVIVAL_MILLICORES
 from fairlead.core.invariant import require
 from fairlead.core.reasons import CpuReason
-from fairlead.fleet.fill import RATE_MAX, Claims, fill, shadow_price
-from fairlead.fleet.shares import Rates, two_product
+from fairlead.fleet.fill import RATE_MAX, fill
+from fairlead.fleet.quick import Fills
 from fairlead.fleet.snapshot import (
     MODE_CODE,
     POLICIES,
@@ -29,16 +29,33 @@ from fairlead.fleet.snapshot import (
 )
 from fairlead.fleet.table import NodeTable, PodTable, cut, pod_table
 
+# Sums of whole numbers below this are exact in doubles.
+_EXACT_MAX = 2.0**53
+
+
+class Offer(NamedTuple):
+    """What the policy makes of nodes whose lower bounds fit: the grants where nothing is scarce,
+    and the claims of the rows where something is, counted from `base`.
+    """
+
+    grants: Floats
+    rows: Ints
+    base: Floats
+    weight: Floats
+    demand: Floats | None
+    least: Floats
+    most: Floats
+    sure: Bools
+    free: Bools | None = None
+    """Rows of these whose price is 0; None: this policy has no prices."""
+
 
 class Division(NamedTuple):
     """Grants, prices (NaN for core's None) and the rows that are certain."""
 
-    grants: Ints
+    grants: Floats
     price: Floats
     sure: Bools
-
-    def enter(self, rows: Bools, part: "Division") -> None:
-        self.grants[rows], self.price[rows], self.sure[rows] = part
 
 
 def clear_fleet(fleet: FleetSnapshot) -> FleetPlan:
@@ -54,32 +71,28 @@ def clear_fleet(fleet: FleetSnapshot) -> FleetPlan:
 
 def _clear_table(table: NodeTable, plan: FleetPlan) -> None:
     pods = pod_table(table)
-    lower_bounds = pods.low.copy()
-    capacity = table.fleet.capacity_millicores[table.nodes]
-    rows = len(capacity)
+    capacity = table.fleet.capacity_millicores[table.nodes].astype(np.float64)
+    lower_bounds = pods.low
     total_min = pods.floor.sum(axis=1)
     overloaded = total_min > capacity
-    sure = np.ones(rows, dtype=np.bool_)
-    tight = ~overloaded & (pods.low.sum(axis=1) > capacity)
-    if tight.any():
-        low, sure[tight] = relaxed(pods.rows(tight), capacity[tight])
+    sure = pods.top.sum(axis=1) < _EXACT_MAX
+    tight = np.flatnonzero(sure & ~overloaded & (pods.low.sum(axis=1) > capacity))
+    if tight.size:
+        lower_bounds = pods.low.copy()
+        low, sure[tight] = relaxed(pods, capacity, tight)
         pods.relax(tight, low)
-    division = Division(np.zeros_like(pods.low), np.full(rows, np.nan), sure)
-    if overloaded.any():
-        division.enter(overloaded, scale_minimums(pods.rows(overloaded), capacity[overloaded]))
-    rest = ~overloaded & sure
-    if rest.any():
-        division.enter(rest, divide(pods.rows(rest), capacity[rest], table.policy))
-    mode = _label(table, pods.want.sum(axis=1), overloaded)
-    _check(table, pods, division, overloaded)
-    bent = (division.grants < lower_bounds) & (lower_bounds > pods.floor)
-    pods.reasons |= bent * np.uint8(REASON_BIT[CpuReason.GUARDRAIL_RELAXED])
+    total_want = pods.want.sum(axis=1)
+    offer = CHOICES[POLICIES[table.policy]](pods, capacity, total_want, ~overloaded & sure)
+    division = divide(pods, capacity, np.flatnonzero(overloaded & sure), offer)
+    division.sure[~sure] = False
+    _check(table, pods, division, overloaded, total_want)
+    _say_bent(pods, division.grants, lower_bounds)
     _write(table, pods, division, plan)
-    plan.mode[table.nodes] = mode
+    plan.mode[table.nodes] = _label(table, total_want, overloaded)
     plan.total_min[table.nodes] = total_min
 
 
-def _label(table: NodeTable, total_want: Ints, overloaded: Bools) -> Codes:
+def _label(table: NodeTable, total_want: Floats, overloaded: Bools) -> Codes:
     """Hysteresis belongs to the label only; letting it hold the grants would overcommit."""
     fleet, nodes = table.fleet, table.nodes
     capacity = fleet.capacity_millicores[nodes]
@@ -90,10 +103,18 @@ def _label(table: NodeTable, total_want: Ints, overloaded: Bools) -> Codes:
     return np.where(overloaded, MODE_CODE[CpuMode.OVERLOADED], mode).astype(np.int8)
 
 
+def _say_bent(pods: PodTable, grants: Floats, lower_bounds: Floats) -> None:
+    guarded = lower_bounds > pods.floor
+    if guarded.any():
+        guarded &= grants < lower_bounds
+        pods.reasons |= guarded * np.uint8(REASON_BIT[CpuReason.GUARDRAIL_RELAXED])
+
+
 def _write(table: NodeTable, pods: PodTable, division: Division, plan: FleetPlan) -> None:
     room = pods.need - pods.floor
-    # Where there is no room the ratio is 0, and 0/1 is as good as a special case.
-    ratio = (pods.need - division.grants) * (room > 0) / np.maximum(room, 1)
+    ratio = pods.need - division.grants
+    ratio /= np.maximum(room, 1.0)
+    ratio[room == 0] = 0.0
     table.scatter(pods.need, plan.needs)
     table.scatter(division.grants, plan.allocations)
     table.scatter(ratio, plan.reduction_ratio)
@@ -103,118 +124,129 @@ def _write(table: NodeTable, pods: PodTable, division: Division, plan: FleetPlan
     plan.fallback[table.nodes] = ~division.sure
 
 
-def _check(table: NodeTable, pods: PodTable, division: Division, overloaded: Bools) -> None:
+def _check(
+    table: NodeTable, pods: PodTable, division: Division, overloaded: Bools, total_want: Floats
+) -> None:
     """Core's promises, kept on every clearing and not only in tests; unsure rows go to core."""
     capacity = table.fleet.capacity_millicores[table.nodes]
     grants, unsure = division.grants, ~division.sure
     total = grants.sum(axis=1)
     require(bool((unsure | (total <= capacity)).all()), "INV-2: the grants fit the capacity")
     below_top = (grants <= pods.top).all(axis=1)
-    inside = ((pods.low <= grants) & (grants <= pods.high)).all(axis=1)
-    bounded = np.where(overloaded, below_top, inside)
+    bounded = below_top & (overloaded | (pods.low <= grants).all(axis=1))
+    if pods.high is not pods.top:
+        bounded &= overloaded | (grants <= pods.high).all(axis=1)
     require(bool((unsure | bounded).all()), "INV-1: every grant lies inside its bounds")
     whole = overloaded
     if POLICIES[table.policy] is not Policy.MARKET:
-        scarce = pods.want.sum(axis=1) > capacity
-        as_wanted = np.where(scarce[:, None], grants <= pods.want, grants == pods.want)
-        kept = unsure | overloaded | as_wanted.all(axis=1)
-        require(bool(kept.all()), "INV-3: the need where nothing is scarce, never more")
+        scarce = total_want > capacity
+        fits = (grants <= pods.want).all(axis=1) & (scarce | (total == total_want))
+        require(
+            bool((unsure | overloaded | fits).all()),
+            "INV-3: the need where nothing is scarce, never more",
+        )
         whole = overloaded | scarce
     require(
         bool((unsure | ~whole | (total == capacity)).all()), "a scarce node is handed out whole"
     )
 
 
-def scale_minimums(pods: PodTable, capacity: Ints) -> Division:
-    """Overloaded: x = max(survival, minimum·s) with s solving Σx = capacity."""
-    share = np.minimum(SURVIVAL_MILLICORES, capacity // pods.live.sum(axis=1))
-    survival = np.minimum(share[:, None], pods.top)
-    filled = fill(Claims(capacity, _doubles(pods.floor), survival, pods.top))
-    return Division(filled.grants, np.full(len(capacity), np.nan), filled.sure)
-
-
-def relaxed(pods: PodTable, capacity: Ints) -> tuple[Ints, Bools]:
+def relaxed(pods: PodTable, capacity: Floats, rows: Ints) -> tuple[Floats, Bools]:
     """Lower bounds moved towards the minimums by one common ratio, until they fit."""
-    extra = pods.low - pods.floor
-    spare = capacity - pods.floor.sum(axis=1)
-    filled = fill(Claims(spare, _doubles(extra), np.zeros_like(extra), extra))
-    return pods.floor + filled.grants, filled.sure
+    floor = pods.floor[rows]
+    extra = pods.low[rows] - floor
+    spare = capacity[rows] - floor.sum(axis=1)
+    filled = fill(Fills(spare, extra, None, extra, np.zeros_like(extra), extra), unpriced=len(rows))
+    return floor + filled.grants, filled.sure
 
 
-def divide(pods: PodTable, capacity: Ints, policy: int) -> Division:
-    """The grants of nodes whose lower bounds fit, congested or not."""
-    if POLICIES[policy] is Policy.MARKET:
-        return _market(pods, capacity)
-    rows = len(capacity)
-    division = Division(pods.want.copy(), np.zeros(rows), np.ones(rows, dtype=np.bool_))
-    scarce = pods.want.sum(axis=1) > capacity
-    if scarce.any():
-        choose = _nash if POLICIES[policy] is Policy.NASH else _cut_surplus
-        division.enter(scarce, choose(pods.rows(scarce), capacity[scarce]))
-    return division
-
-
-def _cut_surplus(pods: PodTable, capacity: Ints) -> Division:
-    """x = minimum + (need - minimum)·t, inside the bounds."""
-    floor = pods.floor
-    rates, room = _doubles(pods.need - floor), capacity - floor.sum(axis=1)
-    filled = fill(Claims(room, rates, pods.low - floor, pods.high - floor))
-    return Division(floor + filled.grants, np.full(len(capacity), np.nan), filled.sure)
-
-
-def _nash(pods: PodTable, capacity: Ints) -> Division:
-    """x = min(want, minimum + weight·t); pods of weight 0 share what the others cannot take."""
-    rate = pods.weight
-    weighted = rate > 0
-    least, most = pods.low - pods.floor, pods.want - pods.floor
-    tops = np.where(weighted, pods.want, pods.low)
-    # Every claim with a weight is satisfied: the level is infinite, its price 0.
-    spare = tops.sum(axis=1) < capacity
-    if spare.any():
-        rate, least = rate.copy(), least.copy()
-        least[spare] = tops[spare] - pods.floor[spare]
-        rate[spare] = ~weighted[spare] & pods.live[spare]
-    room = capacity - pods.floor.sum(axis=1)
-    filled = fill(Claims(room, Rates(rate, np.zeros_like(rate)), least, most))
-    price = np.where(spare, 0.0, shadow_price(filled.level))
-    return Division(pods.floor + filled.grants, price, filled.sure)
-
-
-def _market(pods: PodTable, capacity: Ints) -> Division:
-    """x = min(high, minimum + bid·t): the whole capacity is handed out, whatever the needs."""
-    bids, sure = _bids(pods)
-    grants = np.where(bids.high > 0, pods.high, pods.low)  # if every bidder is capped
-    price = np.zeros(len(capacity))
-    short = grants.sum(axis=1) > capacity
-    if short.any():
-        floor = pods.floor[short]
-        least, most = pods.low[short] - floor, pods.high[short] - floor
-        room = capacity[short] - floor.sum(axis=1)
-        filled = fill(Claims(room, bids.rows(short), least, most))
-        grants[short] = floor + filled.grants
-        price[short] = shadow_price(filled.level)
-        sure[short] &= filled.sure
+def divide(pods: PodTable, capacity: Floats, overloaded: Ints, offer: Offer) -> Division:
+    """The grants of all rows: minimums scaled where not even those fit, else what is offered."""
+    grants, sure = offer.grants, offer.sure
+    price = np.zeros(len(sure))
+    price[overloaded] = np.nan
+    rows, scaled = np.concatenate((overloaded, offer.rows)), len(overloaded)
+    if not rows.size:
+        return Division(grants, price, sure)
+    floor, top = pods.floor[overloaded], pods.top[overloaded]
+    weight = np.concatenate((floor, offer.weight))
+    demand, rate = None, weight
+    if offer.demand is not None:
+        demand = np.concatenate((np.ones_like(floor), offer.demand))
+        rate = weight * demand
+    least = np.concatenate((_survival(pods, capacity, overloaded), offer.least))
+    total = capacity[rows]
+    total[scaled:] -= offer.base.sum(axis=1)
+    fills = Fills(total, weight, demand, rate, least, np.concatenate((top, offer.most)))
+    filled = fill(fills, unpriced=len(rows) if offer.free is None else scaled)
+    filled.grants[scaled:] += offer.base
+    if offer.free is not None:
+        filled.price[scaled:][offer.free] = 0.0
+    grants[rows], price[rows] = filled.grants, filled.price
+    sure[rows] &= filled.sure
     return Division(grants, price, sure)
 
 
-def _bids(pods: PodTable) -> tuple[Rates, Bools]:
-    """Weight times demand, as exact pairs; all zero, the weights; those zero as well, equally.
+def _survival(pods: PodTable, capacity: Floats, rows: Ints) -> Floats:
+    """Overloaded: x = max(survival, minimum·s) with s solving Σx = capacity."""
+    share = np.minimum(SURVIVAL_MILLICORES, capacity[rows] // pods.live[rows].sum(axis=1))
+    survival: Floats = np.minimum(share[:, None], pods.top[rows])
+    return survival
+
+
+def cut_surplus(pods: PodTable, capacity: Floats, total_want: Floats, fits: Bools) -> Offer:
+    """x = minimum + (need - minimum)·t, inside the bounds."""
+    rows = np.flatnonzero(fits & (total_want > capacity))
+    base = pods.floor[rows]
+    parts = (base, pods.need[rows] - base, None, pods.low[rows] - base, pods.high[rows] - base)
+    return Offer(pods.want.copy(), rows, *parts, np.ones_like(fits))
+
+
+def nash(pods: PodTable, capacity: Floats, total_want: Floats, fits: Bools) -> Offer:
+    """x = min(want, minimum + weight·t); pods of weight 0 share what the others cannot take."""
+    rows = np.flatnonzero(fits & (total_want > capacity))
+    base, want, weight = pods.floor[rows], pods.want[rows], pods.weight[rows]
+    least = pods.low[rows]
+    tops = np.where(weight > 0, want, least)
+    # Every claim with a weight is satisfied: the level is infinite, its price 0.
+    spare = tops.sum(axis=1) < capacity[rows]
+    if spare.any():
+        least[spare] = tops[spare]
+        weight[spare] = (weight[spare] == 0) & pods.live[rows][spare]
+    least -= base
+    want -= base
+    return Offer(pods.want.copy(), rows, base, weight, None, least, want, np.ones_like(fits), spare)
+
+
+def market(pods: PodTable, capacity: Floats, _want: Floats, fits: Bools) -> Offer:
+    """x = min(high, minimum + bid·t): the whole capacity is handed out, whatever the needs."""
+    weight, demand, bid, sure = _bids(pods)
+    grants = np.where(bid > 0, pods.high, pods.low)  # if every bidder is capped
+    rows = np.flatnonzero(fits & (grants.sum(axis=1) > capacity))
+    base = pods.floor[rows]
+    claims = (weight[rows], demand[rows], pods.low[rows] - base, pods.high[rows] - base)
+    return Offer(grants, rows, base, *claims, sure | ~fits, np.zeros(len(rows), np.bool_))
+
+
+CHOICES = {Policy.DEMAND_CAPPED: cut_surplus, Policy.MARKET: market, Policy.NASH: nash}
+
+
+def _bids(pods: PodTable) -> tuple[Floats, Floats, Floats, Bools]:
+    """Weight times demand; all zero, the weights; those zero as well, equally.
 
     Not sure where a product vanishes that core keeps, or where its error would overflow.
     """
     weight, demand = pods.weight, pods.demand
     with np.errstate(over="ignore", invalid="ignore"):
-        high, low = two_product(weight, demand)
-    vanished = (high == 0) & (weight > 0) & (demand > 0)
-    sure = ~vanished.any(axis=1) & (weight.max(axis=1) < RATE_MAX)
-    silent = ~high.any(axis=1)
+        bid = weight * demand
+    there = bid > 0
+    sure: Bools = (there == ((weight > 0) & (demand > 0))).all(axis=1)
+    sure &= weight.max(axis=1) < RATE_MAX
+    silent = ~there.any(axis=1)
     if silent.any():
-        high[silent], low[silent] = weight[silent], 0.0
-        high[~high.any(axis=1)] = 1.0
-        high *= pods.live
-    return Rates(high, low), sure
-
-
-def _doubles(sizes: Ints) -> Rates:
-    rate = sizes.astype(np.float64)
-    return Rates(rate, np.zeros_like(rate))
+        weight, demand = weight.copy(), demand.copy()
+        demand[silent] = 1.0
+        weight[~weight.any(axis=1)] = 1.0
+        weight *= pods.live
+        bid = weight * demand
+    return weight, demand, bid, sure

@@ -1,5 +1,7 @@
 """Water-fills side by side: `core.apportion.water_fill`, one per row of a table.
 
+`quick` decides almost every row in plain doubles; what follows is for the others, with more digits.
+
 Each row asks for the level t >= 0 with Σ clamp(rate·t, least, most) = total, and for whole grants
 by largest remainder; README.md says why two steps suffice. Step 1, which claims stand at a bound,
 is variable fixing after Bitran and Hax: let every claim rise, and put those aside that pass a
@@ -15,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairlead.fleet.shares import BLUR, Rates, Shares, shares, sum_rows, two_product
+from fairlead.fleet.quick import Filled, Fills, margin, quick_fill, sum_rising
+from fairlead.fleet.shares import BLUR, Rates, Shares, shares, sum_rows, two_product, two_sum
 from fairlead.fleet.snapshot import Bools, Floats, Ints
 
-_UNIT = 2.0**-53
 # Where excess and shortfall weigh the same up to rounding, both sides are put aside.
 _EVEN = 1 - 2.0**-30
 
@@ -41,12 +43,6 @@ class Level(NamedTuple):
     """What is left for the others."""
     rising: Rates
     """The rates of the others, 0 for those at a bound."""
-
-
-def margin(width: int) -> float:
-    """Twice the most by which comparing a share and a bound errs, relatively: Σrates errs by
-    less than width·2^-53 in any order of adding, the rest by a few roundings."""
-    return 2 * (width + 8) * _UNIT
 
 
 def find_level(claims: Claims) -> Level:
@@ -109,15 +105,64 @@ class ColumnFill(NamedTuple):
     level: Level
 
 
-def fill(claims: Claims) -> ColumnFill:
-    """Solve every row. The caller makes sure that each has a finite level."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # such rows are not sure
-        level = find_level(claims)
-        rates, dusty = level.rising.without_dust()
-        parts = shares(level.number, rates)
-        sure = parts.sure & verified(claims, level) & _inside(claims, parts, rates, dusty)
-        more, certain = _leftovers(level.number, parts, rates, dusty)
+def careful_fill(claims: Claims) -> ColumnFill:
+    """Solve every row with all digits. The caller makes sure that each has a finite level."""
+    level = find_level(claims)
+    rates, dusty = level.rising.without_dust()
+    parts = shares(level.number, rates)
+    sure = parts.sure & verified(claims, level) & _inside(claims, parts, rates, dusty)
+    more, certain = _leftovers(level.number, parts, rates, dusty)
     return ColumnFill(level.bounded + parts.floor + more, sure & certain, level)
+
+
+class FillPlan(NamedTuple):
+    """Grants, prices (NaN for core's None) and the rows that are certain."""
+
+    grants: Floats
+    price: Floats
+    sure: Bools
+
+
+def fill(fills: Fills, *, unpriced: int) -> FillPlan:
+    """Solve every row; prices of all but the first `unpriced`."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # such rows are not sure
+        quick = quick_fill(fills)
+        price = np.full(len(quick.sure), np.nan)
+        if unpriced < len(price):
+            price[unpriced:] = _prices(fills.rows(slice(unpriced, None)), quick.after(unpriced))
+        rest = np.flatnonzero(~quick.sure)
+        if rest.size:
+            few = fills.rows(rest)
+            total, least, most = (
+                part.astype(np.int64) for part in (few.total, few.least, few.most)
+            )
+            careful = careful_fill(Claims(total, _pairs(fills, rest), least, most))
+            quick.grants[rest], quick.sure[rest] = careful.grants, careful.sure
+            late = rest >= unpriced
+            if late.any():
+                price[rest[late]] = shadow_price(careful.level)[late]
+    return FillPlan(quick.grants, price, quick.sure)
+
+
+def _prices(fills: Fills, filled: Filled) -> Floats:
+    """Of the rows that are sure."""
+    high, low, error = sum_rising(fills, filled)
+    whole, whole_low = two_sum(high, low)
+    price, known = _rounded(whole, whole_low, error, np.maximum(filled.number, 1.0))
+    again = np.flatnonzero(filled.sure & ~known)
+    if again.size:
+        rising = _pairs(fills, again).where(filled.rising[again] > 0)
+        number = filled.number[again].astype(np.int64)
+        price[again] = shadow_price(Level(number, number, rising))
+    return price
+
+
+def _pairs(fills: Fills, rows: Ints) -> Rates:
+    """The rates of some rows without rounding."""
+    few = fills.rows(rows)
+    if few.demand is None:
+        return Rates(few.weight, np.zeros_like(few.weight))
+    return Rates(*two_product(few.weight, few.demand))
 
 
 def _inside(claims: Claims, parts: Shares, rates: Rates, dusty: Bools) -> Bools:
@@ -185,18 +230,26 @@ def shadow_price(level: Level) -> Floats:
     """
     rates, exponent = level.rising.scaled()
     whole, whole_low = sum_rows(*rates)
-    number = np.maximum(level.number, 1).astype(np.float64)[:, None]
-    quotient = whole / number
-    taken, taken_low = two_product(quotient, number)
-    correction = (((whole - taken) - taken_low) + whole_low) / number
-    spread = quotient * 2.0**-90
-    lower, upper = quotient + (correction - spread), quotient + (correction + spread)
-    sure = (lower == upper)[:, 0] & (np.abs(exponent) < _EXPONENT_MAX)
-    price: Floats = np.ldexp(upper[:, 0], np.where(sure, exponent, 0))
+    number = np.maximum(level.number, 1).astype(np.float64)
+    quotient, sure = _rounded(whole[:, 0], whole_low[:, 0], 0.0, number)
+    sure &= np.abs(exponent) < _EXPONENT_MAX
+    price: Floats = np.ldexp(quotient, np.where(sure, exponent, 0))
     for row in np.flatnonzero(~sure & (level.number > 0)).tolist():
         price[row] = _by_hand(level.rising, int(level.number[row]), row)
     price[level.number == 0] = np.nan  # t is 0
     return price
+
+
+def _rounded(
+    whole: Floats, whole_low: Floats, error: Floats | float, number: Floats
+) -> tuple[Floats, Bools]:
+    """(whole + whole_low)/number as a double, and where an error of the sum cannot change it."""
+    quotient = whole / number
+    taken, taken_low = two_product(quotient, number)
+    correction = (((whole - taken) - taken_low) + whole_low) / number
+    spread = quotient * 2.0**-90 + error / number
+    lower, upper = quotient + (correction - spread), quotient + (correction + spread)
+    return upper, lower == upper
 
 
 def _by_hand(rates: Rates, number: int, row: int) -> float:

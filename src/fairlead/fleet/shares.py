@@ -84,6 +84,9 @@ class Rates(NamedTuple):
     def rows(self, mask: Bools) -> "Rates":
         return Rates(self.high[mask], self.low[mask])
 
+    def where(self, taking: Bools) -> "Rates":
+        return Rates(self.high * taking, self.low * taking)
+
     def without_dust(self) -> tuple["Rates", Bools]:
         """Rates that are nothing beside the largest of their row dropped; the rows that had any.
 

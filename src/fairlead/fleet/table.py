@@ -8,7 +8,7 @@ doubles in the same order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,15 @@ class NodeTable:
         """A column of pods as a table. Padding holds the numbers of some other pod."""
         return column[self.index].reshape(self.live.shape)
 
-    def scatter(self, cells: npt.NDArray[Item], column: npt.NDArray[Item]) -> None:
+    def sizes(self, column: Ints) -> Floats:
+        return self.gather(column).astype(np.float64)
+
+    @property
+    def full(self) -> bool:
+        """No cell is padding."""
+        return isinstance(self.index, slice)
+
+    def scatter(self, cells: Floats | Bits, column: npt.NDArray[Item]) -> None:
         if isinstance(self.index, slice):
             column[self.index] = cells.reshape(-1)
         else:
@@ -78,63 +86,93 @@ def _table(fleet: FleetSnapshot, nodes: Ints, policy: int) -> NodeTable:
 
 @dataclass(slots=True, eq=False)
 class PodTable:
-    """The pods of a table. Padding has all sizes zero: it owns nothing and wants nothing."""
+    """The pods of a table. Padding has all sizes zero: it owns nothing and wants nothing.
+
+    Sizes are whole numbers in doubles, which are exact far beyond SIZE_MAX and twice as fast.
+    """
 
     live: Bools
-    floor: Ints
-    top: Ints
-    need: Ints
-    low: Ints
-    high: Ints
-    want: Ints
+    floor: Floats
+    top: Floats
+    need: Floats
+    low: Floats
+    high: Floats
+    want: Floats
     weight: Floats
     demand: Floats
     reasons: Bits
 
-    def rows(self, mask: Bools) -> "PodTable":
-        if mask.all():
-            return self
-        return PodTable(**{item.name: getattr(self, item.name)[mask] for item in fields(self)})
-
-    def relax(self, mask: Bools, low: Ints) -> None:
-        self.low[mask] = low
-        self.want[mask] = np.minimum(np.maximum(self.need[mask], low), self.high[mask])
+    def relax(self, rows: Ints, low: Floats) -> None:
+        self.low[rows] = low
+        self.want[rows] = np.minimum(np.maximum(self.need[rows], low), self.high[rows])
 
 
 def pod_table(table: NodeTable) -> PodTable:
     fleet, live = table.fleet, table.live
-    top = table.gather(fleet.max_millicores) * live
-    lowest = table.gather(fleet.min_millicores) * live
+    top, lowest = table.sizes(fleet.max_millicores), table.sizes(fleet.min_millicores)
+    weight = table.gather(fleet.weight)
+    if not table.full:
+        top, lowest, weight = top * live, lowest * live, weight * live
     floor = np.minimum(lowest, top)
     demand = table.gather(fleet.demand)
-    value, reasons = _value(table, floor=floor, top=top, demand=demand)
-    reasons |= (lowest > top) * np.uint8(REASON_BIT[CpuReason.MIN_ABOVE_MAX])
-    need = np.minimum(np.maximum(value, floor), top)
-    upper, lower = table.gather(fleet.upper_millicores), table.gather(fleet.lower_millicores)
+    need, reasons = _value(table, floor=floor, top=top, demand=demand)
+    above = lowest > top
+    if above.any():
+        reasons |= above * np.uint8(REASON_BIT[CpuReason.MIN_ABOVE_MAX])
+    _clamp(need, floor, top)
+    high, low = top, floor
     # An unknown lower bound is -1 and so the floor; an unknown upper bound is the top.
-    high = np.where(upper < 0, top, np.minimum(np.maximum(upper, floor), top))
-    low = np.minimum(np.maximum(lower, floor), high)
-    want = np.minimum(np.maximum(need, low), high)
-    weight = table.gather(fleet.weight) * live
+    upper, lower = table.gather(fleet.upper_millicores), table.gather(fleet.lower_millicores)
+    if (upper >= 0).any():
+        high = np.where(upper < 0, top, _clamp(upper.astype(np.float64), floor, top))
+    if (lower >= 0).any():
+        low = _clamp(lower.astype(np.float64), floor, high)
+    want = need
+    if high is not top or low is not floor:
+        want = _clamp(need.copy(), low, high)
     return PodTable(live, floor, top, need, low, high, want, weight, demand, reasons)
 
 
-def _value(table: NodeTable, *, floor: Ints, top: Ints, demand: Floats) -> tuple[Ints, Bits]:
+def _clamp(values: Floats, low: Floats, high: Floats) -> Floats:
+    np.maximum(values, low, out=values)
+    return np.minimum(values, high, out=values)
+
+
+def _value(table: NodeTable, *, floor: Floats, top: Floats, demand: Floats) -> tuple[Floats, Bits]:
     """The need before it is clamped, and the one reason where it comes from."""
     fleet = table.fleet
     base, per_demand, per_miss, cap = fleet.headroom[table.nodes].T[:, :, None]
     misses = table.gather(fleet.headroom_misses)
-    # Casting to int64 truncates towards zero, as `int` does.
-    raw = floor + ((top - floor) * demand).astype(np.int64)
-    factor = np.minimum(cap, base + per_demand * demand + per_miss * misses)
-    value: Ints = raw + (raw * factor).astype(np.int64)
+    factor = per_demand * demand
+    factor += base
+    if misses.any():
+        factor += per_miss * misses
+    np.minimum(cap, factor, out=factor)
+    # Truncated towards zero, as `int` does.
+    raw = top - floor
+    raw *= demand
+    np.trunc(raw, out=raw)
+    raw += floor
+    factor *= raw
+    value = np.trunc(factor, out=factor)
+    value += raw
     reasons = np.full(table.live.shape, REASON_BIT[CpuReason.DEMAND_DRIVEN], dtype=np.uint8)
-    usage = table.gather(fleet.usage_millicores)
+    lost, silent = ~table.gather(fleet.signal_ok), demand == 0
+    if lost.any() or silent.any():
+        _without_signal(table, floor, (lost, silent), value, reasons)
+    return value, reasons
+
+
+def _without_signal(
+    table: NodeTable, floor: Floats, doubts: tuple[Bools, Bools], value: Floats, reasons: Bits
+) -> None:
+    """Needs by usage, by the limit in force or by the minimum, in place."""
+    lost, silent = doubts
+    usage = table.gather(table.fleet.usage_millicores)
+    current = table.gather(table.fleet.current_millicores)
     known = usage >= 0
-    quiet = (demand == 0) & known & (usage > USAGE_SUSPICIOUS * floor)
-    lost = ~table.gather(fleet.signal_ok)
-    current = table.gather(fleet.current_millicores)
-    by_usage = (usage * USAGE_ROOM).astype(np.int64)
+    quiet = silent & known & (usage > USAGE_SUSPICIOUS * floor)
+    by_usage = np.trunc(usage * USAGE_ROOM)
     for mask, by, reason in (
         (quiet & ~lost, by_usage, CpuReason.USAGE_FALLBACK),
         (lost & known, by_usage, CpuReason.SIGNAL_MISSING_USAGE),
@@ -143,4 +181,3 @@ def _value(table: NodeTable, *, floor: Ints, top: Ints, demand: Floats) -> tuple
     ):
         if mask.any():  # mostly nowhere
             value[mask], reasons[mask] = by[mask], REASON_BIT[reason]
-    return value, reasons

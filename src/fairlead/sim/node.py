@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fairlead.core.apportion import water_fill
+from fairlead.core.apportion import fill_grants
 from fairlead.core.claims import Claim
 from fairlead.core.cpu import Actuation, Counters
 from fairlead.core.invariant import require
@@ -279,6 +279,6 @@ class SimNode:
             Claim(0, pod.guarantee_millicores, 0, most)
             for pod, most in zip(pods, allowed, strict=True)
         ]
-        shares = list(water_fill(whole_us, claims).grants)
+        shares = fill_grants(whole_us, claims)
         require(sum(shares) <= whole_us, "a node never runs more than its cores")
         return shares

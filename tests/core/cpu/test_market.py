@@ -4,7 +4,6 @@ from fractions import Fraction
 
 import pytest
 
-from fairlead.core.apportion import Fill
 from fairlead.core.cpu import CpuMode, Headroom, Plan, Pod, Policy, Snapshot, clear
 from fairlead.core.cpu import market as market_module
 from fairlead.core.invariant import InvariantBroken
@@ -260,7 +259,7 @@ def test_uids_compare_by_code_point() -> None:
 @pytest.mark.interpreted
 def test_a_broken_promise_stops_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """`require` is always on: arithmetic that lost a millicore does not get out."""
-    lossy = lambda total, claims: Fill([c.low for c in claims], 1, 1)  # noqa: E731
-    monkeypatch.setattr(market_module, "water_fill", lossy)
+    lossy = lambda total, claims: [c.low for c in claims]  # noqa: E731
+    monkeypatch.setattr(market_module, "fill_grants", lossy)
     with pytest.raises(InvariantBroken, match="handed out whole"):
         cleared(1000, pod("a", 100, 900), pod("b", 100, 900))

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Annotated
 
 from fairlead.core import units
-from fairlead.core.apportion import largest_remainder, water_fill
+from fairlead.core.apportion import fill_grants, largest_remainder
 from fairlead.core.claims import Claim
 from fairlead.core.cpu.market import SURVIVAL_MILLICORES, clear
 from fairlead.core.cpu.model import (
@@ -383,7 +383,7 @@ def split_grant(
         high = grant_millicores if top is None else min(top, grant_millicores)
         # At least 1: a pod whose containers all need nothing is split equally.
         claims.append(Claim(0, max(needs[name], 1), min(survival, high), high))
-    return dict(zip(names, water_fill(grant_millicores, claims).grants, strict=True))
+    return dict(zip(names, fill_grants(grant_millicores, claims), strict=True))
 
 
 def _writes(

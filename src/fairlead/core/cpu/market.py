@@ -7,12 +7,13 @@ correction after the fact: a correction would break Σ grants <= capacity.
 
 from operator import attrgetter
 
-from fairlead.core.apportion import largest_remainder, water_fill
+from fairlead.core.apportion import fill_grants, largest_remainder, water_fill
 from fairlead.core.claims import Claim
 from fairlead.core.cpu.model import CpuMode, Plan, Pod, Policy, Snapshot
 from fairlead.core.cpu.need import Factors, need_between
 from fairlead.core.invariant import known, require
 from fairlead.core.reasons import CpuReason
+from fairlead.core.rough import rough_fill, rough_price
 from fairlead.core.units import quotient
 
 # A pod that is granted less than this cannot even answer a health check.
@@ -110,7 +111,7 @@ def _scale_minimums(capacity: int, seats: list[_Seat]) -> list[int]:
     """x = max(survival, minimum*s) with s solving Σx = capacity; no pod is starved to zero."""
     share = min(SURVIVAL_MILLICORES, capacity // len(seats))
     claims = [Claim(0, seat.floor, min(share, seat.top), seat.top) for seat in seats]
-    return water_fill(capacity, claims).grants
+    return fill_grants(capacity, claims)
 
 
 # In congestion every policy is one curve per pod, rising from its minimum with a common level t
@@ -120,11 +121,18 @@ def _scale_minimums(capacity: int, seats: list[_Seat]) -> list[int]:
 def _cut_surplus(capacity: int, seats: list[_Seat]) -> list[int]:
     """x = minimum + (need - minimum)*t: every surplus is cut by one common ratio."""
     claims = [Claim(s.floor, s.need - s.floor, s.relaxed, s.high) for s in seats]
-    return water_fill(capacity, claims).grants
+    return fill_grants(capacity, claims)
 
 
 def _nash(capacity: int, seats: list[_Seat]) -> tuple[list[int], float | None]:
     """x = min(want, minimum + weight*t); pods of weight 0 share what the others cannot take."""
+    claims = [Claim(s.floor, 0, s.relaxed, s.want, weight=s.weight) for s in seats]
+    grants = rough_fill(capacity, claims)
+    price = rough_price(capacity, claims, grants) if grants else 0.0
+    return (grants, price) if price else _exact_nash(capacity, seats)
+
+
+def _exact_nash(capacity: int, seats: list[_Seat]) -> tuple[list[int], float | None]:
     rates, scale = _integers([_binary(seat.weight) for seat in seats])
     fill = water_fill(
         capacity, [Claim(s.floor, r, s.relaxed, s.want) for s, r in zip(seats, rates, strict=True)]
@@ -141,6 +149,27 @@ def _nash(capacity: int, seats: list[_Seat]) -> tuple[list[int], float | None]:
 
 def _market(capacity: int, seats: list[_Seat]) -> tuple[list[int], float | None]:
     """x = min(high, minimum + bid*t): the whole capacity is handed out, whatever the needs."""
+    claims: list[Claim] = []
+    most, silent = 0, True
+    for seat in seats:
+        weight, demand = seat.weight, seat.pod.demand
+        claim = Claim(seat.floor, 0, seat.relaxed, seat.high, weight=weight, demand=demand)
+        if claim.pace == 0 and weight > 0 and demand > 0:  # a product that only exact numbers have
+            return _exact_market(capacity, seats)
+        if claim.pace > 0:
+            silent = False
+            most += seat.high
+        else:
+            most += seat.relaxed
+        claims.append(claim)
+    if silent or most <= capacity:
+        return _exact_market(capacity, seats)
+    grants = rough_fill(capacity, claims)
+    price = rough_price(capacity, claims, grants) if grants else 0.0
+    return (grants, price) if price else _exact_market(capacity, seats)
+
+
+def _exact_market(capacity: int, seats: list[_Seat]) -> tuple[list[int], float | None]:
     rates, scale = _integers([_bid(seat) for seat in seats])
     if not any(rates):
         rates, scale = _integers([_binary(seat.weight) for seat in seats])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
 
-from fairlead.core.apportion import water_fill
+from fairlead.core.apportion import fill_grants
 from fairlead.core.claims import Claim
 from fairlead.core.invariant import require
 
@@ -135,4 +135,4 @@ def held_limits(limits: Limits, floors: Limits, tops: Limits) -> dict[str, int]:
     low = {name: min(floors.get(name, 0), tops[name]) for name in names}
     total = max(sum(limits.values()), sum(low.values()))
     claims = [Claim(0, max(limits[name], 1), low[name], tops[name]) for name in names]
-    return dict(zip(names, water_fill(total, claims).grants, strict=True))
+    return dict(zip(names, fill_grants(total, claims), strict=True))
