@@ -149,8 +149,8 @@ def wrapper(folder: Path) -> tuple[str, ...]:
     return ("unshare", "--mount", "sh", "-c", READABLE, "sh", str(folder / "home"), str(shown))
 
 
-def split_plane(folder: Path, *flags: str) -> Plane:
+def split_plane(folder: Path, *flags: str, user: int = CONTROL) -> Plane:
     """A control plane without rights, beside its launcher."""
-    made = Plane(folder, *(flags or ("--port", "0")), "--user", str(CONTROL))
+    made = Plane(folder, *(flags or ("--port", "0")), "--user", str(user))
     made.wrapper = wrapper(folder)
     return made

@@ -2,17 +2,18 @@
 
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fairlead.cli.up import _control_user
 from fairlead.compose import split
-from fairlead.ports.faults import PermanentFault
 from tests.api.servers import budget, node, run, short_folder
 from tests.e2e.planes import CONTROL, Plane, split_plane, wrapper
 
@@ -197,19 +198,46 @@ def test_the_operator_says_whose_commands_run() -> None:
         assert (done.returncode, "--run-users needs root" in done.stderr) == (2, True)
 
 
-def test_without_a_user_of_its_own_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One process as root needs `--user root`, in words; the demo, whose directory is removed, is
-    one by itself and says so."""
+def test_without_an_account_it_is_a_number_of_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default as root is two processes on every machine. One process needs `--user root`, or is
+    the demo, whose directory is removed; each says so."""
+    monkeypatch.setattr(split, "USER", "no-such-user")
+    found = split.control_user(None)
+    assert found is not None
+    assert (found.uid, found.gid) == (split.NUMBER, split.NUMBER)
+    said: list[str] = []
+    ask = partial(_control_user, directory=Path("/"), say=said.append)
+    assert ask("root", demo=False) is None
+    assert ask(None, demo=True) is None
+    assert [line.rpartition(": ")[2] for line in said] == ["--user root", "--demo"]
+
+
+def test_one_process_says_why_it_cannot_be_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing but root can enter the data directory: what is not protected, and the cure."""
     monkeypatch.setattr(split, "USER", "no-such-user")
     said: list[str] = []
-    with pytest.raises(PermanentFault) as refused:
-        _control_user(None, said.append, demo=False)
-    command = "useradd --system --user-group --no-create-home no-such-user"
-    assert command in str(refused.value)
-    assert "--user root" in str(refused.value)
-    assert _control_user("root", said.append, demo=False) is None
-    assert _control_user(None, said.append, demo=True) is None
-    assert [line.rpartition(": ")[2] for line in said] == ["--user root", "--demo"]
+    with short_folder() as folder:
+        folder.chmod(0o700)
+        assert _control_user(None, folder / "data", said.append, demo=False) is None
+    (line,) = said
+    assert "runs as root and reads what users send" in line
+    assert "useradd --system" in line
+
+
+def test_a_number_without_an_account_runs_the_control_plane(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It can enter the directory, and is neither root nor an account of this machine."""
+    user = split.ControlUser(split.NUMBER, split.NUMBER, "user")
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode == os.R_OK)
+    assert split.obstacle(user, Path("/nowhere/data")) == "user cannot enter /"
+    with pytest.raises(KeyError):
+        pwd.getpwuid(split.NUMBER)
+    with short_folder() as folder:
+        plane = split_plane(folder, "--port", "0", user=split.NUMBER).up()
+        assert plane.process is not None
+        assert uids(plane.process.pid) == {split.NUMBER}
+        plane.down()
 
 
 def test_a_directory_of_one_process_is_taken_over_and_given_back() -> None:

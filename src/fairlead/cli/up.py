@@ -62,10 +62,10 @@ candidates.
 
 A tenant is bounded, too: --max-open-runs, --max-manifests and --max-requests. Admins are exempt.
 
-Started as root, it is two processes: the control plane runs as --user, which must exist, and a
-small launcher stays root, which starts only what the ledger records (--user root: one process, as
-root). Started by another user, its runs are that user's too: they can read its keys, so it takes
-one owner only, unless --trusting.
+Started as root, it is two processes: the control plane runs as --user, and a small launcher stays
+root, which starts only what the ledger records (--user root: one process, as root). Started by
+another user, its runs are that user's too: they can read its keys, so it takes one owner only,
+unless --trusting.
 
 --node and --traffic also run the agents for this machine's CPU and a service's traffic, as separate
 processes that are restarted when they end. They report here: `fairlead get nodes` and `fairlead get
@@ -281,7 +281,7 @@ def command(
         say = partial(click.echo, file=log)
         home, socket = directory if data is not None or demo else None, settings["socket"]
         commands = _agents(node, traffic, home, socket or directory / SOCKET)
-        control = _control_user(user, say, demo=demo)
+        control = _control_user(user, directory, say, demo=demo)
         if control is None and settings["run_users"] is not None:
             raise click.UsageError("--run-users needs root and --user: a launcher sees to it")
         if control is not None:
@@ -353,10 +353,10 @@ def _log_file(directory: Path) -> Iterator[TextIO]:
 
 
 def _control_user(
-    name: str | None, say: Callable[[str], None], *, demo: bool
+    name: str | None, directory: Path, say: Callable[[str], None], *, demo: bool
 ) -> "ControlUser | None":
     """Whom the control plane becomes; says what is not protected where it stays who it is."""
-    from fairlead.compose.split import control_user
+    from fairlead.compose.split import NUMBER, USER, control_user, obstacle
 
     if os.geteuid() != 0:
         if name is not None:
@@ -371,8 +371,15 @@ def _control_user(
     if demo and found is not None:
         raise click.UsageError("--user: --demo is one process; its directory is removed at the end")
     if found is None:
-        why = "--demo" if demo else f"--user {name}"
-        say(f"fairlead: the control plane runs as root: {why}")
+        cause = "--demo" if demo else f"--user {name}"
+        say(f"fairlead: the control plane runs as root: {cause}")
+    elif found.uid == NUMBER and (why := obstacle(found, directory)) is not None:
+        say(
+            f"fairlead: the control plane runs as root and reads what users send: {why}. To "
+            f"separate them: `useradd --system --user-group --no-create-home {USER}`, with Python "
+            "and the data directory where that user can read them"
+        )
+        return None
     return found
 
 

@@ -29,11 +29,9 @@ from fairlead.ports.faults import PermanentFault
 USER = "fairlead-up"
 """Whom the control plane becomes by default. Not the group `fairlead`: its members are users of the
 socket."""
-NO_USER = (
-    "as root the control plane becomes a user of its own, and this machine has no user {0}: run "
-    "`useradd --system --user-group --no-create-home {0}`, or name another user with --user "
-    "(--user root: one process, which reads what users send as root)"
-)
+NUMBER = 1_987_000_106
+"""Whom it becomes where there is no such user. No program gives accounts, containers or services a
+number between 1 879 048 192 and 2 147 483 647, so its files never become another account's."""
 _STICKY = 0o1775
 _END_S = 10
 
@@ -48,7 +46,8 @@ class ControlUser:
 
 
 def control_user(name: str | None) -> ControlUser | None:
-    """The user of this name, or by default `fairlead-up`. None for root: one process then."""
+    """The user of this name, by default `fairlead-up`, else `NUMBER`. None for root: one process
+    then."""
     if name in ("root", "0"):
         return None
     try:
@@ -57,9 +56,37 @@ def control_user(name: str | None) -> ControlUser | None:
             return _unprivileged(ControlUser(uid, uid, name))
         entry = pwd.getpwnam(name or USER)
     except KeyError:
-        missing = NO_USER.format(USER) if name is None else f"this machine has no user {name!r}"
-        raise PermanentFault(missing) from None
+        if name is None:
+            return ControlUser(NUMBER, NUMBER, f"user {NUMBER}")
+        raise PermanentFault(f"this machine has no user {name!r}") from None
     return _unprivileged(ControlUser(entry.pw_uid, entry.pw_gid, entry.pw_name))
+
+
+def obstacle(user: ControlUser, data: Path) -> str | None:
+    """Why this user cannot run the control plane on a directory; None: it can. A child tries."""
+    came, goes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(goes, (_try(user, data) or "").encode())
+        finally:
+            os._exit(0)
+    os.close(goes)
+    with os.fdopen(came, "rb") as stream:
+        said = stream.read().decode()
+    os.waitpid(child, 0)
+    return said or None
+
+
+def _try(user: ControlUser, data: Path) -> str | None:
+    try:
+        become(user)
+    except (PermanentFault, OSError) as error:
+        return str(error)
+    for folder in data.absolute().parents:
+        if folder.exists() and not os.access(folder, os.X_OK):
+            return f"{user.name} cannot enter {folder}"
+    return None
 
 
 def _unprivileged(user: ControlUser) -> ControlUser:
@@ -172,7 +199,7 @@ def _give(path: Path, user: ControlUser) -> None:
     try:
         found = os.fstat(descriptor)
         is_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
-        if found.st_uid == 0 and (is_file or stat.S_ISDIR(found.st_mode)):
+        if found.st_uid in (0, NUMBER) and (is_file or stat.S_ISDIR(found.st_mode)):
             os.fchown(descriptor, user.uid, user.gid)
     finally:
         os.close(descriptor)
