@@ -200,11 +200,13 @@ class RequestLog:
 
     def signals(self, group: str, now_ms: int, backend: str) -> tuple[int, float | None]:
         """Failed connects in a row, and the p95 of successes."""
-        window = self._windows.get((group, backend), deque())
+        key = (group, backend)
+        failures, window = self._failures.get(key, 0), self._windows.get(key)
+        if not window:
+            return failures, None
         while window and now_ms - window[0][0] >= LATENCY_WINDOW_MS:
             window.popleft()
-        latencies = [latency_ms for _, latency_ms in window]
-        return self._failures.get((group, backend), 0), p95(latencies)
+        return failures, p95([latency_ms for _, latency_ms in window])
 
 
 @dataclass(slots=True)

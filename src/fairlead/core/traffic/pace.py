@@ -114,8 +114,10 @@ def _failures(before: GroupSeen, now: GroupSeen) -> int:
     changed += abs(now.refused_hard - before.refused_hard)
     for name, seen in now.backends.items():
         was = before.backends[name]
-        changed += _change(was.errors, seen.errors)
-        changed += _change(was.connect_failures, seen.connect_failures)
+        if seen.errors != was.errors:
+            changed += _change(was.errors, seen.errors)
+        if seen.connect_failures != was.connect_failures:
+            changed += _change(was.connect_failures, seen.connect_failures)
     return changed
 
 

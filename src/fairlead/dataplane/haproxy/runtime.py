@@ -9,6 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from fairlead.dataplane import proxy
@@ -156,13 +157,21 @@ def read_counters(path: Path) -> list[Row]:
     return parse_counters(ask(path, SHOW_COUNTERS))
 
 
+@lru_cache(maxsize=8)
+def _places(header: str) -> tuple[dict[str, int], int, int]:
+    """Where each counter stands, where the number of requests does, and where ours end."""
+    names = header.split(",")
+    places = {name: names.index(name) for name in _COUNTERS}
+    return places, places["stot"], max(places.values()) + 1
+
+
 def parse_counters(answer: str) -> list[Row]:
     """The lines of `show stat` with a request, and the columns of interest. Of the eighty others
     those that hold free text, and so might hold a comma, come after ours."""
     header, *lines = answer.splitlines() or [""]
     try:
-        places = {name: header.split(",").index(name) for name in _COUNTERS}
-        total, cut, rows = places["stot"], max(places.values()) + 1, []
+        places, total, cut = _places(header)
+        rows = []
         for line in lines:
             # Most servers of many groups have nothing to show: they are not taken apart.
             head = line.split(",", total + 1)
@@ -200,14 +209,14 @@ def add(counted: dict[str, GroupCount], rows: Iterable[Row]) -> dict[str, GroupC
             count = here.backends.setdefault(server, BackendCount())
             count.admitted += row["stot"]
             count.connect_failures += row["econ"]
-            count.successes += sum(row[f"hrsp_{kind}xx"] for kind in "1234")
+            count.successes += row["hrsp_1xx"] + row["hrsp_2xx"] + row["hrsp_3xx"] + row["hrsp_4xx"]
             count.errors += row["hrsp_5xx"] + row["eresp"] + repeated
             count.open += row["scur"]
             count.queue = (count.queue or 0) + row["qcur"]
             if part in proxy.SIDES:
-                inside = dict(zip(proxy.SIDES, count.inside, strict=False))
-                inside[part] = row["scur"]
-                count.inside = tuple(inside.get(side, 0) for side in proxy.SIDES)
+                first, second = count.inside or (0, 0)
+                at_first = part == proxy.SIDES[0]
+                count.inside = (row["scur"], second) if at_first else (first, row["scur"])
     return counted
 
 

@@ -53,8 +53,10 @@ class Group:
     """Whether only these machines count; else every machine that is seen."""
 
     @property
-    def members(self) -> list[str]:
-        return sorted(backend.id for backend in self.route.backends)
+    def members(self) -> dict[str, str | None]:
+        """Its backends in order, with their machines."""
+        ids = sorted(backend.id for backend in self.route.backends)
+        return {id: self.nodes.get(id) for id in ids}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class TrafficLoop:
         """`paced`: a group whose last decision rests waits for the next (`core.traffic.pace`)."""
         self.plane, self.ports, self._paced = plane, ports, paced
         self.groups = self._recorded(groups)
+        self._members = {name: group.members for name, group in self.groups.items()}
         self.beat_ms: int | None = None
         """When the dataplane last heard of us."""
         self._stale = Liveness.NORMAL
@@ -185,6 +188,7 @@ class TrafficLoop:
         by_name = self._recorded(groups)
         self._configure(by_name, now_ms)
         self.groups = by_name
+        self._members = {name: group.members for name, group in by_name.items()}
         for kept in (self._tables, self._status, self._latest):
             for name in kept.keys() - self.groups.keys():
                 del kept[name]
@@ -252,12 +256,15 @@ class TrafficLoop:
             faults.append(f"nodes: {fault}")
         readings, orders = ports.signals.read(now_ms), ports.orders()
         probed, checked = ports.prober.results(), ports.prober.checked()
+        members = self._members
         return {
             name: Sighting(
                 now_ms=now_ms,
-                members={id: group.nodes.get(id) for id in group.members},
+                members=members[name],
                 seen=seen.get(name),
-                readings={id: readings[name, id] for id in group.members if (name, id) in readings},
+                readings={id: readings[name, id] for id in members[name] if (name, id) in readings}
+                if readings
+                else {},
                 covered=tuple(sorted(ports.signals.covers(name))),
                 asked_ms=ports.signals.asked_ms(name, now_ms),
                 nodes=_counting(nodes, group),
