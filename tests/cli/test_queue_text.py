@@ -25,6 +25,11 @@ FIRST = "first at about 2026-01-01T03:25:00Z"
     [
         (None, "NoDevices"),
         (SECOND, "waits for 2 GPUs on box (2/12)"),
+        (SECOND | {"cordoned": True}, "waits for 2 GPUs on box: it is cordoned (2/12)"),
+        (
+            SECOND | {"cordoned": True, "on": None},
+            "waits for 2 GPUs of H100: every node is cordoned (2/12)",
+        ),
         ({"position": 3, "waiting": 12}, "NoDevices (3/12)"),
         (HEAD, f"waits for 4 GPUs on box; {FIRST} when sweep ends (1/12)"),
         (

@@ -1,5 +1,5 @@
 """Every text for people with one and with two of everything, and with everything that may be
-missing: singular and plural, rounded hours, and no `None`."""
+missing: readable and plural, rounded hours, and no `None`."""
 
 import re
 from collections.abc import Callable
@@ -9,8 +9,8 @@ import pytest
 
 from fairlead.cli.gpu import plans, render
 from fairlead.cli.gpu.objects import print_effects
-from fairlead.cli.table import Output
-from fairlead.schema.words import no_room
+from fairlead.cli.table import Output, used_of
+from fairlead.schema.words import no_room, readable
 from tests.cli.shells import run_inside
 
 NOUNS = "GPU|envelope|lease|run|device|node|minute|slot"
@@ -235,11 +235,36 @@ def test_explain_tells_of_a_drain(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  it ran before: node box was drained\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            "1 GPUs short: x; envelope-hours of a/b from 0.1 to 1.2345 would do",
+            "1 GPU short: x; envelope-hours of a/b from 0.1 to 1.24 would do",
+        ),
+        (
+            "11 GPUs short: x; y of z from None to 2 would do",
+            "11 GPUs short: x; y of z from none to 2 would do",
+        ),
+        (
+            "x of allow_borrow from False to True would do",
+            "x of allow_borrow from false to true would do",
+        ),
+        ("node None failed at 10.0.0.123", "node None failed at 10.0.0.123"),
+    ],
+)
+def test_a_recorded_message_as_people_read_it(message: str, said: str) -> None:
+    """Its bytes stay in the record; what is shown counts, rounds and has no `None`."""
+    assert readable(message) == said
+
+
 def test_hours_that_would_do_are_rounded_up() -> None:
     assert render._value(2 / 3, up=True) == "0.67"
     assert render._value(1 / 3) == "0.33"
     assert render._value(1 / 3, up=True) == "0.34"
     assert render._value(120.0, up=True) == "120"
+    assert used_of(1 / 3, 2 / 3) == "0.33/0.67"
+    assert used_of(0.5, 1_234_567.0) == "0.50/1234567"
 
 
 def test_a_tenant_reads_whose_change_would_fund_a_run(capsys: pytest.CaptureFixture[str]) -> None:

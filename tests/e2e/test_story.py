@@ -313,7 +313,8 @@ def _restore(plane: Plane, vision: Member) -> None:
     assert "job.unknown" in _kinds(plane)
     assert not job.exists(), "its folder is put away with its end"
     code, said = vision.call("submit", "-J", "blind", "--", "true")
-    assert (code, "nothing was changed" in said) == (3, True), said
+    assert (code, "the ledger was restored from a backup" in said) == (3, True), said
+    assert "error" in plane.ask("/v1/objects/Run/blind"), "told before it was submitted"
     assert vision.call("heads", "forget", str(plane.socket))[0] == 0
     assert vision.call("run", "-J", "lost", "--", "sh", "-c", "exit 5")[0] == 5, "the name is free"
     plane.ok("heads", "forget", str(plane.socket))

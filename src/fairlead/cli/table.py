@@ -263,7 +263,7 @@ def moment_ms(time_ms: int) -> str:
 def used_of(used: float, limit: float | None) -> str:
     """`3/8`, hours with two digits."""
     text = f"{used:.2f}" if isinstance(used, float) else str(used)
-    return f"{text}/-" if limit is None else f"{text}/{limit:g}"
+    return f"{text}/-" if limit is None else f"{text}/{round(limit, 2):.12g}"
 
 
 def percent(value: float | None, digits: int = 0) -> str:

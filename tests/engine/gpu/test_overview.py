@@ -68,6 +68,10 @@ def test_the_queue_counts_who_waits_for_devices_and_who_for_a_time() -> None:
     (row,) = attention(world)["run"]
     assert (row["severity"], row["path"]) == ("warn", "/runs/too-big")
     assert "would do" in row["text"], "what would fund it"
+    world.apply(run("poor", "c", 1))
+    world.turn()
+    (poor,) = [row for row in attention(world)["run"] if row["path"] == "/runs/poor"]
+    assert "1 GPU short" in poor["text"]
 
 
 def test_nothing_needs_attention_in_a_quiet_world() -> None:

@@ -242,6 +242,9 @@ def test_a_position_counts_runs_that_wait_for_the_same_devices() -> None:
         "far": (1, 1),
     }
     assert (places["first"]["on"], places["first"]["lacks"]) == ("n2", "devices")
+    world.plane.verbs.act("Node", "n2", "cordon", author=ADMIN)
+    assert world.status("Run", "first")["queue"]["cordoned"] is True
+    assert "cordoned" not in world.status("Run", "w0")["queue"]
 
 
 def test_an_event_of_a_backfill_names_no_run_of_another_owner() -> None:

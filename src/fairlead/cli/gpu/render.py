@@ -10,7 +10,7 @@ import click
 from fairlead.cli.client import Client, ServerError, segment
 from fairlead.cli.table import about, as_called, cell, columns, moment, print_table
 from fairlead.core.units import are, counted
-from fairlead.schema.words import no_room, singular
+from fairlead.schema.words import no_room, readable
 
 VERIFY = "python3 verify/fairlead_verify.py"
 _PLAN = columns("budget envelope owner gpus tier borrowed")
@@ -68,7 +68,7 @@ def _print_unpaid(plan: dict[str, Any], indent: str) -> None:
 def refusal_text(refusal: dict[str, Any]) -> str:
     """Its message without the remedy at its end: that is given in the fields of the manifest."""
     message = str(refusal["message"])
-    return singular(message if refusal["remedy"] is None else message.rpartition("; ")[0])
+    return readable(message if refusal["remedy"] is None else message.rpartition("; ")[0])
 
 
 def print_refusal(refusal: dict[str, Any], indent: str = "", *, asks: bool = False) -> None:
@@ -227,6 +227,8 @@ def queue_text(queue: dict[str, Any], flavor: str) -> str:
     what = f"{counted(queue['gpus'], 'GPU')} {where}"
     if queue.get("lacks") == "envelopes":
         what = f"envelopes that pay for {counted(queue['gpus'], 'GPU')} of {cell(flavor)}"
+    if queue.get("cordoned"):
+        return f"waits for {what}: {'it' if queue['on'] else 'every node'} is cordoned"
     if "earliestStart" not in queue:
         return f"waits for {what}"
     ends = f" when {cell(queue['after'])} ends" if queue["after"] else ""
@@ -247,14 +249,14 @@ def wait_text(run: dict[str, Any]) -> str:
     queue = status.get("queue") or {}
     if "earliestStart" in queue:
         return queue_text(queue, flavor)
-    if status["reason"] == HELD and queue.get("lacks"):
+    if status["reason"] == HELD and queue.get("lacks") and not queue.get("cordoned"):
         return f"{queue_text(queue, flavor)}: it would delay a run before it"
     if queue.get("lacks") == "devices":
         return queue_text(queue, flavor)
     refusal = status.get("refusal")
     if refusal is not None:
         return f"not funded: {cell(refusal_text(refusal))}"
-    message = singular(status.get("message") or "")
+    message = readable(status.get("message") or "")
     return cell(message) if message else str(status["reason"])
 
 
@@ -262,7 +264,7 @@ def reason_text(run: dict[str, Any]) -> str:
     """Why a run is as it is: of one that waits what it waits for, else its message."""
     status = run["status"]
     return (
-        wait_text(run) if status["phase"] == "Pending" else cell(singular(status["message"] or ""))
+        wait_text(run) if status["phase"] == "Pending" else cell(readable(status["message"] or ""))
     )
 
 

@@ -180,14 +180,17 @@ class RunAdmission:
         if run not in positions:
             return None
         spec, state = projection.run_spec(run), projection.runs[run]
-        alone = projection.kept("queue.alone", partial(_alone, projection))
+        nodes = projection.kept("queue.nodes", partial(_nodes_of_flavors, projection))
+        node = nodes.get(spec.flavor, _FlavorNodes(None, cordoned=False))
         found: Document = {
             "position": positions[run],
             "waiting": self._positions[2][self._rows[run].scope],
             "gpus": self._rows[run].request.enough_gpus,
             "lacks": "devices" if state.reason in LACKS else "envelopes" if state.refusal else None,
-            "on": alone.get(spec.flavor),
+            "on": node.alone,
         }
+        if node.cordoned:
+            found["cordoned"] = True
         promised = self.heads.promised(run, spec.flavor)
         if promised is not None:
             gang, after = promised.gang, promised.after
@@ -310,11 +313,23 @@ class RunAdmission:
             first = decided
 
 
-def _alone(projection: Projection) -> dict[str, str]:
-    """Nodes that are the only one of their flavor, by flavor."""
-    nodes, flavors = projection.devices.nodes, Counter[str]()
-    flavors.update(node.flavor for node in nodes)
-    return {node.flavor: node.name for node in nodes if flavors[node.flavor] == 1}
+class _FlavorNodes(NamedTuple):
+    """The nodes of a flavor: the only one by name, and whether all are out of service."""
+
+    alone: str | None
+    cordoned: bool
+
+
+def _nodes_of_flavors(projection: Projection) -> dict[str, _FlavorNodes]:
+    nodes: dict[str, list[gpu.Node]] = {}
+    for node in projection.devices.nodes:
+        nodes.setdefault(node.flavor, []).append(node)
+    return {
+        flavor: _FlavorNodes(
+            rows[0].name if len(rows) == 1 else None, cordoned=all(row.cordoned for row in rows)
+        )
+        for flavor, rows in nodes.items()
+    }
 
 
 def _about(run: str, entry: NewEntry) -> NewEntry:

@@ -19,6 +19,7 @@ from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.engine.gpu.status import PHASES, run_message, shown_phase
 from fairlead.ports.ledger import Entry
 from fairlead.schema.times import format_time
+from fairlead.schema.words import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,9 @@ class RunListings:
             "phase": shown_phase(state, reserved=projection.waits_for_time(row.name)),
             "paused": state.paused,
             "reason": state.reason if refusal is None else refusal.code,
-            "message": run_message(projection, row.name) if refusal is None else refusal.message,
+            "message": readable(refusal.message)
+            if refusal is not None
+            else run_message(projection, row.name),
             "exit_reason": state.exit_reason,
             "since": format_time(state.since_ms),
             "submitted": format_time(stored.created_ms),

@@ -17,6 +17,7 @@ from fairlead.engine.gpu.projection import Projection, node_spec, reservation_sp
 from fairlead.engine.gpu.state import OutcomeStage, Phase, RunState
 from fairlead.schema.objects import foreign_of
 from fairlead.schema.times import format_time
+from fairlead.schema.words import readable
 
 LINES_MAX = 4
 """Of one kind; the next line says how many more there are."""
@@ -168,7 +169,7 @@ def _at_risk(projection: Projection, now_ms: int) -> list[Document]:
         if found.state == "Blocked":
             why = f"is blocked: {found.message or found.reason}"
         elif state is not None and state.refusal is not None:
-            severity, why = "warn", f"is not funded yet: {state.refusal.message}"
+            severity, why = "warn", f"is not funded yet: {readable(state.refusal.message)}"
         elif starts_ms(stored) + LATE_MS < now_ms:
             severity, why = "warn", f"is late: it was due at {format_time(starts_ms(stored))}"
         if why:
@@ -187,7 +188,7 @@ def _not_funded(projection: Projection) -> list[Document]:
     lines = []
     for since_ms, name in nsmallest(LINES_MAX, refused):
         refusal = known(projection.live[name].refusal, "it was refused")
-        text = f"Run {name} is not funded: {refusal.message}"
+        text = f"Run {name} is not funded: {readable(refusal.message)}"
         lines.append(line("run", "warn", text, _run_path(name), since_ms))
     more = len(refused) - len(lines)
     return list(short(lines, "runs that are not funded", "/gpu?phase=Pending", more))

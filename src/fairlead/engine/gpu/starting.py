@@ -23,7 +23,7 @@ from fairlead.schema.convert import convert
 from fairlead.schema.funding import from_plan, fund_document
 from fairlead.schema.gpu import STYLE, PlaceInput, from_start, start_document
 from fairlead.schema.objects import RunSpec
-from fairlead.schema.words import no_room, singular
+from fairlead.schema.words import no_room, readable
 
 HELD = "Queued"
 """Why a run waits that would delay another one."""
@@ -144,7 +144,7 @@ def same_refusal(refusal: gpu.Refusal, recorded: FundRefusal) -> bool:
 def _refused(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
     why = known(answer.refusal, "what is not funded was refused")
-    body = entries.RunPhase(run, Phase.PENDING.value, why.code, singular(why.message))
+    body = entries.RunPhase(run, Phase.PENDING.value, why.code, readable(why.message))
     return [_fund_decision(at, run, answer.found), at.entry(body)]
 
 

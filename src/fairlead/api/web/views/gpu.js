@@ -39,7 +39,7 @@ function reservationCells(item) {
   const why = plain(status.message || WAITS[status.reason] || status.reason || "");
   return [[item.metadata.name, reservationActions(item)], runLink(item.spec.run), moment(item.spec.earliestStart),
     el("span", {class: STATES[status.state] || "warn"}, status.state),
-    short ? `${why} (${short} GPUs short)` : why,
+    short ? `${why} (${count(short, "GPU")} short)` : why,
     status.outcome === null ? "–" : link(`/preemption/${status.outcome}`, `#${status.outcome}`)];
 }
 

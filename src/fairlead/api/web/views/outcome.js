@@ -52,7 +52,7 @@ function total(token) {
 
 function missing(told) {
   const wanted = told.run ? [" for ", link(`/runs/${encodeURIComponent(told.run)}`, told.run)] : [];
-  return step("missing", "What was missing", el("p", {class: "big"}, `${number(told.deficitGPUs)} GPUs `, soft(`${told.scope.flavor}${place(told.scope)}`)),
+  return step("missing", "What was missing", el("p", {class: "big"}, `${count(told.deficitGPUs, "GPU")} `, soft(`${told.scope.flavor}${place(told.scope)}`)),
     el("p", null, CAUSES[told.cause] || `Cause: ${told.cause}`, wanted, told.reservation ? `, reservation ${told.reservation}` : "", ". The conflict was frozen ",
       moment(told.committed), " in ", link(`/ledger/${told.outcome}`, `entry ${told.outcome}`), "."));
 }

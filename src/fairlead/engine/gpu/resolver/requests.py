@@ -29,6 +29,7 @@ from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import PLACE, BudgetRequest, Phase, Step, Stored
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.schema.border import BadInput
+from fairlead.schema.words import readable
 
 StepState = tuple[str, int | None]
 """What became of a step, and its outcome."""
@@ -228,7 +229,7 @@ class Resolver:
                 raise Refused("DependencyPending", f"run {run!r} starts after others")
             need = need_of(projection, run, self._committer.now())
             if need.refusal is not None:
-                raise Refused(need.refusal.code, need.refusal.message)
+                raise Refused(need.refusal.code, readable(need.refusal.message))
             if need.found.starts:
                 return  # the next turn starts it
             demand = GangDemand(run, known(need.found.gang, "what is funded is a gang"))
