@@ -35,6 +35,16 @@ DIALECT: dict[str, str] = {
     r"\b(?:herald|chronicle|outreach|patience)\b": "notifier, event log, HTTP client, timeouts",
     r"\btelling\b|\btightening\b": "reports, caps",
     r"\b(?:tame|wild)\b": "name the property",
+    r"\bthe plane\b": "dataplane, proxy, or control plane",
+    r"\bthe lot\b": "the lottery",
+    # A power cut, a line that is cut off and a limit that is cut by a ratio are plain English.
+    r"\b(?:leases?|runs?|gangs?|tenants?|everything)( is| are| was| were)? cut\b(?![,.]| t)": (
+        "preempted, shrunk, dropped, ended"
+    ),
+    r"\b(?:to|will|would) be cut\b(?! (?:off|to|at))|\bcut by rule\b": "preempted, ended by rule",
+    # `chance` is a field of reports, and what is red by chance is plain English.
+    r"\b(?:without|put|whom|where|before|no|on|seeded) chance\b": "the seed, the lottery",
+    r"\bchance (?:selects?|touches|is fair|came)\b": "the seed, the lottery",
 }
 # A line that says so names a word of a recorded format, which keeps its bytes.
 EXEMPT = "recorded format"

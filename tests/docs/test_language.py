@@ -22,3 +22,20 @@ def test_plain_english_passes() -> None:
     """The industry's words are not refused."""
     text = "Admission is soft; the backend is stalled and was ejected; the run was preempted."
     assert list(findings_in(text, "x.md")) == []
+
+
+def test_words_are_refused_where_they_mean_a_lottery_a_preemption_or_a_proxy() -> None:
+    """And are left alone where they are plain English, or a field."""
+    refused = (
+        "The lot falls on b.",
+        "3 leases are cut by the rule.",
+        "Who would be cut?",
+        "Decided without chance.",
+        "Remove the plane.",
+    )
+    for text in refused:
+        assert len(list(findings_in(text, "x.md"))) == 1, text
+    plain = (
+        "After a power cut the line is cut off. Grace is cut to 10m. token.chance; the dataplane."
+    )
+    assert list(findings_in(plain, "x.md")) == []

@@ -224,7 +224,7 @@ def test_another_schema_version_is_refused_before_the_first_flip() -> None:
     """An agent never writes into maps that it does not know."""
     world = TrafficWorld()
     world.plane.schema_version = lambda: 7  # type: ignore[method-assign]
-    with pytest.raises(PermanentFault, match=r"schema version 7.*remove the plane"):
+    with pytest.raises(PermanentFault, match=r"schema version 7.*remove the dataplane"):
         world.make_loop(GroupGovernor("web", GroupRules()))
 
 

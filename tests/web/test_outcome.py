@@ -77,7 +77,7 @@ def test_step_by_step(lab: Running, outcome: int, visits: Visits) -> None:
         "What was missing",
         "What was promised before",
         "Candidates for preemption",
-        "Where chance came from",
+        "Where the seed came from",
         "The draws, in order",
         "What followed",
     ]

@@ -62,7 +62,7 @@ class Sine(TraceBase, frozen=True, tag="sine"):
 
 
 class Bursty(TraceBase, frozen=True, tag="bursty"):
-    """On and off by seeded chance; the means are of geometric times."""
+    """On and off by the seed; the means are of geometric times."""
 
     high_millicores: Level
     on_s: SecondsAtLeastOne

@@ -1,13 +1,22 @@
 """Which resizes may be sent now: a kubelet that takes its time never has Σ limits above C."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.cpu import ResizePod, ResizeState, ResizeWait, held_limits, next_resizes
+from fairlead.core.cpu import (
+    GovernedPod,
+    ResizePod,
+    ResizeState,
+    ResizeWait,
+    held_limits,
+    newest_capacities,
+    next_resizes,
+    wanted_limits,
+)
 
 C = 1000
 CONTAINERS = ("app", "sidecar")
@@ -174,3 +183,37 @@ def test_what_one_container_gets_the_other_gives(
 ) -> None:
     floors = {"a": 100, "b": 100}
     assert held_limits(limits, floors, {"a": 1000, "b": 1000}) == held
+
+
+GOVERNED = GovernedPod(
+    spec={"app": 500, "sidecar": 100},
+    actual={"app": 400},
+    own={"app": 800, "sidecar": 100},
+    floors={"app": 100, "sidecar": 100},
+    allocation={"app": 300},
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits", "leaves", "held"),
+    [
+        ({}, {"app": 300, "sidecar": 100}, False, False),
+        ({"allocation": {"app": 50}}, {"app": 100, "sidecar": 100}, False, True),
+        ({"refused": True}, {"app": 400, "sidecar": 100}, False, False),
+        ({"state": ResizeState.INFEASIBLE}, {"app": 400, "sidecar": 100}, False, False),
+        ({"allocation": None}, {"app": 800, "sidecar": 100}, True, False),
+        ({"allocation": None, "ends": True}, {"app": 500, "sidecar": 100}, False, False),
+    ],
+)
+def test_what_a_pod_is_to_have_follows_from_its_allocation_and_its_status(
+    changes: dict[str, object], limits: dict[str, int], leaves: bool, held: bool
+) -> None:
+    """A refused decision is not sent again, and its own limits come back when it is governed no
+    more."""
+    found = wanted_limits(replace(GOVERNED, **changes))  # type: ignore[arg-type]
+    assert (found.limits, found.leaves, found.held) == (limits, leaves, held)
+
+
+@given(st.permutations([("n1", 7, 900), ("n1", 8, 800), ("n1", 8, 700), ("n2", 1, 400)]))
+def test_a_node_has_the_capacity_of_its_newest_decision(rows: list[tuple[str, int, int]]) -> None:
+    assert newest_capacities(rows) == {"n1": 800, "n2": 400}

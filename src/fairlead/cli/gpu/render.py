@@ -147,7 +147,7 @@ def print_forecast(forecast: dict[str, Any], indent: str = "", lack: str = "are 
         if not all(map(_is_certain, forecast["atRisk"])):
             click.echo(
                 f"{indent}Odds are for all draws together, and for the first alone: it selects an "
-                "owner, then one of its runs. Leases cut by rule may be restored after it."
+                "owner, then one of its runs. Leases that end by rule may be restored after it."
             )
 
 
@@ -358,9 +358,9 @@ def print_outcome(outcome: dict[str, Any]) -> None:
         print_table(action_rows(outcome), _ACTIONS, "  ")
         if result["withdrawn"]:
             gpus = sum(row["gpus"] for row in result["withdrawn"])
-            cut = are(gpus, "was", "were")
+            were = are(gpus, "was", "were")
             click.echo(
-                f"  {counted(gpus, 'GPU')} that {cut} cut by rule {cut} restored after the draw"
+                f"  {counted(gpus, 'GPU')} to be freed by rule {were} restored after the draw"
             )
     click.echo(as_called(f"  {_check(number)}"))
 

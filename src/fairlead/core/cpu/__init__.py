@@ -39,12 +39,16 @@ from fairlead.core.cpu.observe import limits_millicores as limits_millicores
 from fairlead.core.cpu.observe import node_snapshot as node_snapshot
 from fairlead.core.cpu.observe import observe as observe
 from fairlead.core.cpu.observe import settle as settle
+from fairlead.core.cpu.resize import GovernedPod as GovernedPod
 from fairlead.core.cpu.resize import ResizePlan as ResizePlan
 from fairlead.core.cpu.resize import ResizePod as ResizePod
 from fairlead.core.cpu.resize import ResizeState as ResizeState
 from fairlead.core.cpu.resize import ResizeWait as ResizeWait
+from fairlead.core.cpu.resize import WantedLimits as WantedLimits
 from fairlead.core.cpu.resize import held_limits as held_limits
+from fairlead.core.cpu.resize import newest_capacities as newest_capacities
 from fairlead.core.cpu.resize import next_resizes as next_resizes
+from fairlead.core.cpu.resize import wanted_limits as wanted_limits
 from fairlead.core.cpu.sighting import ContainerSighting as ContainerSighting
 from fairlead.core.cpu.sighting import NodeSample as NodeSample
 from fairlead.core.cpu.sighting import PodSighting as PodSighting

@@ -126,6 +126,56 @@ def _phase(pod: ResizePod) -> int:
     return 0 if pod.added <= 0 else 2 if pod.adopted else 1
 
 
+@dataclass(frozen=True, slots=True)
+class GovernedPod:
+    """The limits of a pod, and those that were decided for it; None: it is governed no more."""
+
+    spec: Limits
+    actual: Limits
+    own: Limits
+    """What its user gave it."""
+    floors: Limits
+    """Its requests."""
+    allocation: Limits | None
+    state: ResizeState = ResizeState.SETTLED
+    ends: bool = False
+    """It is being deleted."""
+    refused: bool = False
+    """The API server or the kubelet refused this very decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLimits:
+    """What a pod is to be resized to; `held`: its requests keep it above what was decided."""
+
+    limits: Limits
+    leaves: bool = False
+    held: bool = False
+
+
+def wanted_limits(pod: GovernedPod) -> WantedLimits:
+    """A pod that ends stays as it is, and one that is governed no more gets its own limits back.
+    What was refused is not sent again, so that its limits in force are what it has."""
+    if pod.ends:
+        return WantedLimits(pod.spec)
+    if pod.allocation is None:
+        return WantedLimits(pod.own, leaves=True)
+    asked = {name: pod.allocation.get(name, limit) for name, limit in pod.spec.items()}
+    wanted = held_limits(asked, pod.floors, pod.own)
+    if pod.refused or pod.state is ResizeState.INFEASIBLE:
+        wanted = {name: pod.actual.get(name, limit) for name, limit in pod.spec.items()}
+    return WantedLimits(wanted, held=sum(asked.values()) < sum(pod.floors.values()))
+
+
+def newest_capacities(decisions: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+    """What the newest decision of each node divided; of (node, decision, millicores)."""
+    newest: dict[str, tuple[int, int]] = {}
+    for node, decision, capacity in decisions:
+        row = (decision, capacity)
+        newest[node] = max(row, newest.get(node, row))
+    return {node: capacity for node, (_, capacity) in newest.items()}
+
+
 def held_limits(limits: Limits, floors: Limits, tops: Limits) -> dict[str, int]:
     """The limits of a pod's containers, none below its floor (its request) or above its top (the
     user's own limit). What is added to one is taken from the others, as far as their floors

@@ -249,7 +249,7 @@ class RiskRound:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is known before a seed is: the cuts without chance, and the odds of the rest."""
+    """What is known before a seed is: the cuts by rule, and the odds of the rest."""
 
     deficit_gpus: int
     actions: tuple[Action, ...] = ()

@@ -8,7 +8,7 @@
 
 Nothing is cut when everything together would not be enough. `forecast` says before there is a seed
 which runs will shrink and which are at risk: the tiers that are used up wholly, and so every
-structural cut, do not depend on chance.
+structural cut, do not depend on the seed.
 
 `Holder`, `Ladder` and `Cutting` are the mutable state of one call. Each lease is looked at once, so
 that a cut costs what it cuts and not a walk over what is left.
@@ -199,7 +199,7 @@ class Cutting:
         self.shortfall_gpus = max(
             0, self.deficit_gpus - sum(holder.open_gpus for holder in holders)
         )
-        """What is missing even when everything is cut."""
+        """What is missing even when every candidate ends."""
 
     @property
     def met(self) -> bool:
@@ -303,7 +303,7 @@ def resolve(
 
 
 def lotteries(cutting: Cutting) -> Iterator[tuple[CutTier, dict[str, Holder]]]:
-    """Cut by rule, tier by tier; the runs of each tier where that does not meet the deficit."""
+    """Spares and steps, tier by tier; the runs of each tier where that does not meet the deficit."""
     for tier in CutTier:
         cutting.drop_spares(tier)
         cutting.shrink(tier)
@@ -365,7 +365,7 @@ def by_owner(runs: dict[str, Holder]) -> dict[str, tuple[str, ...]]:
 def forecast(
     conflict: Conflict, *, owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
 ) -> Forecast:
-    """Who would be cut without chance, and who is at risk with which odds."""
+    """Which leases end by rule, and which runs are at risk with which odds."""
     cutting = Cutting(conflict)
     if cutting.shortfall_gpus:
         return Forecast(conflict.deficit_gpus, shortfall_gpus=cutting.shortfall_gpus)

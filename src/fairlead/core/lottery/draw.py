@@ -94,7 +94,7 @@ Tokens = Mapping[str, Sequence[str]]
 
 
 class OwnerWeighting(StrEnum):
-    """Between whom chance is fair."""
+    """Between whom the lottery is fair."""
 
     OWNERS = "owners"
     """Every owner is as likely as the next."""

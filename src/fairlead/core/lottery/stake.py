@@ -2,7 +2,7 @@
 
 An owner's expected loss is then its share of the GPUs, however it divides them among runs: neither
 splitting nor merging runs moves a loss to other owners. Whole runs are lost all the same, so
-chance selects among heaps of runs. Each run is in one heap and the heaps are equally likely, which
+the seed selects among heaps of runs. Each run is in one heap and the heaps are equally likely, which
 makes every run as likely as the next, whatever its size.
 
     needed    runs without which all others would not be enough are lost by any rule
@@ -21,7 +21,7 @@ _Parts = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Heaps:
-    """How the runs of a tier are divided, before chance selects a heap."""
+    """How the runs of a tier are divided, before one heap is selected."""
 
     needed: tuple[str, ...]
     heaps: tuple[tuple[str, ...], ...]

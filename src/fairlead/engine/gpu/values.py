@@ -48,7 +48,7 @@ class Config:
     may_resolve: frozenset[str] = frozenset()
     """Owners whose runs may preempt others at once, besides by reservation."""
     owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
-    """Between whom chance is fair; an outcome keeps what its commitment says."""
+    """Between whom the lottery is fair; an outcome keeps what its commitment says."""
     beacon: BeaconNetwork | None = None
     """Public entropy that the operator cannot know in advance; None: outcomes do not wait."""
     hold_ms: int = 120_000

@@ -162,7 +162,7 @@ class TrafficLoop:
         if version != SCHEMA_VERSION:
             raise PermanentFault(
                 f"the {self.plane.name} plane is of schema version {version}, this agent of "
-                f"{SCHEMA_VERSION}: remove the plane and start again"
+                f"{SCHEMA_VERSION}: remove the dataplane and start again"
             )
         self._configure(self.groups, now_ms)
         voided = 0

@@ -1,6 +1,7 @@
 """The controller's part for CPU: PodAllocations become resizes, and limits in force conditions.
 
-What may be sent now is `core.cpu.next_resizes`' to say. Here pods are read, marked with their
+Which limits a pod is to have is decided by `core.cpu.wanted_limits`, which resizes are sent now by
+`next_resizes`. Here pods are read, marked with their
 original resources and the decision before the first write, resized, and shown. Nothing is kept in
 memory that the next leader would miss: what is under way is in the pods' annotations and status.
 """
@@ -8,7 +9,15 @@ memory that the next leader would miss: what is under way is in the pods' annota
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fairlead.core.cpu import ResizePod, ResizeState, ResizeWait, held_limits, next_resizes
+from fairlead.core.cpu import (
+    GovernedPod,
+    ResizePod,
+    ResizeState,
+    ResizeWait,
+    newest_capacities,
+    next_resizes,
+    wanted_limits,
+)
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient, gone
 from fairlead.kube.conditions import Conditions, now
 from fairlead.kube.cpu import pods as cpu_pods
@@ -290,25 +299,24 @@ def _case(pod: Document, allocation: Document | None) -> _Case | None:
         cpu_pods.resize_state(pod),
     )
     adopted = GOVERNED in (meta.get("labels") or {}) and own is not None
-    if "deletionTimestamp" in meta or (allocation is None and not adopted):
-        wanted, leaves, held, decision = spec, False, False, ""
-        if not adopted:
-            return None
-    elif allocation is None:
-        wanted, leaves, held, decision = own or spec, True, False, RESTORE
-    else:
+    ends = "deletionTimestamp" in meta
+    if not adopted and (ends or allocation is None):
+        return None
+    decision, rows = RESTORE, None
+    if allocation is not None:
         decision = f"{allocation['spec']['node']}/{allocation['spec']['decision']}"
         rows = {row["name"]: row["limitMillicores"] for row in allocation["spec"]["containers"]}
-        asked = {name: rows.get(name, limit) for name, limit in spec.items()}
-        floors = cpu_pods.floors(pod)
-        leaves, wanted = False, held_limits(asked, floors, own or spec)
-        held = sum(asked.values()) < sum(floors.values())
-        if state is ResizeState.INFEASIBLE or _is_final(allocation):
-            wanted = {name: actual.get(name, limit) for name, limit in spec.items()}
+    refused = allocation is not None and _is_final(allocation)
+    floors = {} if rows is None else cpu_pods.floors(pod)
+    wanted = wanted_limits(
+        GovernedPod(spec, actual, own or spec, floors, rows, state, ends, refused)
+    )
     unseen = last.unseen if last and not cpu_pods.is_seen(pod) else {}
     first = last is not None and last.first
-    resize = ResizePod(meta["uid"], wanted, spec, actual, state, adopted, first, unseen, leaves)
-    return _Case(pod, resize, allocation, decision, held)
+    resize = ResizePod(
+        *(meta["uid"], wanted.limits, spec, actual, state, adopted, first, unseen, wanted.leaves)
+    )
+    return _Case(pod, resize, allocation, decision, wanted.held)
 
 
 def _is_final(allocation: Document) -> bool:
@@ -321,13 +329,10 @@ def _is_final(allocation: Document) -> bool:
 
 
 def _capacities(allocations: dict[Key, Document]) -> dict[str, int]:
-    """What the newest decision of each node divided."""
-    newest: dict[str, tuple[int, int]] = {}
-    for document in allocations.values():
-        spec = document["spec"]
-        row = (spec["decision"], spec["capacityMillicores"])
-        newest[spec["node"]] = max(row, newest.get(spec["node"], row))
-    return {node: capacity for node, (_, capacity) in newest.items()}
+    specs = (document["spec"] for document in allocations.values())
+    return newest_capacities(
+        (spec["node"], spec["decision"], spec["capacityMillicores"]) for spec in specs
+    )
 
 
 def _verdict(case: _Case, allocation: Document, wait: ResizeWait | None) -> Verdict:

@@ -47,7 +47,7 @@ function odds(token) {
 function total(token) {
   if (!token) return null;
   const percent = `${number(token.chance * 100, 1)} %${token.chance_error ? ` ± ${number(token.chance_error * 100, 1)}` : ""}`;
-  return el("div", {class: "chance"}, bar("Chance", token.chance * 100, 100, "%")[0], el("span", null, percent));
+  return el("div", {class: "chance"}, bar("Odds", token.chance * 100, 100, "%")[0], el("span", null, percent));
 }
 
 function missing(told) {
@@ -95,7 +95,7 @@ function seed(x, told, names) {
   if (beacon) lines.push([`${beacon.source}, round ${beacon.round}`, final && final.entry.body.beacon_value ? final.entry.body.beacon_value : "not recorded yet"]);
   if (told.seed) lines.push([el("strong", null, "Seed"), told.seed]);
   const label = told.label && el("p", null, el("span", {class: "badge"}, told.label), " ", LABELS[told.label]);
-  return step("seed", "Where chance came from", label, el("dl", {class: "facts"}, lines.map(([name, value]) => [el("dt", null, name), el("dd", null, value)])),
+  return step("seed", "Where the seed came from", label, el("dl", {class: "facts"}, lines.map(([name, value]) => [el("dt", null, name), el("dd", null, value)])),
     final ? el("p", null, "Revealed ", moment(told.answered), " in ", link(`/ledger/${told.finalSeq}`, `entry ${told.finalSeq}`), ".") : el("p", {class: "empty"}, "Not revealed yet."));
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The maps, all pinned: they are the plane's memory, and outlive agent and upgrade alike.
+ * The maps, all pinned: they are the dataplane's memory, and outlive agent and upgrade alike.
  */
 #ifndef FAIRLEAD_MAPS_H
 #define FAIRLEAD_MAPS_H

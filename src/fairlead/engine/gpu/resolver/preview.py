@@ -66,7 +66,7 @@ class PlaceDocument(Struct, forbid_unknown_fields=True):
 class Forecast(Struct, kw_only=True, forbid_unknown_fields=True):
     """Preemption preview: leases that end by rule, runs at risk with odds, GPUs still missing.
 
-    Where the lottery has a choice, leases cut by rule may be restored after it.
+    Where the lottery has a choice, leases that end by rule may be restored after it.
     """
 
     scope: PlaceDocument | None
