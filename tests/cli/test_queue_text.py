@@ -71,6 +71,10 @@ def test_a_row_says_where_a_run_stands_in_the_queue(queue: Any, text: str) -> No
         ),
         ({"reason": "DependencyPending", "message": "starts after run/a"}, "starts after run/a"),
         ({"reason": "Submitted", "message": ""}, "Submitted"),
+        (
+            {"phase": "Reserved", "reason": "Submitted", "reservation": "monday"},
+            "starts by reservation/monday",
+        ),
     ],
 )
 def test_every_run_that_waits_has_a_reason(status: dict[str, Any], text: str) -> None:

@@ -251,6 +251,7 @@ def test_the_name_of_an_array_means_all_of_its_tasks(shell: Shell, tmp_path: Pat
     assert sorted(listed.split()) == ["run/many-10", "run/many-8", "run/many-9"]
     for words, other in (
         (("run", "--name", "many", "--", "true"), "an array"),
+        (("submit", "--array", "1-2", "--name", "many", "--", "true"), "an array"),
         (("submit", "--array", "1-2", "--name", "merge", "--", "true"), "a run"),
     ):
         taken = shell(*words)

@@ -211,6 +211,13 @@ def test_texts_count_and_round(text: str, n: int, capsys: pytest.CaptureFixture[
     assert not re.search(r"\d\.\d{3,}", shown), shown
 
 
+def test_a_binding_limit_has_its_unit() -> None:
+    assert render._use({"limit": 4, "used": 2}) == "2 of 4 GPUs used"
+    assert render._use({"limit": 1, "used": 1}) == "1 of 1 GPU used"
+    assert render._use({"limit": 3, "used": 0.7611}) == "0.76 of 3 GPU-hours used"
+    assert render._use({"limit": None, "used": 0}) == "0 of none used"
+
+
 @pytest.mark.parametrize("may", [TENANT, OPERATOR, []])
 def test_explain_offers_only_what_the_reader_may_do(
     may: list[str], capsys: pytest.CaptureFixture[str]

@@ -84,13 +84,13 @@ def find_object(client: Client, which: tuple[str, str]) -> tuple[str, str]:
     kind, name = which
     if kind:
         return which
-    kinds = [kind for kind in OBJECT_KINDS if kind != "Lease"]
+    kinds = ["Budget", "Run", "Node", "Reservation"]
     names = {
         kind: [item["metadata"]["name"] for item in client.get(f"/v1/objects/{kind}")["items"]]
         for kind in kinds
     }
     found = [kind for kind in kinds if name in names[kind]]
-    if len(found) == 1:
+    if len(found) == 1 or found == ["Run", "Reservation"]:  # a reservation is called like its run
         return found[0], name
     if found:
         several = " or ".join(f"{kind.lower()}/{name}" for kind in found)

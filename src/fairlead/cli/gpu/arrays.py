@@ -55,7 +55,11 @@ def open_runs_named(client: Client, names: Iterable[str]) -> Iterator[tuple[str,
 
 def refuse_taken(client: Client, name: str | None, *, array: bool) -> None:
     """A run and an array never have the same name: it would be unclear which is meant."""
-    if name is not None and (_is_run(client, name) if array else tasks_of(client, name)):
-        other = "a run" if array else "an array"
+    if name is None:
+        return
+    other = "an array" if tasks_of(client, name) else ""
+    if array and not other and _is_run(client, name):
+        other = "a run"
+    if other:
         message = f"the name {name!r} is taken by {other}: give another name"
         raise ServerError(409, {"code": "Conflict", "message": message})

@@ -77,8 +77,7 @@ def print_refusal(refusal: dict[str, Any], indent: str = "", *, asks: bool = Fal
     click.echo(f"{indent}not funded: {refusal['code']}: {refusal_text(refusal)}")
     for limit in refusal["binding"]:
         where = "/".join(filter(None, (limit["budget"], limit["name"])))
-        used = f"{_value(limit['used'])} of {_value(limit['limit'])} used"
-        click.echo(f"{indent}  {limit['kind']} {where}: {used}")
+        click.echo(f"{indent}  {limit['kind']} {where}: {_use(limit)}")
     if remedy is None:
         click.echo(f"{indent}  no single change would fund it")
         return
@@ -89,6 +88,16 @@ def print_refusal(refusal: dict[str, Any], indent: str = "", *, asks: bool = Fal
         f"{indent}  would fund it{whose}: {change} {where} from {_value(remedy['from'])} to "
         f"{_value(remedy['to'], up=True)}"
     )
+
+
+def _use(limit: dict[str, Any]) -> str:
+    """`2 of 4 GPUs used`; hours are the ones that are written with a point."""
+    whole = _value(limit["limit"])
+    if isinstance(limit["limit"], int | float) and not isinstance(limit["limit"], bool):
+        whole += " GPU" if whole == "1" else " GPUs"
+        if isinstance(limit["used"], float):
+            whole = f"{_value(limit['limit'])} GPU-hours"
+    return f"{_value(limit['used'])} of {whole} used"
 
 
 def _value(value: Any, *, up: bool = False) -> str:
@@ -247,6 +256,10 @@ def wait_text(run: dict[str, Any]) -> str:
     """Why a run waits, in one sentence; what the queue does not know is the server's message."""
     status, flavor = run["status"], run["spec"]["flavor"]
     queue = status.get("queue") or {}
+    if status["phase"] == "Reserved":
+        unpaid = status.get("refusal")
+        funded = "" if unpaid is None else f"; not funded now: {cell(refusal_text(unpaid))}"
+        return f"starts by reservation/{cell(status['reservation'])}{funded}"
     if "earliestStart" in queue:
         return queue_text(queue, flavor)
     if status["reason"] == HELD and queue.get("lacks") and not queue.get("cordoned"):
