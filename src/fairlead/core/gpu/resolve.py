@@ -303,7 +303,7 @@ def resolve(
 
 
 def lotteries(cutting: Cutting) -> Iterator[tuple[CutTier, dict[str, Holder]]]:
-    """Spares and steps, tier by tier; the runs of each tier where that does not meet the deficit."""
+    """Spares and steps, tier by tier; the runs of each tier where these do not meet it."""
     for tier in CutTier:
         cutting.drop_spares(tier)
         cutting.shrink(tier)

@@ -1,8 +1,8 @@
 """Shares: a lottery in which every GPU of a tier is as likely to be lost as the next.
 
 An owner's expected loss is then its share of the GPUs, however it divides them among runs: neither
-splitting nor merging runs moves a loss to other owners. Whole runs are lost all the same, so
-the seed selects among heaps of runs. Each run is in one heap and the heaps are equally likely, which
+splitting nor merging runs moves a loss to other owners. Whole runs are lost all the same, so the
+seed selects among heaps of runs. Each run is in one heap and the heaps are equally likely, which
 makes every run as likely as the next, whatever its size.
 
     needed    runs without which all others would not be enough are lost by any rule
