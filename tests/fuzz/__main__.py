@@ -56,7 +56,7 @@ def look(name: str, seconds: int) -> dict[str, int]:
             check=False,
         )
         if "stat::number_of_executed_units" not in done.stderr:
-            raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+            raise RuntimeError(f"{name}: ended with {done.returncode}: {done.stderr[-2000:]}")
         cases = int(done.stderr.split("stat::number_of_executed_units:")[1].split()[0])
         crashes = [path.read_bytes() for path in folder.glob("crash-*")]
         reached = [path.read_bytes() for path in sorted((folder / "corpus").iterdir())]

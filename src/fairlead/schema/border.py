@@ -46,10 +46,15 @@ class BadInput(ValueError):
     def __init__(self, path: str, message: str) -> None:
         # A hostile key may hold a lone surrogate; the refusal must be printable all the same.
         self.path = path.encode("utf-8", "backslashreplace").decode()
-        self.message = message.encode("utf-8", "backslashreplace").decode()
-        # A key may hold anything, a line's end or a terminal's orders too: shown, it is one line.
-        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in self.path)
-        super().__init__(f"{shown}: {self.message}")
+        # Keys and values may hold anything, a terminal's orders too. A path is one line.
+        self.message = _printable(message.encode("utf-8", "backslashreplace").decode(), "\n")
+        super().__init__(f"{_printable(self.path)}: {self.message}")
+
+
+def _printable(text: str, besides: str = "") -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in besides else ascii(c)[1:-1] for c in text)
 
 
 class _RepeatedKey(Exception):

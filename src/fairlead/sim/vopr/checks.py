@@ -52,7 +52,7 @@ class Checker:
         """Devices, and the open lease that has each, with its run."""
         self._lottery = Lottery()
         self._cancelled: set[str] = set()
-        self._started = 0
+        self._started, self._reads_back = 0, False
         self._last_ms, self._last_boots = world.time.now_ms, world.boots
         self._steps = 0
         world.on_act = self._act
@@ -95,7 +95,7 @@ class Checker:
 
     def _read_back(self, ledger: SimLedger) -> None:
         """Another process opened the disk: what was acknowledged is there, byte for byte."""
-        found = ledger.entries(0, READ_AT_ONCE)
+        found, self._reads_back = ledger.entries(0, READ_AT_ONCE), True
         if len(found) < len(self.entries):
             lost = len(self.entries) - len(found)
             raise Violation(
@@ -103,6 +103,7 @@ class Checker:
             )
         for entry in found:
             self._take(entry)
+        self._reads_back = False
 
     def _take(self, entry: Entry) -> None:
         if entry.seq <= len(self.entries):
@@ -141,6 +142,11 @@ class Checker:
             case entries.OutcomeDrawn():
                 self._lottery.answer(body.reveal)
 
+    def _closed_ms(self) -> int:
+        """When a lease that is closed was still open: the entry may be of a process that died since
+        the last step, and the run have gone on without the lease."""
+        return self._last_ms if self._reads_back else self._world.time.now_ms
+
     def _check_charge(self, body: entries.ChargePost, lease: _Lease, ledger_ms: int) -> None:
         """What a lease is charged is time that passed: while it was open, and at least while its
         process lived."""
@@ -159,7 +165,8 @@ class Checker:
             return
         if self._world.in_cluster and lease.boots < self._world.boots:
             return  # runs went on while there was no control plane: that is charged to none
-        lived_ms = process.exit.time_ms - max(process.started_ms, lease.late_ms)
+        ended_ms = min(process.exit.time_ms, self._closed_ms())
+        lived_ms = ended_ms - max(process.started_ms, lease.late_ms)
         if self._world.in_cluster and lived_ms > ledger_ms - now_ms - ClockPolicy().jump_ms:
             lived_ms -= max(0, ledger_ms - now_ms)  # ends are told by clocks that are so far behind
         if body.used_ms < gpus * (lived_ms - lived_ms // 500 - slack_ms):
