@@ -17,9 +17,10 @@ const RULES = {
   stake: "Every GPU was as likely as the next, however its owner divided them into runs.",
 };
 const KINDS = {DropSpare: "spare dropped", Shrink: "shrunk", RandomPreempt: "preempted"};
+export const FOR = {scope: "an operator", cap: "a cap of a budget", reservation: "a reservation", run: "a run started at once", drain: "a drained node", admission: "a funded run"};
 const CAUSES = {
   scope: "Freed by hand, on an operator’s request", cap: "A cap of a budget was exceeded", reservation: "A reservation fell due",
-  run: "A run was started at once", drain: "A node is drained",
+  run: "A run was started at once", drain: "A node is drained", admission: "A funded run lacked devices that unfunded runs held",
 };
 const SHOWN = 300;
 
@@ -52,7 +53,7 @@ function total(token) {
 
 function missing(told) {
   const wanted = told.run ? [" for ", link(`/runs/${encodeURIComponent(told.run)}`, told.run)] : [];
-  return step("missing", "What was missing", el("p", {class: "big"}, `${number(told.deficitGPUs)} GPUs `, soft(`${told.scope.flavor}${place(told.scope)}`)),
+  return step("missing", "What was missing", el("p", {class: "big"}, `${count(told.deficitGPUs, "GPU")} `, soft(`${told.scope.flavor}${place(told.scope)}`)),
     el("p", null, CAUSES[told.cause] || `Cause: ${told.cause}`, wanted, told.reservation ? `, reservation ${told.reservation}` : "", ". The conflict was frozen ",
       moment(told.committed), " in ", link(`/ledger/${told.outcome}`, `entry ${told.outcome}`), "."));
 }
