@@ -6,6 +6,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from fairlead.api.web import PAGES, POLICY, SCRIPTS, VERIFIER, VIEWS, content
+from fairlead.core.gpu.family import Tier
+from fairlead.engine.gpu import reclaim
+from fairlead.engine.gpu.entries import TYPES
 from tests.api.servers import Running
 
 NAMES = ("page.html", "page.css", *SCRIPTS)
@@ -81,3 +84,19 @@ def test_the_policy_lets_nothing_else_in(server: Running) -> None:
     rules = dict(rule.split(" ", 1) for rule in POLICY.split("; "))
     assert rules["default-src"] == rules["frame-ancestors"] == rules["form-action"] == "'none'"
     assert {rules[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
+
+
+def _keys(script: str, table: str) -> set[str]:
+    """The keys of an object that a script has as a constant."""
+    found = re.search(rf"const {table} = \{{(.*?)\}};", TEXTS[script], re.DOTALL)
+    assert found is not None, (script, table)
+    return set(re.findall(r'(?:^|[,{\s])"?([\w.-]+)"?: ["`]', found[1]))
+
+
+def test_what_the_page_says_in_words_is_complete() -> None:
+    """Events, causes of a preemption and payers: none is shown by its code."""
+    assert _keys("lib/words.js", "EVENTS") >= set(TYPES)
+    causes = {"scope", "cap", "reservation", "run", "drain", reclaim.CAUSE}
+    assert _keys("views/outcome.js", "CAUSES") == _keys("views/outcome.js", "FOR") == causes
+    tiers = {tier.value.removesuffix("-elsewhere") for tier in Tier}
+    assert _keys("lib/words.js", "TIERS") == tiers

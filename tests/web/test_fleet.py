@@ -70,6 +70,14 @@ def test_nodes_over_time_and_each_decision(
     assert "the need follows its demand" in rows["encode"][-1]
     for chart in ("CPU of gpu-1, cores", "Throttled periods of the most", "Shadow price"):
         expect(page.get_by_role("img", name=chart)).to_be_visible()
+    drawn = page.get_by_role("img", name="CPU of gpu-1, cores")
+    read_at = page.locator("figure", has=drawn).locator(".keys .soft")
+    expect(read_at).to_be_empty()
+    drawn.hover(position={"x": 120, "y": 40})
+    expect(read_at).to_contain_text("at ")
+    drawn.click(position={"x": 60, "y": 40})
+    expect(page.locator("#decision-summary")).to_contain_text("uncongested")
+    expect(page).to_have_url(re.compile(r"[?&]at=\d+"))
     scrub(page, "Home")
     expect(page.locator("#decision-summary")).to_contain_text("uncongested")
     expect(page.locator("#pod-rows tr")).to_have_count(len(nodes[0].state.pods))
@@ -178,4 +186,11 @@ def test_news_silence_and_odd_names(
     expect(page.locator("dl")).to_contain_text("stale since")
     page.get_by_role("link", name="CPU", exact=True).click()
     expect(page.locator("#cpu-summary")).to_contain_text("2 stale")
+    page.evaluate("(() => { const now = Date.now; Date.now = () => now() + 3_600_000; })()")
+    expect(page.locator("#node-rows")).to_contain_text("(1 h)")
+    page.set_viewport_size({"width": 375, "height": 800})
     assert_narrow(page)
+    page.goto("/cpu/gpu-1")
+    why = page.locator("#pod-rows td[data-column=Why]").first
+    expect(why).to_be_visible()
+    assert why.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth"), "nothing is cut off"

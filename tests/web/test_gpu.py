@@ -89,7 +89,7 @@ def test_runs_are_filtered_by_the_address(lab: Running, visits: Visits) -> None:
     rows = page.locator("#run-rows")
     expect(rows).to_contain_text("wish")
     expect(rows).not_to_contain_text("done")
-    expect(page.locator("main")).to_contain_text("1 finished ones are folded")
+    expect(page.locator("main")).to_contain_text("1 finished run is folded")
     page.get_by_role("button", name="Completed 1").click()
     expect(rows).to_contain_text("done")
     expect(page).to_have_url(re.compile(r"\?phase=Completed$"))
@@ -101,6 +101,43 @@ def test_runs_are_filtered_by_the_address(lab: Running, visits: Visits) -> None:
     page.get_by_label("Filter").fill("nothing-at-all")
     expect(page.locator("#run-rows")).to_have_text("No run matches.")
     expect(page).to_have_url(re.compile(r"\?text=nothing-at-all$"))
+
+
+def test_many_nodes_are_tiles_with_a_filter_and_pages(visits: Visits) -> None:
+    """The server filters and pages; the address has both; a page of them is no tall column, and
+    long names do not widen a phone's page."""
+    long = f"owner-with-a-{'very-' * 8}long-name"
+    run_name = f"run-with-a-{'very-' * 8}long-name"
+    with short_folder() as folder, serving(folder) as running:
+        running.apply(*(node(f"gpu-{number:03}") for number in range(60)), budget(long, 4))
+        running.apply(run(run_name, long, 3, duration="1h"))
+        running.until("runs", lambda: running.status("Run", run_name)["phase"] == "Running")
+        page = visits.open(running, "/gpu")
+        tiles = page.locator(".nodes .node")
+        expect(tiles).to_have_count(48)
+        expect(page.locator("main")).to_contain_text("48 of 60 nodes")
+        assert page.locator(".nodes").evaluate("(list) => list.offsetHeight") < 1_000
+        assert page.locator(".gantt").evaluate("(drawn) => drawn.offsetHeight") < 1_000
+        page.get_by_role("button", name="Next nodes").click()
+        expect(tiles).to_have_count(12)
+        expect(page.locator(".gantt-name", has_text="gpu-048")).to_be_visible()
+        expect(page).to_have_url(re.compile(r"/gpu\?after=gpu-047$"))
+        page.get_by_label("Nodes", exact=True).fill("U-00")
+        expect(tiles).to_have_count(10)
+        expect(page).to_have_url(re.compile(r"/gpu\?node=U-00$"))
+        page.reload()
+        expect(tiles).to_have_count(10)
+        expect(page.get_by_label("Nodes", exact=True)).to_have_value("U-00")
+        page.get_by_role("button", name="Running 1").click()
+        expect(page).to_have_url(re.compile(r"/gpu\?node=U-00&phase=Running$"))
+        assert_accessible(page)
+        for path in ("/gpu", f"/runs/{run_name}", "/ledger", "/"):
+            phone = visits.open(running, path, width=390)
+            expect(phone.locator("main")).to_contain_text(run_name)
+            assert_narrow(phone)
+        page.goto("/gpu")
+        page.get_by_role("link", name="gpu-001", exact=True).click()
+        expect(page.locator("h1")).to_have_text("gpu-001")
 
 
 def test_many_runs_are_shown_by_the_page(visits: Visits) -> None:

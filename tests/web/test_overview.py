@@ -1,8 +1,12 @@
 """The first view: the governors at a glance, what needs attention, and the last events."""
 
+import re
+import time
+
 import pytest
 from playwright.sync_api import expect
 
+from tests.api.reporting import node_moment, report
 from tests.api.servers import budget, node, run, serving, short_folder
 from tests.web.browser import Visits, assert_accessible, assert_narrow
 
@@ -28,5 +32,11 @@ def test_the_overview_is_live_and_each_line_is_a_link(visits: Visits) -> None:
             page.set_viewport_size({"width": width, "height": 900})
             assert_narrow(page)
             assert_accessible(page)
+        page.add_init_script("window.setInterval = () => 0")  # by events, not by a timer
+        page.reload()
+        expect(line).to_be_visible()
+        now = node_moment(1, time_ms=int(time.time() * 1000))
+        lab.ok("POST", "/v1/reports", report("n1", nodes={"n1": [now]}))
+        expect(page.get_by_role("img", name=re.compile("^Nodes: "))).to_be_visible()
         line.click()
         page.wait_for_url("**/runs/wish")

@@ -48,6 +48,26 @@ def test_why_it_runs_and_who_pays(lab: Running, visits: Visits) -> None:
     assert_accessible(page)
 
 
+def test_a_deleted_run_is_told_by_the_ledger(lab: Running, visits: Visits) -> None:
+    """The server is asked for it once, and no more; another run of its name is shown again."""
+    lab.apply(run("gone", gpus=9))
+    lab.ok("DELETE", "/v1/objects/Run/gone")
+    page = visits.open(lab, "/runs/gone")
+    expect(page.locator("main")).to_contain_text("What happened to it stays in the ledger")
+    asked = len(visits.asked)
+    lab.apply(run("other", gpus=9))
+    page.wait_for_event("request", lambda request: "/v1/entries" in request.url)
+    assert "/v1/explain" not in "".join(visits.asked[asked:])
+    (complaint,) = visits.complaints
+    assert "404" in complaint
+    visits.complaints.clear()
+    lab.apply(run("gone", gpus=1, duration="1h"))
+    expect(page.locator("#attempt-rows")).to_contain_text("box#3")
+    for name in ("gone", "other"):
+        lab.ok("POST", f"/v1/objects/Run/{name}/actions/cancel")
+        lab.ended(name)
+
+
 def test_why_it_waits(lab: Running, visits: Visits) -> None:
     page = visits.open(lab, "/runs/wide", width=375)
     expect(page.locator("main")).to_contain_text("ConcurrencyCapExceeded")

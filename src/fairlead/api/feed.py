@@ -40,7 +40,7 @@ class FeedEvent(NamedTuple):
 class ReportPlace(NamedTuple):
     """What a reader of reports follows, and the last change that it heard of."""
 
-    kind: Kind
+    kind: Kind | None
     name: str | None
     version: int
 

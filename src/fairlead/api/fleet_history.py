@@ -184,7 +184,7 @@ class FleetHistory:
         return max(found, key=lambda subject: (subject.received_ms, subject.key))
 
     def news(
-        self, kind: Kind, name: str | None, version: int
+        self, kind: Kind | None, name: str | None, version: int
     ) -> tuple[int, list[tuple[int, Subject]]]:
         """The version now, and what changed since another: each once, with its own version, in
         their order."""
@@ -193,7 +193,7 @@ class FleetHistory:
             for key, subject in reversed(self._subjects.items()):
                 if subject.version <= version:
                     break
-                if key.kind == kind and name in (None, key.name):
+                if kind in (None, key.kind) and name in (None, key.name):
                     found.append((subject.version, subject))
             return self.version, found[::-1]
 

@@ -42,9 +42,10 @@ class NodeSeriesQuery(GroupSeriesQuery):
 
 
 class ReportsQuery(Shape):
-    """Nodes or groups, or the one of a name; end after `limit` lines."""
+    """Nodes or groups, or the one of a name; end after `limit` lines. Without a kind: both, and
+    only which of them changed."""
 
-    kind: Literal["node", "group"]
+    kind: Literal["node", "group"] | None = None
     name: Annotated[str, Meta(max_length=253)] | None = None
     limit: Positive | None = None
 

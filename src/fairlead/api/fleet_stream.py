@@ -60,16 +60,18 @@ def report_feed(service: Service) -> SharedReads[ReportPlace, ReportLine]:
         version, found = service.fleet.news(*place)
         if version == place.version:
             return []
-        lines = [ReportLine(at, _text(service, subject)) for at, subject in found]
+        whole = place.kind is not None
+        lines = [ReportLine(at, _text(service, subject, whole=whole)) for at, subject in found]
         return [*lines, ReportLine(version, b"")]
 
     return SharedReads(read, keep=False)
 
 
-def _text(service: Service, subject: Subject) -> bytes:
+def _text(service: Service, subject: Subject, *, whole: bool) -> bytes:
     kind, name, agent = subject.key
-    cpu = cpu_row(service, subject) if kind == "node" else None
-    group = shapes.GroupRow(**group_row(service, subject)) if kind == "group" else None
+    cpu = cpu_row(service, subject) if whole and kind == "node" else None
+    shown = whole and kind == "group"
+    group = shapes.GroupRow(**group_row(service, subject)) if shown else None
     return msgspec.json.encode(shapes.ReportNews(kind, name, agent, cpu, group))
 
 

@@ -52,6 +52,7 @@ SCRIPTS = (
         f"lib/{name}.js"
         for name in (
             "actions",
+            "address",
             "api",
             "burndown",
             "chart",
@@ -64,6 +65,7 @@ SCRIPTS = (
             "gantt",
             "graph",
             "live",
+            "nodes",
             "output",
             "owners",
             "runs",

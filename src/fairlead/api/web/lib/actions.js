@@ -4,7 +4,7 @@ import {read, send} from "./api.js";
 import {ask, field} from "./dialog.js";
 import {count, el, number, Table} from "./dom.js";
 import {mayActFor, who} from "./session.js";
-import {plain} from "./words.js";
+import {payer, plain} from "./words.js";
 
 const API = "fairlead.dev/v1alpha1";
 const named = (kind, name) => `/v1/objects/${kind}/${encodeURIComponent(name)}`;
@@ -25,7 +25,7 @@ const paragraph = (...children) => el("p", null, ...children);
 // --- what a preview says
 
 export function oddsOf(risk) {
-  if (risk.certain || risk.oneIn === (risk.times || 1)) return "certain";
+  if (risk.certain || risk.oneIn === (risk.times || 1) || (risk.chance === 1 && !risk.chanceError)) return "certain";
   const error = risk.chanceError ? ` ±${Math.round(risk.chanceError * 100)}` : "";
   return `${Math.round(risk.chance * 100)}${error} % (first draw: ${risk.times || 1} in ${risk.oneIn})`;
 }
@@ -58,9 +58,9 @@ export function fundingPlan(plan) {
       : plan.recall ? ` It would take back ${count(plan.recall.gpus, "GPU")} that its owner lent.` : " It would wait in the queue.";
     return paragraph(el("b", {class: "warn"}, "Not funded: "), refused, ".", how);
   }
-  const rows = plan.plan.map((line) => [`${line.budget}/${line.envelope}`, line.owner || "", number(line.gpus), line.borrowed ? "borrowed" : "own"]);
-  return [paragraph(el("b", {class: "good"}, "Funded"), `: ${count(plan.gpus, "GPU")}. `, plan.starts ? "It would start now." : "It would wait for free devices."),
-    rows.length > 0 && table("Funding plan", ["Envelope", "Owner", "GPUs", "Source"], rows, (row) => row[0] + row[3])];
+  const rows = plan.plan.map((line) => [`${line.budget}/${line.envelope}`, line.owner || "", number(line.gpus), `${payer(line.tier)}${line.borrowed ? ", borrowed" : ""}`]);
+  return [paragraph(el("b", {class: "good"}, "Funded"), `: ${count(plan.gpus, "GPU")}. `, plan.starts ? "It would start now, unless that delays a run before it in the queue." : "It would wait for free devices."),
+    rows.length > 0 && table("Funding plan", ["Envelope", "Owner", "GPUs", "From"], rows, (row) => row[0] + row[3])];
 }
 
 // Leases that a smaller budget would no longer fund.
@@ -272,14 +272,17 @@ export function resolvePreview() {
   if (!who.admin) return "";
   const body = ({flavor, gpus, location}) => ({flavor, gpus: Number(gpus),
     location: Object.fromEntries(location.split(",").map((pair) => pair.split("=").map((part) => part.trim())).filter(([name, value]) => name && value))});
-  return bar("Actions on preemption", button("Free GPUs…", () => ask({title: "Free GPUs by preemption", danger: true, confirm: "Preempt runs",
+  return bar("Actions on preemption", button("Free GPUs…", async () => {
+    const flavors = await read("/v1/budgets").then((rows) => [...new Set(rows.map((row) => row.flavor))].sort(), () => []);
+    ask({title: "Free GPUs by preemption", danger: true, confirm: "Preempt runs",
     consequence: "Spares are dropped first, then malleable runs shrink, then the lottery selects whole runs. The conflict is recorded before the draw.",
-    fields: [field("Flavor", "flavor", {required: true, path: "flavor", value: "H100"}), field("GPUs to free", "gpus", {type: "number", min: 1, value: 1, required: true, path: "gpus"}),
+    fields: [field("Flavor", "flavor", {required: true, path: "flavor", list: "flavors", value: flavors[0]}), el("datalist", {id: "flavors"}, flavors.map((value) => el("option", {value}))), field("GPUs to free", "gpus", {type: "number", min: 1, value: 1, required: true, path: "gpus"}),
       field("Location", "location", {path: "location", hint: "such as region=west,rack=4; empty: anywhere"})],
     preview: async (values) => forecast((await send("POST", "/v1/resolve", body(values), dry)).forecast, {none: "So many GPUs are free: no run would be preempted."}),
     perform: async (values) => {
       const made = await send("POST", "/v1/resolve", body(values));
       if (made.outcome !== null) return `Outcome #${made.outcome} is recorded.`;
       return made.resolver === "enforce" ? "No run had to be preempted." : `The resolver is ${made.resolver}: no run was preempted.`;
-    }}), {danger: true}));
+    }});
+  }, {danger: true}));
 }

@@ -1,10 +1,11 @@
 // Nodes and their devices: who has each, and which are idle, cordoned, quarantined or others'. Neighbouring
 // devices of one run are one link with a cell for each.
 import {nodeActions} from "./actions.js";
-import {count, el, number, soft} from "./dom.js";
+import {count, el, link, number, soft} from "./dom.js";
 import {ownerKey, ownerMark} from "./owners.js";
 
-const COLUMNS_MAX = 16;
+// More nodes than these are drawn as tiles side by side, without the names of runs.
+const COLUMNS_MAX = 16, ROWS_MAX = 12, TILE_COLUMNS = 8;
 const SIGNS = {idle: "·", cordoned: "–", quarantined: "!", foreign: "×"};
 const WORDS = {leased: "leased", idle: "idle", cordoned: "cordoned", quarantined: "quarantined", foreign: "used by others"};
 
@@ -29,15 +30,16 @@ function block(node, span, columns) {
   const kind = `block ${leased ? mark.colour : span.state}${span.funded === false ? " unfunded" : ""}${span.borrowed ? " borrowed" : ""}`;
   const made = leased ? el("a", {class: kind, href: `/runs/${encodeURIComponent(span.run)}`, title: words, "aria-label": words}, el("span", {class: "cells", "aria-hidden": "true"}, cells), name)
     : el("span", {class: kind, title: words, role: "img", "aria-label": words}, el("span", {class: "cells", "aria-hidden": "true"}, cells));
-  made.style.flexBasis = `calc(${size / columns * 100}% - 3px)`;
+  made.style.flexBasis = `calc(${Math.min(1, size / columns) * 100}% - 3px)`;
   return made;
 }
 
-function nodeRow(row, columns) {
+// The name leads to the node's own view, which has its actions, too.
+function nodeRow(row, columns, dense) {
   const where = Object.entries(row.location).map((pair) => pair.join("=")).join(", ");
   const facts = [row.flavor, where, row.cordoned && "cordoned", row.virtual && "virtual"].filter(Boolean).join(" · ");
-  return el("li", {class: "node"}, el("div", {class: "node-name"}, el("strong", null, row.node), soft(facts),
-    nodeActions({metadata: {name: row.node}, spec: {cordoned: row.cordoned}})),
+  return el("li", {class: "node"}, el("div", {class: "node-name"}, el("strong", null, link(`/cpu/${encodeURIComponent(row.node)}`, row.node)),
+    soft(dense ? row.cordoned && "cordoned" : facts), !dense && nodeActions({metadata: {name: row.node}, spec: {cordoned: row.cordoned}})),
     el("div", {class: "blocks"}, spans(row.slots).map((span) => block(row.node, span, columns)),
       !row.slots.length && soft("no devices")));
 }
@@ -47,8 +49,7 @@ export class DeviceMap {
     this.summary = el("p", {class: "summary"});
     this.legend = el("p", {class: "legend"});
     this.list = el("ul", {class: "nodes"});
-    this.more = el("p", {class: "soft"});
-    this.root = el("div", null, this.summary, this.list, this.legend, this.more);
+    this.root = el("div", null, this.summary, this.list, this.legend);
   }
 
   show(page) {
@@ -59,14 +60,15 @@ export class DeviceMap {
     this.summary.replaceChildren(`${count(page.nodes, "node")}, ${count(all, "device")}: `,
       Object.entries(page.devices).filter(([state, amount]) => amount || state === "leased" || state === "idle")
         .map(([state, amount]) => `${number(amount)} ${WORDS[state]}`).join(", "));
-    const held = new Map(), columns = Math.min(COLUMNS_MAX, Math.max(4, ...page.items.map((row) => row.slots.length)));
+    const dense = page.nodes > ROWS_MAX, columns = dense ? TILE_COLUMNS : Math.min(COLUMNS_MAX, Math.max(4, ...page.items.map((row) => row.slots.length)));
+    const held = new Map();
+    this.list.classList.toggle("dense", dense);
     for (const slot of page.items.flatMap((row) => row.slots)) if (slot.owner) held.set(slot.owner, (held.get(slot.owner) || 0) + 1);
     const states = Object.keys(SIGNS).filter((state) => page.devices[state]);
     this.legend.replaceChildren(...[...held].sort().map(([owner, amount]) => ownerKey(owner, soft(` ${amount}`))),
       ...states.map((state) => el("span", {class: "owner"}, el("span", {class: `swatch ${state}`, "aria-hidden": "true"}, SIGNS[state]), WORDS[state])));
-    if (page.items.length) this.list.replaceChildren(...page.items.map((row) => nodeRow(row, columns)));
+    if (page.items.length) this.list.replaceChildren(...page.items.map((row) => nodeRow(row, columns, dense)));
     else this.list.replaceChildren(el("li", {class: "empty"}, page.nodes ? "No node matches." : "No nodes yet: fairlead apply -f nodes.yaml"));
-    this.more.replaceChildren(...(page.next ? [`${page.items.length} of ${page.nodes} nodes are shown; the filter finds others.`] : []));
   }
 }
 

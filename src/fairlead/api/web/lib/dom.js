@@ -16,6 +16,11 @@ export function el(name, attributes, ...children) {
   return made;
 }
 
+const LONG = 24;  // letters of a name that may take a second line
+export const nameClass = (kind, name) => name.length > LONG ? `${kind} long` : kind;
+
+// A phone shows less of a list at once: its rows are taller, and its readers further from the end.
+export const onPhone = matchMedia("(max-width: 40rem)").matches;
 export const byId = (id) => document.getElementById(id);
 export const number = (value, digits = 2) => value.toLocaleString(undefined, {maximumFractionDigits: digits});
 export const count = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
@@ -65,12 +70,12 @@ export function section(id, title, ...children) {
 
 // A table whose rows are kept by key: what did not change is left alone, so that focus and selection
 // stay where they are. `columns` are names; `cells(item)` gives one content per column. On a phone a row is a card, with
-// the column's name before each content; the roles keep it a table for a screen reader.
+// the column's name before each content; a `brief` one has no names of columns. The roles keep it a table for a screen reader.
 export class Table {
-  constructor(label, columns, {key, cells, nothing}) {
+  constructor(label, columns, {key, cells, nothing, brief = false}) {
     Object.assign(this, {key, cells, nothing, columns});
     this.body = el("tbody", {role: "rowgroup"});
-    this.root = el("div", {class: "scroll", role: "region", "aria-label": label, tabindex: "0"},
+    this.root = el("div", {class: brief ? "scroll brief" : "scroll", role: "region", "aria-label": label, tabindex: "0"},
       el("table", {role: "table"}, el("thead", {role: "rowgroup"}, el("tr", {role: "row"}, ...columns.map((name) => el("th", {scope: "col", role: "columnheader"}, name)))),
         this.body));
   }
@@ -85,6 +90,7 @@ export class Table {
         row.dataset.said = said;
         row.replaceChildren(...this.cells(item).map((content, at) =>
           el(at ? "td" : "th", {scope: at ? null : "row", role: at ? "cell" : "rowheader", "data-column": this.columns[at]}, content)));
+        row.cells[0].classList.toggle("long", row.cells[0].textContent.length > LONG);
       }
       return row;
     });

@@ -7,9 +7,12 @@ const POINTS_MAX = 720;
 export const cores = (millicores) => millicores === null ? null : millicores / 1000;
 export const percent = (share, digits = 1) => share === null || share === undefined ? "–" : `${number(share * 100, digits)} %`;
 
+// With it a row of a list is another one each time that what it says of its age changes.
+export const aged = (heard) => heard.stale_since && ago(Date.now() - new Date(heard.stale_since));
+
 export function freshness(heard) {
   if (!heard.stale_since) return el("span", {class: "good"}, "live");
-  return el("span", {class: "bad"}, "stale since ", moment(heard.stale_since), ` (${ago(Date.now() - new Date(heard.stale_since))})`);
+  return el("span", {class: "bad"}, "stale since ", moment(heard.stale_since), ` (${aged(heard)})`);
 }
 
 export function facts(pairs) {

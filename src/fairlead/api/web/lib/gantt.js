@@ -4,7 +4,7 @@ import {count, el, soft} from "./dom.js";
 import {ownerMark} from "./owners.js";
 
 const MINUTE = 60000, STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880].map((each) => each * MINUTE);
-const PLANNED_PX = 20;
+const PLANNED_PX = 20, TALL_NODES = 4, LANE_PX = 9, LOW_LANE_PX = 4;
 const time = (text) => new Date(text).getTime();
 
 // Whole local hours and days: the offset of the time zone is taken off before rounding.
@@ -57,8 +57,9 @@ export class Gantt {
     }));
     const byNode = new Map(data.nodes.map((node) => [node.node, []]));
     for (const lease of data.leases) for (const slot of lease.slots) byNode.get(slot.node)?.push([slot.device, lease]);
+    const tallest = data.nodes.length > TALL_NODES ? LOW_LANE_PX : LANE_PX;
     const nodes = data.nodes.map((node) => {
-      const lane = Math.max(3, Math.min(9, Math.floor(96 / Math.max(1, node.devices))));
+      const lane = Math.max(3, Math.min(tallest, Math.floor(96 / Math.max(1, node.devices))));
       const bars = this.merge(byNode.get(node.node)).flatMap(([first, size, lease]) => this.bars(node.node, first, size, lane, lease, now, to, place));
       return row(node.node, lanes(node.devices * lane, bars));
     });
@@ -74,9 +75,9 @@ export class Gantt {
     this.root.replaceChildren(row("", axis), ...nodes,
       ...planned("Reserved", shown(data.reservations), "reserved", (each) => `Reservation ${each.reservation}: run ${each.run} of ${each.owner}, ${each.gpus} ${each.flavor}, from ${stamp(each.start)}; ${each.state}, ${each.reason}`),
       ...planned("Expected", shown(data.forecast), "expected", (each) => `Expected: run ${each.run} of ${each.owner}, ${each.gpus} ${each.flavor}, not before ${stamp(each.start)}; it lacks ${each.lacks}`));
-    const notes = [later && `${count(later, "planned start")} later than shown: choose a longer range.`, data.left_out && `${count(data.left_out, "older lease")} are left out.`,
+    const notes = [later && `${count(later, "planned start")} later than shown: choose a longer range.`, data.left_out && `${count(data.left_out, "older lease is", "older leases are")} left out.`,
       data.known_since && `Leases that ended before ${stamp(data.known_since)} are not kept by name.`,
-      data.next && `${data.nodes.length} nodes are shown; the filter finds others.`].filter(Boolean);
+      data.next && `${count(data.nodes.length, "node is", "nodes are")} shown: filter the nodes above to see others.`].filter(Boolean);
     this.notes.replaceChildren(notes.join(" "));
   }
 

@@ -3,15 +3,17 @@
 import {el, hours} from "./dom.js";
 import {ownerMark} from "./owners.js";
 
-const WIDTH = 460, HEIGHT = 300, RADIUS = 17, EDGES_MAX = 40;
+const WIDTH = 460, RADIUS = 17, EDGES_MAX = 40, NAME_MAX = 20;
+const shortened = (name) => name.length > NAME_MAX ? `${name.slice(0, NAME_MAX - 1)}…` : name;
 
 export function debtGraph(rows) {
   const edges = [...rows].sort((a, b) => b.gpu_hours - a.gpu_hours).slice(0, EDGES_MAX);
   const names = [...new Set(edges.flatMap((row) => [row.borrower, row.lender]))].sort();
+  const height = names.length === 2 ? 120 : 300;
   const most = Math.max(...edges.map((row) => row.gpu_hours), 1e-9);
   const at = new Map(names.map((name, index) => {
     const turn = index / names.length * 2 * Math.PI + (names.length === 2 ? Math.PI : -Math.PI / 2);
-    return [name, [WIDTH / 2 + Math.cos(turn) * WIDTH * 0.32, HEIGHT / 2 + Math.sin(turn) * HEIGHT * 0.34]];
+    return [name, [WIDTH / 2 + Math.cos(turn) * WIDTH * 0.32, height / 2 + Math.sin(turn) * height * 0.34]];
   }));
   const arrows = edges.map((row) => {
     const [x1, y1] = at.get(row.borrower), [x2, y2] = at.get(row.lender), length = Math.hypot(x2 - x1, y2 - y1) || 1;
@@ -27,10 +29,10 @@ export function debtGraph(rows) {
       el("text", {x: (mx - uy * 6).toFixed(1), y: (my + ux * 6 + 4).toFixed(1), "text-anchor": "middle"}, hours(row.gpu_hours)));
   });
   const dots = names.map((name) => {
-    const [x, y] = at.get(name), mark = ownerMark(name), below = y > HEIGHT / 2;
+    const [x, y] = at.get(name), mark = ownerMark(name), below = y > height / 2;
     return el("g", null, el("circle", {class: mark.colour, cx: x.toFixed(1), cy: y.toFixed(1), r: RADIUS}),
       el("text", {class: `inside ${mark.colour}`, x: x.toFixed(1), y: (y + 4).toFixed(1), "text-anchor": "middle"}, mark.letters),
-      el("text", {class: "who", x: x.toFixed(1), y: (y + (below ? RADIUS + 14 : -RADIUS - 6)).toFixed(1), "text-anchor": "middle"}, name));
+      el("text", {class: "who", x: x.toFixed(1), y: (y + (below ? RADIUS + 14 : -RADIUS - 6)).toFixed(1), "text-anchor": "middle"}, shortened(name), el("title", null, name)));
   });
-  return el("svg", {class: "debts", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "Who owes whom: an arrow from each borrower to its lender; the table has the numbers"}, arrows, dots);
+  return el("svg", {class: "debts", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": "Who owes whom: an arrow from each borrower to its lender; the table has the numbers"}, arrows, dots);
 }

@@ -1,5 +1,5 @@
 // Each owner has a colour and two letters, the same in every drawing: colour is never the only sign.
-import {el} from "./dom.js";
+import {el, nameClass} from "./dom.js";
 
 const COLOURS = 8;
 const marks = new Map(), taken = new Set();
@@ -25,5 +25,5 @@ export const introduce = (names) => [...new Set(names)].sort().forEach(ownerMark
 
 export function ownerKey(name, ...more) {
   const mark = ownerMark(name);
-  return el("span", {class: "owner"}, el("span", {class: `swatch ${mark.colour}`, "aria-hidden": "true"}, mark.letters), name, ...more);
+  return el("span", {class: nameClass("owner", name)}, el("span", {class: `swatch ${mark.colour}`, "aria-hidden": "true"}, mark.letters), name, ...more);
 }

@@ -1,27 +1,30 @@
 // The list of runs: a filter box, phases with their counts, pages. The server filters; the address has the
 // filters, so that a list can be linked to.
+import {readdress} from "./address.js";
 import {read} from "./api.js";
-import {count, el, link, moment, number, Table} from "./dom.js";
+import {count, el, moment, nameClass, number, onPhone, Table} from "./dom.js";
 import {ownerKey} from "./owners.js";
 import {plain} from "./words.js";
 
-const LIMIT = 50, TYPING_MS = 250, FILTERS = ["text", "phase", "owner", "flavor", "ended", "cursor"];
+const LIMIT = onPhone ? 20 : 50, TYPING_MS = 250, FILTERS = ["text", "phase", "owner", "flavor", "ended", "cursor"];
 const PHASES = {Running: "good", Completed: "soft", Failed: "bad"};
 const ENDED = ["Failed", "Completed"];
 
-export const runLink = (name) => link(`/runs/${encodeURIComponent(name)}`, name);
+export const runLink = (name) => el("a", {class: nameClass("run", name), href: `/runs/${encodeURIComponent(name)}`}, name);
 export const phaseWord = (run) => el("span", {class: PHASES[run.paused ? "Paused" : run.phase] || "warn"}, run.paused ? "Paused" : run.phase);
 export const amount = (text) => el("span", {class: "amount"}, text);
-export const whyOf = (run) => run.phase === "Reserved" ? `starts by reservation ${run.reservation}` : plain(run.message || run.reason || "");
+const whyOf = (run) => run.phase === "Reserved" ? `starts by reservation ${run.reservation}` : plain(run.message || run.reason || "");
 
-const cells = (run) => [runLink(run.name), ownerKey(run.owner), amount(`${run.width} of ${run.gpus} ${run.flavor}`), phaseWord(run), whyOf(run), moment(run.since)];
+// As many lines as a list has room for; the run's own view has all.
+export const whyCell = (run) => el("span", {class: "why", title: whyOf(run)}, whyOf(run));
+
+const cells = (run) => [runLink(run.name), ownerKey(run.owner), amount(`${run.width} of ${run.gpus} ${run.flavor}`), phaseWord(run), whyCell(run), moment(run.since)];
 
 export class RunList {
-  constructor(query, path) {
-    this.path = path;
+  constructor(query) {
     this.filters = Object.fromEntries(FILTERS.filter((name) => query[name]).map((name) => [name, query[name]]));
     this.back = [];
-    this.table = new Table("Runs", ["Run", "Owner", "GPUs", "Phase", "Why", "Since"], {key: (run) => run.uid, cells, nothing: "No run matches."});
+    this.table = new Table("Runs", ["Run", "Owner", "GPUs", "Phase", "Why", "Since"], {key: (run) => run.uid, cells, nothing: "No run matches.", brief: true});
     this.table.body.id = "run-rows";
     this.box = el("input", {type: "search", id: "run-filter", placeholder: "name or owner", autocomplete: "off", maxlength: 200, input: () => this.typed()});
     this.box.value = this.filters.text || "";
@@ -44,8 +47,7 @@ export class RunList {
 
   set(changes, {replace = false} = {}) {
     this.filters = Object.fromEntries(Object.entries({...this.filters, ...changes}).filter(([, value]) => value));
-    const query = new URLSearchParams(this.filters).toString();
-    history[replace ? "replaceState" : "pushState"](null, "", query ? `${this.path}?${query}` : this.path);
+    readdress(Object.fromEntries(FILTERS.map((name) => [name, this.filters[name]])), {push: !replace});
     return this.refresh();
   }
 
@@ -61,7 +63,7 @@ export class RunList {
     this.table.show(page.items);
     this.showChips(page, ended);
     const folded = !this.filters.phase && ended === "fold" ? ENDED.reduce((sum, phase) => sum + page.phases[phase], 0) : 0;
-    this.said.textContent = `${count(page.items.length, "run")} of ${number(page.total)}${folded ? `; ${number(folded)} finished ones are folded` : ""}`;
+    this.said.textContent = `${count(page.items.length, "run")} of ${number(page.total)}${folded ? `; ${count(folded, "finished run is", "finished runs are")} folded` : ""}`;
     this.older.disabled = page.next === null;
     this.newest.disabled = !this.filters.cursor;
   }

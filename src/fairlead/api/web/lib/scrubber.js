@@ -1,4 +1,5 @@
 // A slider over moments: drag, or use the arrow keys, to look at one of them; at the end it follows the newest.
+import {readdress} from "./address.js";
 import {el, number} from "./dom.js";
 
 // `pick(point or null)` is called when another moment is looked at; null: the newest. `asked`: the time of the
@@ -22,6 +23,11 @@ export class Scrubber {
 
   get point() { return this.points[this.index] || null; }
 
+  // The last moment that is not later; as the slider does.
+  seek(time) {
+    this.move(this.points.findLastIndex((point) => point.time_ms <= time));
+  }
+
   show(points) {
     this.points = points;
     this.draw();
@@ -32,9 +38,7 @@ export class Scrubber {
     if (last < 0) return;
     this.time = to === last ? null : this.points[to].time_ms;
     this.draw();
-    const address = new URL(location);
-    if (this.time === null) address.searchParams.delete("at"); else address.searchParams.set("at", this.time);
-    history.replaceState(null, "", address);
+    readdress({at: this.time});
     this.pick(this.time === null ? null : this.point);
   }
 

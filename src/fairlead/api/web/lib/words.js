@@ -4,11 +4,30 @@ const LIMITS = {
   "envelope-concurrency": "the GPUs at once of envelope", "aggregate-concurrency": "the GPUs at once of cap", "envelope-hours": "the GPU-hours of envelope", "aggregate-hours": "the GPU-hours of cap",
   "lending-concurrency": "the GPUs lent at once by envelope", "lending-hours": "the GPU-hours lent by envelope", "lending-acl": "the borrowers of envelope", "borrow-limit": "the run's",
 };
+// Kinds of entries, for people; the ledger view has the kinds themselves.
+export const EVENTS = {
+  "object.applied": "applied", "object.deleted": "deleted", "run.phase": "run", "run.cut": "preempted", "run.grown": "grown", "run.nominated": "nomination", "run.warned": "at risk",
+  "lease.open": "lease opened", "lease.close": "lease ended", "lease.unfunded": "lease unfunded", "lease.funded": "lease funded",
+  "charge.hold": "GPU-hours held", "charge.post": "GPU-hours charged", "charge.void": "hold released", "budget.condition": "budget", "reservation.state": "reservation",
+  "gpu.fund": "funding decided", "gpu.place": "placement decided", "gpu.queue": "queue decided", "gpu.backfill": "backfill decided", "gpu.start": "start decided", "gpu.reserve": "reservation decided",
+  "gpu.recall": "recall decided", "gpu.deficit": "shortage decided", "gpu.activate": "reservation due", "gpu.restart": "restart decided", "gpu.resize": "width decided", "gpu.grow": "growth decided",
+  "gpu.limit": "limit decided", "gpu.after": "dependency decided", "gpu.refund": "funding renewed", "gpu.overdraw": "overdraft decided", "gpu.quarantine": "quarantine decided", "gpu.used": "use measured", "gpu.control": "action",
+  "gpu.resolve.commit": "lottery committed", "gpu.resolve.draw": "lottery drawn", "gpu.resolve.applied": "lottery carried out", "gpu.resolve.void": "lottery voided", "gpu.resolve.case": "preemption asked for",
+  "ledger.snapshot": "snapshot", "ledger.created": "ledger created", "ledger.archived": "archived", "access.token": "token", "access.user": "user", "key.rotated": "key rotated", "traffic.order": "backend order",
+  "gpu.beacon": "beacon value", "gpu.resolve.asked": "preemption asked for", "gpu.resolve.nonce": "nonce added", "gpu.resolve.passed": "preemption step passed", "gpu.resolve.scope": "lottery begun",
+  "clock.anchored": "clock anchored", "clock.held": "clock jumped", "control.recovered": "recording again", "job.gone": "foreign process ended", "job.unknown": "foreign process runs",
+  "owner.key": "owner’s key", "owner.pseudonym": "owner’s pseudonyms", "pod.mismatch": "pod differs from its lease",
+};
 const CAPS = {envelope: "envelope", aggregate: "cap", lending: "lending of envelope", acl: "owners that may borrow from", borrow: "borrowing:"};
+const TIERS = {own: "its own", sibling: "a sibling", parent: "its parent", cousin: "a cousin", sponsor: "a sponsor"};
+const ELSEWHERE = "-elsewhere";
 const REMEDY = /([a-z]+-[a-z]+) of (\S+) from (.+?) to (.+?)( would do)?$/;
 
 // The words of a code. Codes come from agents and may be any text, such as "constructor", which every object has.
 export const said = (words, code) => Object.hasOwn(words, code) ? words[code] : code;
+
+// Whose envelope pays, seen from the run's owner.
+export const payer = (tier) => tier.endsWith(ELSEWHERE) ? `${said(TIERS, tier.slice(0, -ELSEWHERE.length))}, at another location` : said(TIERS, tier);
 
 const changed = (change, target, from, to) => `${LIMITS[change]} ${target} were ${to} instead of ${from}`;
 

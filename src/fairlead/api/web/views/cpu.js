@@ -1,7 +1,7 @@
 // The CPU governor: every node that reports.
 import {read} from "../lib/api.js";
 import {bar, count, el, link, number, soft, Table} from "../lib/dom.js";
-import {cores, freshness, percent, Rows, serial} from "../lib/fleet.js";
+import {aged, cores, freshness, percent, Rows, serial} from "../lib/fleet.js";
 import {followReports} from "../lib/live.js";
 
 export const MODES = {
@@ -35,7 +35,7 @@ export function open(root) {
     rows.sort((a, b) => worst(a) - worst(b) || (a.name < b.name ? -1 : 1));
     const scarce = rows.filter((row) => row.cpu.mode !== "uncongested").length, stale = rows.filter((row) => row.cpu.stale_since).length;
     said.replaceChildren(`${count(rows.length, "node")}, ${number(scarce)} short of CPU, ${number(stale)} stale`, rows.length < found.length ? soft(`; ${count(found.length - rows.length, "node")} with GPUs and without a CPU agent`) : "");
-    nodes.show(rows);
+    nodes.show(rows.map((row) => ({...row, age: aged(row.cpu)})));
   });
   const refresh = serial(async () => all.replace(await read("/v1/nodes")));
   return {refresh, close: followReports({kind: "node"}, ({name, cpu}) => { if (!all.put({name, cpu})) refresh().catch(() => { /* the shell says what is wrong */ }); })};

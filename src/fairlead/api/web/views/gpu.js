@@ -1,13 +1,15 @@
 // The GPU governor: what each device does, leases over time, envelopes, the queue, debts, runs, reservations.
 import {envelopeActions, reservationActions} from "../lib/actions.js";
+import {readdress} from "../lib/address.js";
 import {read} from "../lib/api.js";
 import {burnDown} from "../lib/burndown.js";
 import {DeviceMap} from "../lib/devices.js";
-import {bar, count, el, hours, link, moment, number, pace, section, soft, Table} from "../lib/dom.js";
+import {bar, count, el, hours, link, moment, number, onPhone, pace, section, soft, Table} from "../lib/dom.js";
 import {Gantt, ganttKey} from "../lib/gantt.js";
 import {debtGraph} from "../lib/graph.js";
+import {NodePages} from "../lib/nodes.js";
 import {introduce, ownerKey} from "../lib/owners.js";
-import {amount, RunList, runLink, whyOf} from "../lib/runs.js";
+import {amount, RunList, runLink, whyCell} from "../lib/runs.js";
 import {plain} from "../lib/words.js";
 
 const WAITS = {NotDue: "not due yet"};
@@ -16,7 +18,7 @@ const CONDITIONS = {Healthy: "good", NearLimit: "warn", Exhausted: "bad", Overco
 const PARTS = [["devices", "Devices"], ["timeline", "Timeline"], ["budgets", "Budgets"], ["queue", "Queue"], ["runs", "Runs"], ["reservations", "Reservations"], ["owes", "Who owes whom"]];
 const MINUTE = 60000, RANGES = {"20min": 20 * MINUTE, "3h": 180 * MINUTE, "1d": 1440 * MINUTE, "7d": 10080 * MINUTE};
 const FIT = "fit", LEAST = 2 * MINUTE, AHEAD = 2;
-const PACE_MS = 1000, NODES = 60, QUEUE = 20;
+const PACE_MS = 1000, NODES = onPhone ? 24 : 48, TIMELINE_NODES = onPhone ? 8 : 16, QUEUE = 10;
 
 function budgetCells(row) {
   const name = `${row.budget}/${row.envelope}`, more = row.more;
@@ -31,7 +33,7 @@ function budgetCells(row) {
 
 function queueCells(run) {
   const start = run.earliest_start && [moment(run.earliest_start), run.after && [" after ", runLink(run.after)], run.assumed && el("div", {class: "soft"}, "its end is assumed")];
-  return [String(run.position), runLink(run.name), ownerKey(run.owner), amount(`${run.gpus} ${run.flavor}`), whyOf(run), start || soft("not known"), moment(run.submitted)];
+  return [String(run.position), runLink(run.name), ownerKey(run.owner), amount(`${run.gpus} ${run.flavor}`), whyCell(run), start || soft("not known"), moment(run.submitted)];
 }
 
 function reservationCells(item) {
@@ -67,7 +69,8 @@ function fitted(data) {
 }
 
 class Timeline {
-  constructor(query) {
+  constructor(query, nodes) {
+    this.nodes = nodes;
     this.range = RANGES[query.range] ? query.range : null;
     this.gantt = new Gantt();
     this.buttons = el("div", {class: "choices", role: "group", "aria-label": "Range"});
@@ -75,9 +78,10 @@ class Timeline {
   }
 
   async refresh(known) {
-    const now = Date.now(), half = RANGES[this.range || "1d"];
-    const data = await read("/v1/timeline", {since: new Date(now - half).toISOString(), until: new Date(now + half).toISOString(), limit: NODES});
+    const now = Date.now(), half = RANGES[this.range || "1d"], asked = JSON.stringify([this.range, this.nodes.query]);
+    const data = await read("/v1/timeline", {since: new Date(now - half).toISOString(), until: new Date(now + half).toISOString(), limit: TIMELINE_NODES, ...this.nodes.query});
     await known;
+    if (asked !== JSON.stringify([this.range, this.nodes.query])) return;
     this.show(this.range ? data : fitted(data), this.range || FIT);
   }
 
@@ -87,9 +91,7 @@ class Timeline {
     this.shown = shown;
     this.buttons.replaceChildren(...[FIT, ...Object.keys(RANGES)].map((range) => el("button", {type: "button", class: "chip", "aria-pressed": String(range === shown), click: () => {
       this.range = range === FIT ? null : range;
-      const address = new URL(location.href);
-      if (this.range) address.searchParams.set("range", range); else address.searchParams.delete("range");
-      history.replaceState(null, "", address.pathname + address.search);
+      readdress({range: this.range});
       this.refresh();
     }}, range === FIT ? "What there is" : `± ${range.replace(/(\d+)/, "$1 ")}`)));
   }
@@ -99,15 +101,22 @@ export function open(root, context) {
   const budgets = new Table("Budgets", ["Envelope", "Owner", "Flavor", "GPUs in use", "GPU-hours used and held", "Hours left over the period", "Lent", "Conditions"],
     {key: (row) => `${row.budget}/${row.envelope}`, cells: budgetCells, nothing: "No budgets yet: fairlead apply -f budgets.yaml"});
   const waiting = new Table("Queue", ["Place", "Run", "Owner", "GPUs", "Why it waits", "Earliest start", "Submitted"],
-    {key: (run) => run.uid, cells: queueCells, nothing: "No run waits."});
+    {key: (run) => run.uid, cells: queueCells, nothing: "No run waits.", brief: true});
   const reservations = new Table("Reservations", ["Reservation", "Run", "Start", "State", "Why", "Outcome"],
     {key: (item) => item.metadata.uid, cells: reservationCells, nothing: "No reservations: fairlead reserve RUN --at TIME"});
   const debts = new Table("Who owes whom", ["Borrower", "Lender", "GPUs now", "GPU-hours ever"],
     {key: (row) => `${row.borrower} ${row.lender}`, cells: owesCells, nothing: "No owner ever borrowed."});
   for (const [table, name] of [[budgets, "budget"], [waiting, "queue"], [reservations, "reservation"], [debts, "owes"]]) table.body.id = `${name}-rows`;
-  const map = new DeviceMap(), time = new Timeline(context.query), runs = new RunList(context.query, "/gpu"), graph = el("div"), more = el("p", {class: "soft"});
+  const showNodes = async (known) => {
+    const asked = nodes.query, [page] = await Promise.all([read("/v1/devices", {limit: NODES, ...asked}), known]);
+    if (JSON.stringify(asked) !== JSON.stringify(nodes.query)) return;
+    map.show(page);
+    nodes.show(page);
+  };
+  const nodes = new NodePages(context.query, () => Promise.all([showNodes(), time.refresh()]).catch(() => { /* the next refresh says why */ }));
+  const map = new DeviceMap(), time = new Timeline(context.query, nodes), runs = new RunList(context.query), graph = el("div"), more = el("p", {class: "soft"});
   root.append(el("h1", null, "GPU"), el("nav", {class: "parts", "aria-label": "Parts of this view"}, PARTS.map(([id, words]) => el("a", {href: `#${id}`}, words))),
-    section("devices", "Devices", map.root), section("timeline", "Timeline", time.root), section("budgets", "Budgets", budgets.root),
+    section("devices", "Devices", nodes.filter, map.root, nodes.pages), section("timeline", "Timeline", time.root), section("budgets", "Budgets", budgets.root),
     section("queue", "Queue", waiting.root, more), section("runs", "Runs", runs.root),
     section("reservations", "Reservations", reservations.root), section("owes", "Who owes whom", el("div", {class: "beside"}, graph, debts.root)));
   let rows = [], series = new Map(), owed = "";
@@ -130,7 +139,7 @@ export function open(root, context) {
       const known = read("/v1/budgets").then((found) => { introduce(found.map((row) => row.owner)); rows = found; showBudgets(); });
       const after = async (asked) => { const [found] = await Promise.all([asked, known]); return found; };
       const parts = [known,
-        after(read("/v1/devices", {limit: NODES})).then((page) => map.show(page)),
+        showNodes(known),
         after(read("/v1/queue", {limit: QUEUE})).then((page) => {
           waiting.show(page.items);
           more.textContent = page.next === null ? "" : `The first ${page.items.length} of ${count(page.total, "waiting run")}; Pending in the list below has all.`;

@@ -48,7 +48,7 @@ export function open(root, {params, query}) {
   const scrubber = new Scrubber("Moment", () => { draw(); look().catch(() => { /* the next refresh says why */ }); }, query.at);
   root.append(el("h1", null, name), about, orders.root, section("over-time", "Over time", el("p", null, el("label", {for: "term"}, "Pressure by "), term), charts,
       el("p", {class: "soft"}, "Shaded among the slots: a backend is ejected. Shaded elsewhere: admission is soft, or, darker and red, hard.")),
-    section("decisions", "Decisions", el("p", {class: "soft"}, "Drag to a moment, or use the arrow keys, to see what the governor saw and decided. One tick a second is kept here, and each that changed something; the agent's record has all."),
+    section("decisions", "Decisions", el("p", {class: "soft"}, "Drag to a moment, here or in a chart, or use the arrow keys, to see what the governor saw and decided. One tick a second is kept here, and each that changed something; the agent's record has all."),
       scrubber.root, summed, backends.root));
 
   function draw() {
@@ -58,7 +58,7 @@ export function open(root, {params, query}) {
     const lines = (value) => shown.map((id) => ({name: id, points: points.map((point) => [point.time_ms, point.backends[id] ? value(point.backends[id]) : null])}));
     const bands = stretches(points, (point) => BANDS[point.mode] ? point.mode : "").map(([from, to, word]) => [from, to, BANDS[word], `admission ${word}`]);
     const ejected = stretches(points, (point) => Object.values(point.backends).some((row) => row.isolated) ? "ejected" : "").map(([from, to]) => [from, to, "band-ejected", "a backend is ejected"]);
-    const options = {bands, at, gap: newest ? 4 * Math.max(newest.every_ms, 1000) : null};
+    const options = {bands, at, gap: newest ? 4 * Math.max(newest.every_ms, 1000) : null, pick: (time) => scrubber.seek(time)};
     charts.replaceChildren(lineChart("Slots by backend", lines((row) => row.slots), {...options, bands: ejected, digits: 0}),
       lineChart(`Pressure by backend: ${term.value}`, lines((row) => row.pressure[term.value] ?? null), options),
       lineChart("Latency p95, ms", lines((row) => row.p95_ms), {...options, digits: 0}),

@@ -1,9 +1,10 @@
 // The ledger: its checkpoint, checked here and kept; and a search of its entries, done by the server.
 import {read} from "../lib/api.js";
 import {examine} from "../lib/checkpoint.js";
-import {el, link, moment, number, section, soft, Table} from "../lib/dom.js";
+import {el, link, moment, nameClass, number, section, soft, Table} from "../lib/dom.js";
 import {save} from "../lib/files.js";
 import {standing} from "../lib/standing.js";
+import {plain} from "../lib/words.js";
 
 const FILTERS = [["kind", "Kind", "gpu.resolve"], ["object", "Object", "Run/train-7"], ["author", "Author", "alice"], ["text", "Text", "preempted"],
   ["since", "From", null], ["until", "To", null]];
@@ -11,7 +12,8 @@ const FILTERS = [["kind", "Kind", "gpu.resolve"], ["object", "Object", "Run/trai
 function cells(row) {
   const about = row.object && `${row.object.kind.toLowerCase()}/${row.object.name}`;
   return [link(`/ledger/${row.seq}`, `#${row.seq}`), moment(row.time), el("code", null, row.kind),
-    about ? row.object.kind === "Run" ? link(`/runs/${encodeURIComponent(row.object.name)}`, about) : about : soft("–"), row.author, row.message || soft(row.reason || "")];
+    about ? row.object.kind === "Run" ? el("a", {class: nameClass("run", about), href: `/runs/${encodeURIComponent(row.object.name)}`}, about) : row.object.kind === "Budget" ? link("/gpu#budgets", about) : about : soft("–"),
+    row.author, row.message ? plain(row.message) : soft(row.reason || "–")];
 }
 
 // What a field of the form has, as the server wants it.
@@ -38,7 +40,7 @@ export function open(root, {query, go}) {
   };
   const form = el("form", {class: "filters", role: "search", submit: search}, fields, el("div", {class: "buttons"}, el("button", {type: "submit"}, "Search"),
     Object.keys(query).length ? link("/ledger", "Clear") : null));
-  const entries = new Table("Entries", ["Entry", "Time", "Kind", "About", "By", "What"], {key: (row) => row.seq, cells, nothing: "No such entry."});
+  const entries = new Table("Entries", ["Entry", "Time", "Kind", "About", "By", "What"], {key: (row) => row.seq, cells, nothing: "No such entry.", brief: true});
   entries.body.id = "entry-rows";
   const more = el("p", {class: "buttons", id: "more"});
   const asked = Object.fromEntries(FILTERS.map(([name]) => [name, query[name]]));
@@ -70,7 +72,7 @@ export function open(root, {query, go}) {
   const refresh = async () => {
     now = await read("/v1/head");
     const lines = [["Entries", number(now.size)], ["Root", now.root], ["Ledger", now.ledger], ["Epoch", String(now.epoch)],
-      ["Newest entry", new Date(now.time_ms).toLocaleString()], ["Signed by key", now.key_id]];
+      ["Newest entry", moment(now.time_ms)], ["Signed by key", now.key_id]];
     head.replaceChildren(...lines.flatMap(([name, text]) => [el("dt", null, name), el("dd", null, text)]));
     const found = await examine(now), said = JSON.stringify([found.state, found.why, found.before && found.before.seen]);
     if (place.dataset.said !== said) { place.dataset.said = said; place.replaceChildren(standing(found, refresh)); }

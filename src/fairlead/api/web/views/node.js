@@ -61,7 +61,7 @@ export function open(root, {params, query}) {
   let offered = "";
   const measured = el("div", {hidden: true}, section("over-time", "Over time", el("p", null, el("label", {for: "pod"}, "Show "), choice), charts,
       el("p", {class: "soft"}, "Shaded: the node is congested, or, darker and red, overloaded.")),
-    section("decisions", "Decisions", el("p", {class: "soft"}, "Drag to a moment, or use the arrow keys, to see what the governor saw and decided."), scrubber.root, about2, pods.root,
+    section("decisions", "Decisions", el("p", {class: "soft"}, "Drag to a moment, here or in a chart, or use the arrow keys, to see what the governor saw and decided."), scrubber.root, about2, pods.root,
       el("p", {class: "soft"}, "In millicores: 1000 are one core.")));
   root.append(el("h1", null, name), acts, about, measured);
 
@@ -69,7 +69,7 @@ export function open(root, {params, query}) {
     const points = series.points, at = scrubber.time === null ? null : scrubber.point && scrubber.point.time_ms;
     const line = (title, key, more) => ({name: title, points: points.map((point) => [point.time_ms, cores(point[key])]), ...more});
     const bands = stretches(points, (point) => point.mode === "uncongested" ? "" : point.mode).map(([from, to, word]) => [from, to, `band-${word}`, word]);
-    const gap = newest && newest.cpu ? 4 * Math.max(newest.cpu.every_ms, 1000) : null, options = {bands, at, gap};
+    const gap = newest && newest.cpu ? 4 * Math.max(newest.cpu.every_ms, 1000) : null, options = {bands, at, gap, pick: (time) => scrubber.seek(time)};
     const whole = !choice.value;
     charts.replaceChildren(
       lineChart(`CPU of ${whole ? name : choice.value}, cores`, [line("need", "need"), line("allocation", "allocation"), line("usage", "usage"), ...(whole ? [line("capacity", "capacity", {dashed: true})] : [line("limit", "limit", {dashed: true})])], options),

@@ -17,9 +17,10 @@ const RULES = {
   stake: "Every GPU was as likely as the next, however its owner divided them into runs.",
 };
 const KINDS = {DropSpare: "spare dropped", Shrink: "shrunk", RandomPreempt: "preempted"};
+export const FOR = {scope: "an operator", cap: "a cap of a budget", reservation: "a reservation", run: "a run started at once", drain: "a drained node", admission: "a funded run"};
 const CAUSES = {
   scope: "Freed by hand, on an operator’s request", cap: "A cap of a budget was exceeded", reservation: "A reservation fell due",
-  run: "A run was started at once", drain: "A node is drained",
+  run: "A run was started at once", drain: "A node is drained", admission: "A funded run lacked devices that unfunded runs held",
 };
 const SHOWN = 300;
 

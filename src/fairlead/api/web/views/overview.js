@@ -1,16 +1,17 @@
 // The three governors at a glance, what needs attention now, and what happened last.
 import {read} from "../lib/api.js";
-import {ago, count, el, link, moment, number, section, soft} from "../lib/dom.js";
+import {ago, count, el, link, moment, number, pace, section, soft} from "../lib/dom.js";
+import {refreshed, serial} from "../lib/fleet.js";
 import {onEvent, recent} from "../lib/live.js";
-import {plain} from "../lib/words.js";
+import {EVENTS, plain, said} from "../lib/words.js";
 
-const EVENTS_MAX = 60, SIGNS = {bad: "!", warn: "▲", note: "i"};
+const EVENTS_MAX = 60, PACE_MS = 1000, SIGNS = {bad: "!", warn: "▲", note: "i"};
 const WORDS = {bad: "urgent", warn: "warning", note: "note"};
 
 function event(item) {
   const object = item.object, about = object ? `${object.kind.toLowerCase()}/${object.name}` : "";
   const shown = object && object.kind === "Run" ? link(`/runs/${encodeURIComponent(object.name)}`, about) : object && object.kind === "Budget" ? link("/gpu#budgets", about) : about;
-  return el("li", {value: item.seq}, link(`/ledger/${item.seq}`, `#${item.seq}`), moment(item.time), el("b", null, item.kind),
+  return el("li", {value: item.seq}, link(`/ledger/${item.seq}`, `#${item.seq}`), moment(item.time), el("b", {title: item.kind}, said(EVENTS, item.kind)),
     el("span", null, shown), el("span", null, plain([item.reason, item.message].filter(Boolean).join(": "))));
 }
 
@@ -35,12 +36,12 @@ function gpu(sums) {
   return [parts("Devices", devices.total, [["used", devices.used, "used"], ["held as spares", devices.held, "held"],
     ["free", devices.free, "free"], ["unavailable", devices.unavailable, "out"]]),
   el("dl", null,
-    fact("Runs", link("/gpu#runs", `${queue.running} running, ${queue.waiting} waiting`),
-      queue.oldestWaitMs !== null && soft(` oldest ${ago(queue.oldestWaitMs)}, ${count(queue.waitingGPUs, "GPU")}`),
-      queue.notFunded > 0 && el("span", {class: "warn"}, ` ${queue.notFunded} not funded`)),
+    fact("Runs", link("/gpu#runs", `${number(queue.running)} running, ${number(queue.waiting)} waiting`),
+      queue.oldestWaitMs !== null && el("div", {class: "soft"}, `waiting for ${count(queue.waitingGPUs, "GPU")}, the oldest for ${ago(queue.oldestWaitMs)}`),
+      queue.notFunded > 0 && el("div", {class: "warn"}, `${number(queue.notFunded)} not funded`)),
     fact("Reservations", reservations.waiting ? [`${reservations.waiting} wait, next `, moment(reservations.next)] : "none"),
     fact("GPU-hours", `${number(hours.used)} used, ${number(hours.held)} held`,
-      hours.overdraft > 0 && el("span", {class: "warn"}, ` ${number(hours.overdraft)} overdraft`)))];
+      hours.overdraft > 0 && el("span", {class: "warn"}, `, ${number(hours.overdraft)} overdraft`)))];
 }
 
 const percent = (value) => `${number(value * 100, 0)} %`;
@@ -53,7 +54,7 @@ function cpu(sums) {
   return [parts("Nodes", sums.nodes, [["uncongested", calm, "free"], ["congested", sums.congested, "warm"], ["overloaded", sums.overloaded, "hot"],
     ["stale", sums.stale, "out"]]),
   el("dl", null,
-    fact("Cores", `${cores(sums.needMillicores)} needed, ${cores(sums.usageMillicores)} used of ${cores(sums.capacityMillicores)}`),
+    sums.stale < sums.nodes && fact("Cores", `${cores(sums.needMillicores)} needed, ${cores(sums.usageMillicores)} used of ${cores(sums.capacityMillicores)}`),
     sums.throttling !== null && fact("Throttling", el("span", {class: sums.throttling >= 0.5 ? "warn" : null}, `${percent(sums.throttling)} of periods, worst pod`)),
     stale(sums))];
 }
@@ -62,9 +63,10 @@ function traffic(sums) {
   if (!sums.groups) return el("p", {class: "empty"}, "No traffic agent reports: fairlead traffic run, with report: in its file.");
   const admission = sums.hard ? el("span", {class: "bad"}, `${count(sums.hard, "service admits", "services admit")} nothing`)
     : sums.soft ? el("span", {class: "warn"}, `${count(sums.soft, "service sheds", "services shed")} load`) : `open, ${count(sums.groups - sums.stale, "service")}`;
+  if (sums.stale === sums.groups) return el("dl", null, fact("Services", `${number(sums.groups)}, none reports now`), stale(sums));
   return [parts("Backends", sums.backends, [["in service", sums.backends - sums.ejected, "free"], ["ejected", sums.ejected, "warm"]]),
     el("dl", null, fact("Admission", admission),
-      fact("Worst", sums.p95Ms === null ? "no latency yet" : `p95 ${number(sums.p95Ms, 0)} ms`, sums.errorRate > 0 && el("span", {class: "warn"}, ` ${percent(sums.errorRate)} errors`)),
+      fact("Worst", sums.p95Ms === null ? "no latency yet" : `p95 ${number(sums.p95Ms, 0)} ms`, sums.errorRate > 0 && el("span", {class: "warn"}, `, ${percent(sums.errorRate)} errors`)),
       stale(sums))];
 }
 
@@ -95,15 +97,15 @@ export function open(root) {
     section("needs", "Needs attention", needs),
     section("events", "Events", el("div", {class: "scroll log", role: "region", "aria-labelledby": "events", tabindex: "0"}, events)));
   events.append(...recent.slice(0, EVENTS_MAX).map(event));
-  const close = onEvent((item) => { events.prepend(event(item)); if (events.childElementCount > EVENTS_MAX) events.lastChild.remove(); });
-  return {
-    close,
-    async refresh() {
-      const now = await read("/v1/overview");
-      show(gpuBody, now.gpu, gpu);
-      show(cpuBody, now.cpu, cpu);
-      show(trafficBody, now.traffic, traffic);
-      show(needs, now.attention, (rows) => rows.length ? rows.map(attention) : el("li", {class: "empty"}, "Nothing needs attention."));
-    },
-  };
+  const heard = onEvent((item) => { events.prepend(event(item)); if (events.childElementCount > EVENTS_MAX) events.lastChild.remove(); });
+  const paced = pace(PACE_MS), refresh = serial(async () => {
+    await paced();
+    const now = await read("/v1/overview");
+    show(gpuBody, now.gpu, gpu);
+    show(cpuBody, now.cpu, cpu);
+    show(trafficBody, now.traffic, traffic);
+    show(needs, now.attention, (rows) => rows.length ? rows.map(attention) : el("li", {class: "empty"}, "Nothing needs attention."));
+  });
+  const reported = refreshed({}, refresh);
+  return {refresh, close() { heard(); reported(); }};
 }

@@ -3,13 +3,14 @@ import {resolvePreview} from "../lib/actions.js";
 import {read} from "../lib/api.js";
 import {el, link, moment, number, Table} from "../lib/dom.js";
 import {serial} from "../lib/fleet.js";
-import {LABELS} from "./outcome.js";
+import {said as word} from "../lib/words.js";
+import {FOR, LABELS} from "./outcome.js";
 
 const PAGE = 50;
 
 function cells(row) {
   return [link(`/preemption/${row.outcome}`, `#${row.outcome}`), el("span", {class: row.stage === "void" ? "soft" : null}, row.stage),
-    `${row.deficitGPUs} ${row.flavor}`, row.cause,
+    `${row.deficitGPUs} ${row.flavor}`, word(FOR, row.cause),
     row.label ? el("span", {title: LABELS[row.label]}, row.label) : "not drawn yet", moment(row.committed)];
 }
 

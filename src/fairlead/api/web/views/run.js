@@ -6,10 +6,9 @@ import {ago, byId, count, el, hours, link, moment, number, pace, section, soft, 
 import {Output} from "../lib/output.js";
 import {introduce, ownerKey} from "../lib/owners.js";
 import {phaseWord, runLink} from "../lib/runs.js";
-import {cap, plain, remedy} from "../lib/words.js";
+import {cap, payer, plain, remedy} from "../lib/words.js";
 
 const EVENTS = 50, OUTPUT_MS = 2000, PACE_MS = 1000;
-const TIERS = {own: "its own", family: "family", sponsor: "sponsor"};
 const percent = (chance) => `${number(chance * 100, 1)} %`;
 const entry = (seq) => link(`/ledger/${seq}`, `#${seq}`);
 const decision = (seq, words = "decision") => link(`/decision/ledger/${seq}`, words);
@@ -55,7 +54,7 @@ function why(found) {
 function funding(found) {
   const {cover, placement} = found, lines = cover && cover.output ? cover.output.plan : [];
   const table = new Table("Funding plan", ["Envelope", "Owner", "GPUs", "From", "Borrowed"], {key: (line) => `${line.budget}/${line.envelope}`,
-    cells: (line) => [`${line.budget}/${line.envelope}`, ownerKey(line.owner), String(line.gpus), TIERS[line.tier] || line.tier, line.borrowed ? "borrowed" : "no"],
+    cells: (line) => [`${line.budget}/${line.envelope}`, ownerKey(line.owner), String(line.gpus), payer(line.tier), line.borrowed ? "borrowed" : "no"],
     nothing: cover ? "No envelope pays." : "Nothing is decided yet."});
   table.show(lines);
   const placed = placement && placement.output && placement.output.groups.map((group) => [...group.active, ...group.spares.map((slot) => `${slot} (spare)`)].join(", ")).join("; ");
@@ -64,9 +63,9 @@ function funding(found) {
 }
 
 const attemptCells = (row) => {
-  const end = row.end ? new Date(row.end) : new Date(), reasons = [...new Set(row.leases.map((lease) => lease.reason).filter(Boolean))];
+  const reasons = [...new Set(row.leases.map((lease) => lease.reason).filter(Boolean))];
   const payers = [...new Set(row.leases.map((lease) => `${lease.budget}/${lease.envelope}${lease.borrowed ? " (borrowed)" : ""}`))];
-  return [String(row.attempt), moment(row.start), row.end ? moment(row.end) : el("span", {class: "good"}, "running"), ago(end - new Date(row.start)),
+  return [String(row.attempt), moment(row.start), row.end ? moment(row.end) : el("span", {class: "good"}, "running"), row.length,
     row.leases.flatMap((lease) => lease.slots).join(", "), payers.join(", "), reasons.join(", ") || "–", hours(row.leases.reduce((sum, lease) => sum + lease.gpu_hours, 0))];
 };
 
@@ -91,13 +90,13 @@ export function open(root, context) {
   const {name} = context.params, path = encodeURIComponent(name), head = el("p", {class: "summary"}), reasons = el("div"), plan = el("div"), use = el("div"), note = el("p", {class: "soft"});
   const attempts = new Table("Attempts", ["Attempt", "Started", "Ended", "Length", "Devices", "Paid by", "How it ended", "GPU-hours"],
     {key: (row) => row.attempt, cells: attemptCells, nothing: "It has not started yet."});
-  const events = new Table("Events", ["Entry", "Time", "Event", "What", "Author", "Decision"], {key: (row) => row.seq, cells: eventCells, nothing: "No events."});
+  const events = new Table("Events", ["Entry", "Time", "Event", "What", "Author", "Decision"], {key: (row) => row.seq, cells: eventCells, nothing: "No events.", brief: true});
   attempts.body.id = "attempt-rows";
   events.body.id = "run-event-rows";
   const output = new Output(name), more = el("button", {type: "button", click: () => { pages += 1; refresh(); }}, "Earlier events");
   root.append(el("h1", null, name), head, el("div", {id: "run-actions"}), section("why", "Why", reasons), section("funding", "Funding plan", plan),
     section("attempts", "Attempts", attempts.root), section("use", "Utilisation", use), section("output", "Output", output.root), section("events", "Events and decisions", events.root, note, more));
-  let pages = 1, said = "", usedSaid = "", owner = null, reading = false;
+  let pages = 1, said = "", usedSaid = "", owner = null, reading = false, gone = null;
   const paced = pace(PACE_MS);
 
   async function readOutput() {
@@ -127,11 +126,18 @@ export function open(root, context) {
       : el("p", {class: "empty"}, status.virtual ? "Its devices are virtual: there is nothing to measure." : "Nothing was measured: it does not run, or its node has no meter."));
   }
 
-  // A run that was deleted has no state any more; what happened to it is in the ledger.
+  function showParts(there) {
+    for (const part of ["why", "funding", "attempts", "use", "output"]) byId(part).parentElement.hidden = !there;
+  }
+
+  // A run that was deleted has no state any more; what happened to it is in the ledger. Another may get its name.
   async function showDeleted(error) {
     const found = await read("/v1/entries", {object: `Run/${name}`, limit: EVENTS});
     if (!found.items.length) throw error;
-    for (const part of ["why", "funding", "attempts", "use", "output"]) byId(part).parentElement.hidden = true;
+    const last = found.items.find((row) => row.kind.startsWith("object."));
+    gone = !last || last.kind === "object.deleted" ? error : null;
+    if (!gone) { showParts(true); return; }
+    showParts(false);
     const deleted = found.items.find((row) => row.kind === "object.deleted");
     head.replaceChildren(el("span", {class: "warn"}, "Deleted"), ...(deleted ? [" ", moment(deleted.time), ` by ${deleted.author}`] : []), ". What happened to it stays in the ledger: ",
       link(`/ledger?object=${encodeURIComponent(`Run/${name}`)}`, "all entries about it"), ".");
@@ -143,12 +149,14 @@ export function open(root, context) {
 
   async function refresh() {
     await paced();
+    if (gone) { await showDeleted(gone); if (gone) return; }
     try { await showRun(); } catch (error) { if (error.status !== 404) throw error; await showDeleted(error); }
   }
 
   async function showRun() {
-    if (!said) introduce((await read("/v1/budgets")).map((row) => row.owner));
-    const [found, history] = await Promise.all([read(`/v1/explain/Run/${path}`), read(`/v1/runs/${path}/history`, {limit: EVENTS})]);
+    const [found, budgets] = await Promise.all([read(`/v1/explain/Run/${path}`), said ? [] : read("/v1/budgets")]);
+    introduce(budgets.map((row) => row.owner));
+    const history = await read(`/v1/runs/${path}/history`, {limit: EVENTS});
     const all = [...history.events], decided = new Set(history.decisions);
     let next = history.next;
     for (let page = 1; page < pages && next !== null; page += 1) {
@@ -158,7 +166,7 @@ export function open(root, context) {
       next = earlier.next;
     }
     show(found);
-    attempts.show(history.attempts);
+    attempts.show(history.attempts.map((row) => ({...row, length: ago((row.end ? new Date(row.end) : new Date()) - new Date(row.start))})));
     showUse(history.use, found.object.status);
     events.show(all.map((event) => ({seq: event.seq, time: event.time, kind: event.kind, author: event.author, words: saying(event), decides: decided.has(event.seq)})));
     more.hidden = next === null;

@@ -1,7 +1,7 @@
 // The traffic governor: every route group that reports.
 import {read} from "../lib/api.js";
 import {count, el, link, number, Table} from "../lib/dom.js";
-import {freshness, percent, Rows, serial} from "../lib/fleet.js";
+import {aged, freshness, percent, Rows, serial} from "../lib/fleet.js";
 import {followReports} from "../lib/live.js";
 import {said} from "../lib/words.js";
 
@@ -43,7 +43,7 @@ export function open(root) {
     rows.sort((a, b) => rank(a) - rank(b) || b.ejected.length - a.ejected.length || (a.name < b.name ? -1 : 1));
     const shedding = rows.filter((row) => row.mode !== "normal").length, ejected = rows.reduce((sum, row) => sum + row.ejected.length, 0);
     summary.textContent = `${count(rows.length, "route group")}, ${number(shedding)} shedding load, ${count(ejected, "backend")} ejected, ${number(rows.filter((row) => row.stale_since).length)} stale`;
-    groups.show(rows);
+    groups.show(rows.map((row) => ({...row, age: aged(row)})));
   });
   const refresh = serial(async () => all.replace(await read("/v1/groups")));
   return {refresh, close: followReports({kind: "group"}, ({group}) => { if (!all.put(group)) refresh().catch(() => { /* the shell says what is wrong */ }); })};
