@@ -61,6 +61,8 @@ class Recalls:
         for _, run in sorted(theirs):
             if projection.is_held(run, now_ms, hold_ms=hold_ms):
                 continue
+            if projection.waits_for_runs(run):
+                continue
             if projection.is_pending(run) or _is_due(projection, run, now_ms):
                 yield run
 
