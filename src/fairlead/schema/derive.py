@@ -274,7 +274,7 @@ class Style:
 
     def _default(self, cls: type, field: str, default: Any, codec: _Codec) -> dict[str, Any]:
         if self._strict is True or (self._strict and cls in self._strict):
-            required = field not in self._optional.get(cls, ())
+            required = all(field not in self._optional.get(base, ()) for base in cls.__mro__)
         else:
             required = field in self._required.get(cls, ())
         if required or default is dataclasses.MISSING:

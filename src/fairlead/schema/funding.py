@@ -5,7 +5,7 @@ leases: that is `gpu.fund`, whose output is `gpu.cover`'s, so that an entry repl
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -18,16 +18,6 @@ from fairlead.core.reasons import CoverRefusal
 from fairlead.core.units import INTEGER_MAX, Count, Name, OutOfRange, Time, Written, repeats
 from fairlead.schema.derive import Fields, Style
 from fairlead.schema.times import format_time, hours, parse_now
-
-OPTIONAL: Fields = {
-    gpu.Envelope: {"recurrence", "enforcement"},
-    gpu.Node: {"cordoned"},
-    OpenLease: {"recalled", "overdraft"},
-    gpu.OwnerPlace: {"priority"},
-    gpu.RefundRequest: {"claims"},
-}
-COVER = Style(optional=OPTIONAL, computed={gpu.Line: {"borrowed"}})
-FUND = Style(optional=OPTIONAL, plain={gpu.Request: {"duration_ms"}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +35,8 @@ class CoverInput:
         yield from repeats("leases", "id", [lease.id for lease in self.leases])
         payers = {b.name: {envelope.name for envelope in b.envelopes} for b in self.budgets}
         for i, lease in enumerate(self.leases):
-            for field, message in _lease_faults(lease, payers, self.now_ms):
-                yield OutOfRange(f"leases[{i}].{field}", message)
+            for name, message in _lease_faults(lease, payers, self.now_ms):
+                yield OutOfRange(f"leases[{i}].{name}", message)
         if sum(lease.gpus for lease in self.leases) + self.request.gpus > INTEGER_MAX:
             yield OutOfRange("leases", f"add up to more than {INTEGER_MAX} GPUs with the request")
 
@@ -95,8 +85,8 @@ class UsageLine:
 
 
 @dataclass(frozen=True, slots=True)
-class FundInput:
-    """Input of `gpu.fund`. An envelope without a usage line has used nothing."""
+class BookInput:
+    """Budgets, their usage and a request. An envelope without a usage line has used nothing."""
 
     now_ms: Annotated[int, Time(), Written("now")]
     budgets: tuple[gpu.Budget, ...]
@@ -124,6 +114,30 @@ class FundInput:
             for line in self.usage
         }
         return gpu.Book(self.budgets, usage)
+
+
+@dataclass(frozen=True, slots=True)
+class FundInput(BookInput):
+    """Input of `gpu.fund`. In version 2, waiting runs of other owners claim their envelopes."""
+
+    claimants: tuple[gpu.Claimant, ...] = field(default=(), kw_only=True)
+
+    @property
+    def claimed_book(self) -> gpu.Book:
+        return gpu.claimed(self.book, self.claimants, self.now_ms)
+
+
+OPTIONAL: Fields = {
+    gpu.Envelope: {"recurrence", "enforcement"},
+    gpu.Node: {"cordoned"},
+    OpenLease: {"recalled", "overdraft"},
+    gpu.OwnerPlace: {"priority"},
+    gpu.RefundRequest: {"claims"},
+    gpu.Claimant: {"runs"},
+    FundInput: {"claimants"},
+}
+COVER = Style(optional=OPTIONAL, computed={gpu.Line: {"borrowed"}})
+FUND = Style(optional=OPTIONAL, plain={gpu.Request: {"duration_ms"}})
 
 
 @COVER.derived(gpu.Line)
@@ -187,7 +201,7 @@ def decide_cover(document: Any) -> dict[str, Any]:
 def decide_fund(document: Any) -> dict[str, Any]:
     """The same from usage totals, as the control plane asks and records it."""
     given = FUND.to_core(FundInput, document)
-    return from_plan(*gpu.cover_or_remedy(given.book, given.request, given.now_ms))
+    return from_plan(*gpu.cover_or_remedy(given.claimed_book, given.request, given.now_ms))
 
 
 def fund_document(
@@ -195,18 +209,22 @@ def fund_document(
     budgets: Sequence[object],
     usage: Mapping[tuple[str, str], gpu.Usage],
     request: gpu.Request,
+    claimants: Sequence[gpu.Claimant] = (),
 ) -> dict[str, Any]:
     """The input of one `gpu.fund`, as plain data; envelopes that used nothing are left out.
 
     Budgets come as plain data or canonical text: their hours are recorded as they were written.
     """
     lines = [UsageLine(*key, *used) for key, used in sorted(usage.items()) if any(used)]
-    return {
+    made = {
         "now": format_time(now_ms),
         "budgets": budgets,
         "usage": [FUND.from_core(line) for line in lines],
         "request": FUND.from_core(request),
     }
+    if claimants:
+        made["claimants"] = [FUND.from_core(claimant) for claimant in claimants]
+    return made
 
 
 WrittenHours = Mapping[tuple[str, str | None, str], float | None]

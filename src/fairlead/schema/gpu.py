@@ -20,7 +20,7 @@ from fairlead.core.lottery import SEED_BYTES, OwnerWeighting, unfold
 from fairlead.core.reasons import StartReason
 from fairlead.core.units import Count, Hex, Name, OutOfRange, repeats
 from fairlead.schema.derive import Style
-from fairlead.schema.funding import FUND, CoverResult, FundInput, from_plan
+from fairlead.schema.funding import FUND, BookInput, CoverResult, FundInput, from_plan
 
 STYLE = Style(
     strict=False,
@@ -95,7 +95,7 @@ def decide_start(document: Any) -> dict[str, Any]:
     """Decide how wide a run starts or grows, who pays, and on which devices."""
     given = FUND.to_core(StartInput, document)
     devices = gpu.FreeDevices(given.nodes)
-    return from_start(gpu.start(given.asked, given.book, devices, given.now_ms))
+    return from_start(gpu.start(given.asked, given.claimed_book, devices, given.now_ms))
 
 
 def from_start(found: gpu.Start) -> dict[str, Any]:
@@ -134,13 +134,13 @@ def start_document(
 
 
 @dataclass(frozen=True, slots=True)
-class RecallInput(FundInput):
+class RecallInput(BookInput):
     """Input of `gpu.recall`: that of `gpu.fund`, and the leases that could be recalled."""
 
     leases: tuple[gpu.LentLease, ...]
 
     def faults(self) -> Iterator[OutOfRange]:
-        yield from FundInput.faults(self)
+        yield from BookInput.faults(self)
         yield from repeats("leases", "id", [lease.id for lease in self.leases])
         own = {
             (budget.name, envelope.name)

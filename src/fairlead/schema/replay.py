@@ -33,6 +33,8 @@ SHIPPED: Shipped = {
         for weighting, version in VERSIONS.items()
         if weighting is not OwnerWeighting.OWNERS
     },
+    ("gpu.fund", 2): KINDS["gpu.fund"],
+    ("gpu.start", 2): KINDS["gpu.start"],
     ("gpu.queue", 2): KINDS["gpu.queue"],
     ("gpu.queue", 3): KINDS["gpu.queue"],
     ("gpu.grow", 2): KINDS["gpu.grow"],

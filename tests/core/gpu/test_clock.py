@@ -116,6 +116,11 @@ def test_a_gap_that_a_lease_would_be_charged_for_is_asked_about() -> None:
     assert not charges_gap([], 1_000, POLICY)
 
 
+def test_two_reasons_are_jumps() -> None:
+    jumps = {reason for reason in ClockReason if reason.jumped}
+    assert jumps == {ClockReason.JUMPED_AHEAD, ClockReason.JUMPED_BACK}
+
+
 def test_an_anchor_is_younger_where_other_machines_run_the_processes() -> None:
     assert POLICY.anchor_ms(elsewhere=False) == POLICY.jump_ms
     assert POLICY.anchor_ms(elsewhere=True) == POLICY.jump_ms // 5

@@ -9,7 +9,7 @@ from fairlead.ledger.replay import replay
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import phases, reserve, world_of
-from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
+from tests.engine.gpu.worlds import ADMIN, LENIENT, World, budget, envelope, node, run
 
 
 def family(devices: int = 8, **config: Any) -> World:
@@ -248,3 +248,142 @@ def test_siblings_do_not_take_turns_on_a_recalled_envelope(fits: bool) -> None:
         world.turn(0.01)
         world.turn(0.01)
         assert phases(world)["mine"] == "Running"
+
+
+LOAN = {"funding": {"allowBorrow": True, "sponsors": ["a"]}}
+
+
+def waiting_guest(**guest: Any) -> World:
+    """The owner's first run holds its envelope; a guest waits for it, and then the owner's next."""
+    world = family(preemption=PreemptionPolicy())
+    world.apply(run("first", "a", 8, command=["x"]))
+    world.turn()
+    world.apply(run("guest", **{"owner": "b", "gpus": 4, "command": ["x"], **guest}))
+    world.turn(2)
+    assert world.status("Run", "guest")["queue"]["position"] == 1
+    return world
+
+
+def end(world: World, name: str) -> None:
+    world.executor.end(name, world.now_ms)
+    world.turn(1 / 3600)
+
+
+@pytest.mark.parametrize("guest", [{"owner": "b"}, {"owner": "c", **LOAN}])
+def test_an_owner_comes_before_its_guests_on_its_own_envelope(guest: dict[str, Any]) -> None:
+    """The guest was promised its start: it took 4 of 8, was recalled a second later and preempted
+    after its minimum runtime, and the owner waited for that."""
+    world = waiting_guest(**guest)
+    world.apply(run("mine", "a", 8, command=["x"]))
+    world.turn()
+    end(world, "first")
+    assert phases(world) == {"first": "Completed", "guest": "Pending", "mine": "Running"}
+    assert entries(world, "gpu.recall") == []
+    decision = next(
+        entry
+        for entry in entries(world, "gpu.fund")
+        if entry.body["run"] == "guest" and "claimants" in entry.body["input"]
+    )
+    assert [row["run"] for row in decision.body["input"]["claimants"]] == ["mine"]
+    assert decision.version == 2
+    size = len(world.log)
+    world.turn(1 / 3600)
+    assert len(world.log) == size, "idle turns say nothing"
+    end(world, "mine")
+    assert phases(world)["guest"] == "Running"
+    assert entries(world, "gpu.fund")[-1].version == 1
+
+
+def test_claims_of_an_owner_add_up_and_leave_the_rest() -> None:
+    """Two runs of 2 and one of 9, which its envelope never pays for: a guest of 4 starts beside
+    them, and the next one waits."""
+    world = waiting_guest(gpus=4)
+    world.apply(run("other", "b", 4, command=["x"]))
+    world.apply(run("never", "a", 9, command=["x"]))
+    world.apply(*(run(f"m{i}", "a", 2, command=["x"], priority=i) for i in range(2)))
+    world.turn()
+    end(world, "first")
+    running = {name for name, phase in phases(world).items() if phase == "Running"}
+    assert running == {"guest", "m0", "m1"}
+    assert entries(world, "gpu.recall") == []
+
+
+def test_an_owner_that_cannot_start_keeps_no_envelope_from_its_family() -> None:
+    """Its run asks for a place without devices: the guest starts."""
+    world = waiting_guest()
+    world.apply(run("nowhere", "a", 8, command=["x"], location={"region": "east"}))
+    world.turn()
+    end(world, "first")
+    assert phases(world)["guest"] == "Running"
+
+
+def test_an_owner_that_would_delay_another_keeps_no_envelope_from_its_family() -> None:
+    """Its run has no duration, and would delay a wide one; the guest ends before that starts."""
+    world = family(preemption=PreemptionPolicy())
+    world.apply(budget("a", "a", envelope(concurrency=4, sharing="family"), parents=["lab"]))
+    world.apply(budget("d", "d", envelope(concurrency=16)))
+    world.apply(run("busy", "d", 4, command=["x"], duration="3h"))
+    world.apply(run("first", "a", 4, command=["x"]))
+    world.turn()
+    world.apply(run("wide", "d", 8, command=["x"]))
+    world.turn(0.1)
+    world.apply(run("guest", "b", 4, command=["x"], duration="1h"))
+    world.turn(0.1)
+    world.apply(run("mine", "a", 4, command=["x"]))
+    world.turn()
+    assert phases(world)["guest"] == "Pending"
+    end(world, "first")
+    assert phases(world) == {**phases(world), "guest": "Running", "mine": "Pending"}
+
+
+def test_a_guest_with_other_payers_does_not_wait_for_the_owner() -> None:
+    """Another sponsor pays for it; and so it starts at once where devices are free."""
+    world = family(devices=16)
+    world.apply(budget("d", "d", envelope(concurrency=8, lending={"allow": True, "to": ["c"]})))
+    world.apply(run("first", "a", 8, command=["x"]), run("full", "d", 8, command=["x"]))
+    world.turn()
+    both = {"funding": {"allowBorrow": True, "sponsors": ["a", "d"]}}
+    world.apply(run("guest", "c", 4, command=["x"], **both))
+    world.turn(2)
+    world.apply(run("mine", "a", 8, command=["x"]))
+    world.turn()
+    world.executor.end("full", world.now_ms)
+    end(world, "first")
+    assert phases(world) == {**phases(world), "guest": "Running", "mine": "Running"}
+    (lease,) = world.projection.runs["guest"].leases.values()
+    assert lease.budget == "d"
+    entries(world, "gpu.fund")
+
+
+@pytest.mark.parametrize("reserved", [True, False])
+def test_a_guest_that_is_malleable_or_reserved_comes_behind_the_owner_too(reserved: bool) -> None:
+    world = family(preemption=LENIENT)
+    world.apply(run("first", "a", 8, command=["x"]))
+    world.turn()
+    elastic = {"groupGPUs": 2, "malleable": {"minTotalGPUs": 2, "stepGPUs": 2}}
+    guest = run("guest", "b", 8, command=["x"], **elastic)
+    if reserved:
+        reserve(world, guest)
+    else:
+        world.apply(guest)
+    world.turn(2)
+    world.apply(run("mine", "a", 6, command=["x"]))
+    world.turn()
+    end(world, "first")
+    assert phases(world) == {**phases(world), "guest": "Running", "mine": "Running"}
+    assert world.projection.runs["guest"].width == 2
+    assert entries(world, "gpu.recall") == []
+    entries(world, "gpu.start"), entries(world, "gpu.fund")
+
+
+def test_nothing_is_recalled_for_a_run_that_starts_after_others() -> None:
+    """It cannot start yet, and would take the funding of its family's runs as long as it waits."""
+    world = family(devices=16)
+    world.apply(run("guest", "b", 4, command=["x"]), run("before", "d", 1, command=["x"]))
+    world.turn()
+    world.apply(run("mine", "a", 8, command=["x"], after=[{"run": "before"}]))
+    world.turn(0.01)
+    assert entries(world, "gpu.recall") == []
+    assert world.status("Run", "guest")["funded"]
+    end(world, "before")
+    assert len(entries(world, "gpu.recall")) == 1

@@ -22,6 +22,8 @@ from fairlead.core.gpu.charges import LeaseCharge as LeaseCharge
 from fairlead.core.gpu.charges import Payment as Payment
 from fairlead.core.gpu.charges import envelope_key as envelope_key
 from fairlead.core.gpu.charges import head_funding as head_funding
+from fairlead.core.gpu.claims import Claimant as Claimant
+from fairlead.core.gpu.claims import claimed as claimed
 from fairlead.core.gpu.conflict import Action as Action
 from fairlead.core.gpu.conflict import Conflict as Conflict
 from fairlead.core.gpu.conflict import ConflictLease as ConflictLease

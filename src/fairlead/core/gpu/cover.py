@@ -125,6 +125,8 @@ class Book:
     def __init__(self, budgets: Iterable[Budget], usage: Mapping[Key, Usage]) -> None:
         self.budgets = sorted(budgets, key=lambda budget: budget.name)
         self.usage = usage
+        self.claims: Mapping[Key, Usage] = {}
+        """What counts as used, too, for requests of other owners than the envelope's."""
         self.families = Families(self.budgets)
         self.by_owner: dict[str, list[Budget]] = {}
         self._payers: dict[tuple[str, str], list[Payer]] = {}
@@ -145,6 +147,7 @@ class Book:
 
 
 _NO_USAGE = Usage()
+_NO_CLAIMS: Mapping[Key, Usage] = {}
 
 
 def find_route(
@@ -208,9 +211,12 @@ class _Gates:
         envelope = payer.envelope
         budget, name = payer.budget.name, envelope.name
         used = self._book.used(budget, name)
+        claims = self._claims(payer.budget)
+        if claims:
+            used = used.with_more(claims.get((budget, name), _NO_USAGE))
         indexes = self._pair("envelope", budget, name, (envelope.gpus, envelope.max_hours_ms), used)
         for cap in payer.caps:
-            indexes += self._aggregate(budget, cap)
+            indexes += self._aggregate(budget, cap, claims)
         if lent:
             indexes += self._lent(budget, name, envelope.lending, used)
         return indexes
@@ -230,10 +236,18 @@ class _Gates:
             found.append(Gate(cap, _paid(limit_ms - spent_ms, self._request)))
         return tuple(range(first, len(found)))
 
-    def _aggregate(self, budget: str, cap: AggregateCap) -> tuple[int, ...]:
+    def _claims(self, budget: Budget) -> Mapping[Key, Usage]:
+        own = budget.owner == self._request.owner
+        return _NO_CLAIMS if own else self._book.claims
+
+    def _aggregate(
+        self, budget: str, cap: AggregateCap, claims: Mapping[Key, Usage]
+    ) -> tuple[int, ...]:
         known = self._known.get((budget, cap.name))
         if known is None:
             used = aggregate(self._book.usage, budget, cap.envelopes)
+            if claims:
+                used = used.with_more(aggregate(claims, budget, cap.envelopes))
             limits = (cap.max_gpus, cap.max_hours_ms)
             known = self._pair("aggregate", budget, cap.name, limits, used)
             self._known[budget, cap.name] = known

@@ -34,6 +34,9 @@ class Usage(NamedTuple):
     lent_used_ms: int = 0
     lent_held_ms: int = 0
 
+    def with_more(self, more: "Usage") -> "Usage":
+        return Usage(*[mine + other for mine, other in zip(self, more, strict=True)])
+
     def plus(self, lease: Lease, period: Window, now_ms: int) -> "Usage":
         ended = lease.end_ms is not None and lease.end_ms <= now_ms
         open_gpus = lease.gpus if lease.start_ms <= now_ms and not ended else 0

@@ -21,13 +21,14 @@ from fairlead.engine.gpu.orders import TurnOrder, turn_order
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.starting import (
     HELD,
+    CoverAnswer,
     ask,
+    ask_cover,
     attempt,
     grows_to,
     growth,
     is_settled,
     opens_leases,
-    same_refusal,
 )
 from fairlead.engine.gpu.state import Phase
 from fairlead.schema import objects
@@ -60,7 +61,7 @@ class _Row(NamedTuple):
     scope: _Scope
 
 
-Covers = dict[str, gpu.Refusal | None]
+Covers = dict[str, CoverAnswer]
 """What cover says to runs that are alike, as long as nothing changes: thousands wait, and most of
 them ask for what another one asks for."""
 
@@ -75,8 +76,9 @@ class RunAdmission:
         self._alike: dict[str, tuple[str, gpu.Request]] = {}
         """Requests by their text: one of each is kept."""
         self._covers: Covers = {}
-        self._refusals: dict[str, list[NewEntry]] = {}
-        """What is recorded of runs that are alike and are refused, likewise."""
+        self._refusals: dict[str, tuple[bool, list[NewEntry]]] = {}
+        """What is recorded of runs that are alike and are refused, likewise; and whether because
+        of owners' claims."""
         self._resaid = 0
         config = committer.config
         self._policy, self.heads = (
@@ -114,6 +116,8 @@ class RunAdmission:
             self._order,
             lambda: self._queue_decision(queue, waiting),
         )
+        rows = ((run, self._rows[run]) for run in self._order)
+        heads.claims.begin((run, row.request, row.alike) for run, row in rows)
         self._lead_reserved(queue, now_ms)
 
         def decide(run: str) -> list[NewEntry]:
@@ -124,18 +128,22 @@ class RunAdmission:
             if self._still_lacks(run):
                 return []
             if self._still_refused(run, now_ms):
-                heads.add_refused(run, row.request, now_ms, row.alike)
+                behind = bool(self._covers[row.alike].claimants)
+                heads.add_refused(run, row.request, now_ms, row.alike, behind=behind)
                 return []
             if row.alike in self._refusals:
-                heads.add_refused(run, row.request, now_ms, row.alike)
-                return [_about(run, entry) for entry in self._refusals[row.alike]]
+                behind, known = self._refusals[row.alike]
+                heads.add_refused(run, row.request, now_ms, row.alike, behind=behind)
+                return [_about(run, entry) for entry in known]
             made = attempt(projection, run, now_ms, heads, row.alike)
             if made and isinstance(made[0].body, entries.FundDecision) and len(made) == 2:
-                self._keep_refusal(row.alike, made)
+                self._keep_refusal(row.alike, made, behind=run in heads.behind)
             return [*order.entries(run), *made] if opens_leases(made) else made
 
         self._decide_all(order.names, decide)
-        self._promised = {run: promised.get(run, now_ms) for run in heads.runs()}
+        # What owners claim delays a promise, and does not end it.
+        kept = promised.keys() & heads.behind
+        self._promised = {run: promised.get(run, now_ms) for run in (*heads.runs(), *kept)}
 
     def _queue_decision(self, queue: gpu.Queue, waiting: gpu.Waiting) -> NewEntry:
         """As `order_decision` of these; most of the rows were written in an earlier turn."""
@@ -148,10 +156,11 @@ class RunAdmission:
         output["order"] = [Rendered(text(STYLE.from_core(row))) for row in queue.order]
         return NewEntry(entries.QueueDecision(output), waiting.now_ms, input=asked)
 
-    def _keep_refusal(self, alike: str, made: list[NewEntry]) -> None:
+    def _keep_refusal(self, alike: str, made: list[NewEntry], *, behind: bool) -> None:
         """For the next run that is alike: it is written once."""
         fund, phase = made
-        self._refusals[alike] = [replace(fund, input=Rendered(text(fund.input))), phase]
+        written = replace(fund, input=Rendered(text(fund.input)))
+        self._refusals[alike] = behind, [written, phase]
 
     def _lead_reserved(self, queue: gpu.Queue, now_ms: int) -> None:
         """Runs whose reservations are due and lack devices are the first heads."""
@@ -267,10 +276,13 @@ class RunAdmission:
         if recorded is None and state.reason not in LACKS:
             return False
         if row.alike not in self._covers:
-            book = self._projection.book(now_ms)
-            self._covers[row.alike] = gpu.cover(book, row.request, now_ms).refusal
-        refusal = self._covers[row.alike]
-        if refusal is None or (recorded is not None and same_refusal(refusal, recorded)):
+            devices = self.heads.devices(row.request.flavor, now_ms)
+            self._covers[row.alike] = ask_cover(
+                self._projection, row.request, now_ms, devices, self.heads.claims
+            )
+        answer = self._covers[row.alike]
+        refusal = answer.refusal
+        if refusal is None or answer.is_known(state):
             return refusal is not None
         if self._projection.run_spec(run).funding.allow_unfunded is True:
             return False  # it starts without funding when it is refused

@@ -16,6 +16,7 @@ from fairlead.core.gpu.backfill import check
 from fairlead.core.gpu.cover import Candidate, Line, find_route
 from fairlead.core.gpu.place import Gang, Node, Placement
 from fairlead.core.invariant import known
+from fairlead.engine.gpu.claims import OwnerClaims
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, Document, NewEntry
 from fairlead.engine.gpu.projection import Projection
@@ -99,11 +100,14 @@ class QueueHeads:
 
     def __init__(self, projection: Projection, policy: gpu.BackfillPolicy, *, hold_ms: int) -> None:
         self._projection, self._policy, self._hold_ms = projection, policy, hold_ms
+        self.claims = OwnerClaims(projection, self._delays)
         self._by_flavor: dict[str, dict[str, gpu.QueueHead]] = {}
         self._views: dict[str, _View] = {}
         self._seen = (0, 0)
         self._looked_at: set[str] = set()
         """What refused runs ask for that were looked at in this turn: the next one is no head."""
+        self.behind: set[str] = set()
+        """Runs that wait for what owners claim of their envelopes."""
         self._leased: dict[str, _Leased] = {}
         """Of each lease: leases do not change, and there are thousands."""
         self._labels: dict[str, tuple[Mapping[str, str], _Labels]] = {}
@@ -113,6 +117,7 @@ class QueueHeads:
         """A turn begins: who is first is found anew."""
         self._by_flavor.clear()
         self._looked_at.clear()
+        self.behind.clear()
 
     def devices(self, flavor: str, now_ms: int) -> gpu.FreeDevices:
         """What runs of the queue may take: all that no open outcome keeps."""
@@ -138,10 +143,20 @@ class QueueHeads:
         self._promise(gpu.QueueHead(run, least, funding, since_ms, due_ms=due_ms), now_ms)
 
     def add_refused(
-        self, run: str, request: gpu.Request, now_ms: int, alike: str | None = None
+        self,
+        run: str,
+        request: gpu.Request,
+        now_ms: int,
+        alike: str | None = None,
+        *,
+        behind: bool = False,
     ) -> None:
         """A run that is not funded: a head, if it will be when leases have ended, and none before
-        it could be paid by the same envelopes. `alike`: the same for all that ask for the same."""
+        it could be paid by the same envelopes. `alike`: the same for all that ask for the same.
+        `behind`: owners' claims on their own envelopes come before it, and it is none."""
+        if behind:
+            self.behind.add(run)
+            return
         heads = self._by_flavor.get(request.flavor, {})
         if run in heads or alike in self._looked_at or self._is_full(heads, funded=False):
             return
@@ -231,6 +246,17 @@ class QueueHeads:
         )
         promises = tuple(view.promises[head.run] for head in waiting)
         return BackfillAnswer(asked, check(asked, promises, view.outlook))
+
+    def _delays(
+        self,
+        run: str,
+        request: gpu.Request,
+        placement: Placement,
+        now_ms: int,
+        lines: Sequence[Line],
+    ) -> bool:
+        answer = self.ask(run, request, placement, now_ms, lines)
+        return answer is not None and not answer.found.starts
 
     def promised(self, run: str, flavor: str) -> Promised | None:
         """What a head was promised in the last turn; None: it is no head."""

@@ -83,7 +83,8 @@ class ControlPlane:
         self.outcomes = Outcomes(committer, self.effects, hashes, chance)
         self.contributions = Contributions(committer, self.effects, self.outcomes, chance)
         self.resolver = Resolver(committer, self.settlement, self.effects, self.outcomes, previews)
-        self.reservations = Reservations(committer, self.outcomes, previews)
+        claims = self.admission.heads.claims
+        self.reservations = Reservations(committer, self.outcomes, previews, claims)
         self.recalls = Recalls(committer)
         self.reclaims = Reclaims(committer, self.outcomes)
         self.overdrafts = Overdrafts(committer, self.admission.heads)

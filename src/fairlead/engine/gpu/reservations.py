@@ -24,6 +24,7 @@ from fairlead.core.gpu import (
 )
 from fairlead.core.invariant import known
 from fairlead.core.reasons import ActivationReason
+from fairlead.engine.gpu.claims import OwnerClaims
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import SYSTEM, ActivateDecision, NewEntry, ReservationState
 from fairlead.engine.gpu.orders import TurnOrder, turn_order
@@ -41,9 +42,11 @@ FOREVER = 2**62
 class Reservations:
     """Looks after every reservation once a turn."""
 
-    def __init__(self, committer: Committer, outcomes: Outcomes, previews: Previews) -> None:
+    def __init__(
+        self, committer: Committer, outcomes: Outcomes, previews: Previews, claims: OwnerClaims
+    ) -> None:
         self._committer, self._config = committer, committer.config
-        self._outcomes, self._previews = outcomes, previews
+        self._outcomes, self._previews, self._claims = outcomes, previews, claims
         self._projection = committer.projection
         self._order: TurnOrder
         """Of this turn."""
@@ -109,7 +112,8 @@ class Reservations:
         if self._find(name) is None:
             return
         at = Context(self._projection, now_ms)
-        need = need_of(self._projection, run, now_ms, devices=self._devices(run, now_ms))
+        devices = self._devices(run, now_ms)
+        need = need_of(self._projection, run, now_ms, devices=devices, claims=self._claims)
         held = self._projection.is_held(run, now_ms, hold_ms=self._config.hold_ms)
         if need.found.starts and not held:
             self._committer.commit(lambda: self._start(name, run, now_ms))
@@ -127,7 +131,8 @@ class Reservations:
         state = self._projection.runs.get(run)
         if self._find(name) is None or state is None or state.phase is not Phase.PENDING:
             return []
-        made = admission(self._projection, run, now_ms, self._devices(run, now_ms))
+        devices = self._devices(run, now_ms)
+        made = admission(self._projection, run, now_ms, devices, self._claims)
         body = ReservationState(name, run, "Active", "Started", "", 0)
         return (
             [*self._order.entries(name), *made, NewEntry(body, now_ms)]

@@ -3,7 +3,7 @@
 `ask` is also what a dry run and `plan` show: the same decision, not recorded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from fairlead.core.invariant import known, require
 from fairlead.core.units import counted
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.backfill import BackfillAnswer, QueueHeads
+from fairlead.engine.gpu.claims import OwnerClaims
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import open_lease
@@ -27,6 +28,8 @@ from fairlead.schema.words import no_room, readable
 
 HELD = "Queued"
 """Why a run waits that would delay another one."""
+OWNER_FIRST = "OwnerFirst"
+"""Why a run waits that others would pay for, whose own runs come first."""
 
 
 def opens_leases(made: list[NewEntry]) -> bool:
@@ -35,11 +38,18 @@ def opens_leases(made: list[NewEntry]) -> bool:
 
 
 class StartAnswer(NamedTuple):
-    """What was asked of `core.gpu.start`, on which devices, and what it decided."""
+    """What was asked of `core.gpu.start`, on which devices, beside whose claims, and what it
+    decided."""
 
     asked: gpu.StartRequest
     found: gpu.Start
     devices: gpu.FreeDevices
+    claimants: tuple[gpu.Claimant, ...] = ()
+
+    @property
+    def version(self) -> int | None:
+        """Of the recorded decision about funding."""
+        return 2 if self.claimants else None
 
     @property
     def refusal(self) -> FundRefusal | None:
@@ -51,13 +61,51 @@ def ask(
     spec: RunSpec,
     now_ms: int,
     devices: gpu.FreeDevices | None = None,
+    claims: OwnerClaims | None = None,
     **more: Any,
 ) -> StartAnswer:
     """Whether a run can start now, and how wide; `devices`: not on all that are free; `more`: other
     fields of a `StartRequest`."""
     fields = {"request": objects.to_request(spec), "shape": objects.to_shape(spec), **more}
     asked, devices = gpu.StartRequest(**fields), devices or projection.devices
-    return StartAnswer(asked, gpu.start(asked, projection.book(now_ms), devices, now_ms), devices)
+    book = projection.book(now_ms)
+    found = gpu.start(asked, book, devices, now_ms)
+    claimants = () if claims is None else claims.against(asked.request, found.plan, devices, now_ms)
+    if claimants:
+        found = gpu.start(asked, gpu.claimed(book, claimants, now_ms), devices, now_ms)
+    return StartAnswer(asked, found, devices, claimants)
+
+
+class CoverAnswer(NamedTuple):
+    """Why a request is not funded, as `ask` would say; None: it is. Beside whose claims."""
+
+    refusal: gpu.Refusal | None
+    claimants: tuple[gpu.Claimant, ...] = ()
+
+    def is_known(self, state: RunState) -> bool:
+        """Whether the recorded refusal of a run says so: that owners come first is news, and that
+        they are there by now is not."""
+        if self.refusal is None or state.refusal is None:
+            return False
+        said = not self.claimants or state.reason == OWNER_FIRST
+        return said and same_refusal(self.refusal, state.refusal)
+
+
+def ask_cover(
+    projection: Projection,
+    request: gpu.Request,
+    now_ms: int,
+    devices: gpu.FreeDevices | None = None,
+    claims: OwnerClaims | None = None,
+) -> CoverAnswer:
+    book = projection.book(now_ms)
+    plan = gpu.cover(book, request, now_ms)
+    if claims is None:
+        return CoverAnswer(plan.refusal)
+    claimants = claims.against(request, plan, devices or projection.devices, now_ms)
+    if claimants:
+        plan = gpu.cover(gpu.claimed(book, claimants, now_ms), request, now_ms)
+    return CoverAnswer(plan.refusal, claimants)
 
 
 def funding(found: gpu.Start) -> Funding:
@@ -65,17 +113,20 @@ def funding(found: gpu.Start) -> Funding:
 
 
 def admission(
-    projection: Projection, run: str, now_ms: int, devices: gpu.FreeDevices | None = None
+    projection: Projection,
+    run: str,
+    now_ms: int,
+    devices: gpu.FreeDevices | None = None,
+    claims: OwnerClaims | None = None,
 ) -> list[NewEntry]:
     """The entries of one attempt to start a run; none when nothing new is to be said. `devices`:
-    not on all that are free."""
-    recorded = projection.runs[run].refusal
-    if recorded is not None:
+    not on all that are free; `claims`: what owners keep of their envelopes."""
+    if projection.runs[run].refusal is not None:
         request = objects.to_request(projection.run_spec(run))
-        refusal = gpu.cover(projection.book(now_ms), request, now_ms).refusal
-        if refusal is not None and same_refusal(refusal, recorded):
+        answer = ask_cover(projection, request, now_ms, devices, claims)
+        if answer.is_known(projection.runs[run]):
             return []
-    return attempt(projection, run, now_ms, devices=devices)
+    return attempt(projection, run, now_ms, devices=devices, claims=claims)
 
 
 def attempt(
@@ -86,17 +137,19 @@ def attempt(
     alike: str | None = None,
     *,
     devices: gpu.FreeDevices | None = None,
+    claims: OwnerClaims | None = None,
 ) -> list[NewEntry]:
     """The same where the answer is known to be news. `heads`: runs that are not to be delayed;
     `alike`: the same for all runs that ask for the same."""
     spec, at = projection.run_spec(run), Context(projection, now_ms)
     if heads is not None:
-        devices = heads.devices(spec.flavor, now_ms)
-    answer = ask(projection, spec, now_ms, devices)
+        devices, claims = heads.devices(spec.flavor, now_ms), heads.claims
+    answer = ask(projection, spec, now_ms, devices, claims)
     found, job = answer.found, projection.next_job(run)
     if not found.plan.funded:
         if heads is not None:
-            heads.add_refused(run, found.request, now_ms, alike)
+            behind = bool(answer.claimants)
+            heads.add_refused(run, found.request, now_ms, alike, behind=behind)
         return _refused(at, run, answer)
     if not found.starts:
         if heads is not None:
@@ -144,8 +197,13 @@ def same_refusal(refusal: gpu.Refusal, recorded: FundRefusal) -> bool:
 def _refused(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
     why = known(answer.refusal, "what is not funded was refused")
-    body = entries.RunPhase(run, Phase.PENDING.value, why.code, readable(why.message))
-    return [_fund_decision(at, run, answer.found), at.entry(body)]
+    reason, message = why.code, readable(why.message)
+    if answer.claimants:
+        owners = sorted({claimant.request.owner for claimant in answer.claimants})
+        reason = OWNER_FIRST
+        message += f"; runs of {', '.join(owners)} come first on their own envelopes"
+    body = entries.RunPhase(run, Phase.PENDING.value, reason, message)
+    return [_fund_decision(at, run, answer), at.entry(body)]
 
 
 def _waiting(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
@@ -225,7 +283,7 @@ def _decisions(
     document = place_input(answer.devices, gang)
     reasons = () if placement.placed else ("NoDevices",)
     placed = at.entry(body, plan_id, effect, input=document, reasons=reasons)
-    made = [_fund_decision(at, run, found, plan_id), placed]
+    made = [_fund_decision(at, run, answer, plan_id), placed]
     searched = found.request != answer.asked.request or not found.starts
     if searched and answer.asked.request.min_gpus is not None:
         made.insert(0, start_decision(at, run, answer, cause, plan_id))
@@ -236,23 +294,32 @@ def start_decision(
     at: Context, run: str, answer: StartAnswer, cause: str, plan_id: str | None = None
 ) -> NewEntry:
     """The choice of the width, with its whole input."""
-    asked, found, devices = answer
-    fund = fund_input(at.projection, asked.request, at.now_ms)
-    document = start_document(fund, devices.nodes, asked)
+    asked, found = answer.asked, answer.found
+    fund = fund_input(at.projection, asked.request, at.now_ms, answer.claimants)
+    document = start_document(fund, answer.devices.nodes, asked)
     body = entries.StartDecision(run, from_start(found), cause)
     effect, reasons = None if plan_id is None else "start", (found.reason.value,)
-    return at.entry(body, plan_id, effect, input=document, reasons=reasons)
+    more: Document = {"input": document, "reasons": reasons, "version": answer.version}
+    return at.entry(body, plan_id, effect, **more)
 
 
-def _fund_decision(at: Context, run: str, found: gpu.Start, plan_id: str | None = None) -> NewEntry:
-    output, effect = funding(found), None if plan_id is None else "cover"
-    document = fund_input(at.projection, found.request, at.now_ms)
+def _fund_decision(
+    at: Context, run: str, answer: StartAnswer, plan_id: str | None = None
+) -> NewEntry:
+    output, effect = funding(answer.found), None if plan_id is None else "cover"
+    document = fund_input(at.projection, answer.found.request, at.now_ms, answer.claimants)
     reasons = () if output.refusal is None else (output.refusal.code,)
     body = entries.FundDecision(run, output)
-    return at.entry(body, plan_id, effect, input=document, reasons=reasons)
+    more: Document = {"input": document, "reasons": reasons, "version": answer.version}
+    return at.entry(body, plan_id, effect, **more)
 
 
-def fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
+def fund_input(
+    projection: Projection,
+    request: gpu.Request,
+    now_ms: int,
+    claimants: Sequence[gpu.Claimant] = (),
+) -> Document:
     """The recorded input of a cover: the budgets that decide it, and their usage."""
     book = projection.book(now_ms)
     kin = set(book.families.kin(request.owner, request.sponsors))
@@ -265,7 +332,8 @@ def fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Doc
             for envelope in budget.envelopes if pays else ():
                 key = (budget.name, envelope.name)
                 usage[key] = projection.accounts.paid_usage(key, now_ms)
-    return fund_document(now_ms, [each for _, each in sorted(budgets.items())], usage, request)
+    written = [each for _, each in sorted(budgets.items())]
+    return fund_document(now_ms, written, usage, request, claimants)
 
 
 def place_input(devices: gpu.FreeDevices, gang: Gang) -> Document:

@@ -13,6 +13,7 @@ from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang
 from fairlead.core.reasons import Exclusion, StartReason
 from fairlead.engine.gpu.backfill import known_end_ms
+from fairlead.engine.gpu.claims import OwnerClaims
 from fairlead.engine.gpu.entries import DeficitDecision, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.starting import StartAnswer, ask
@@ -142,12 +143,14 @@ def need_of(
     run: str,
     now_ms: int,
     ending: Iterable[LeaseFact] = (),
+    *,
     devices: gpu.FreeDevices | None = None,
+    claims: OwnerClaims | None = None,
 ) -> StartAnswer:
     """Whether a run starts now; if not, what its minimum lacks once these leases have ended.
-    `devices`: not on all that are free."""
+    `devices`: not on all that are free; `claims`: what owners keep of their envelopes."""
     freed = tuple(slot for lease in ending for slot in lease.slots)
-    return ask(projection, projection.run_spec(run), now_ms, devices, freed=freed)
+    return ask(projection, projection.run_spec(run), now_ms, devices, claims, freed=freed)
 
 
 OBSTACLES = {

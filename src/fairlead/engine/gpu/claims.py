@@ -1,0 +1,66 @@
+"""What owners' waiting runs claim of their own envelopes, when others ask to be paid by these.
+
+`core.gpu.claims` decides. The runs of the last order of the queue are kept here by owner, and those
+that could start now are the claimants.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from fairlead.core import gpu
+from fairlead.core.gpu.cover import Line
+from fairlead.core.gpu.place import Placement
+from fairlead.engine.gpu.projection import Projection
+from fairlead.schema import objects
+
+_Alike = tuple[str, str]
+"""What is asked for, and the shape of it."""
+_Delays = Callable[[str, gpu.Request, Placement, int, Sequence[Line]], bool]
+"""Whether a start would delay a run that was promised its own."""
+
+
+class OwnerClaims:
+    """Waiting runs by owner and flavor, in the order of the queue."""
+
+    def __init__(self, projection: Projection, delays: _Delays) -> None:
+        self._projection, self._delays = projection, delays
+        self._runs: dict[tuple[str, str], dict[_Alike, list[str]]] = {}
+
+    def begin(self, order: Iterable[tuple[str, gpu.Request, str]]) -> None:
+        """A turn begins: runs that wait, what they ask for, and the same as text."""
+        self._runs.clear()
+        for run, request, alike in order:
+            shape = repr(objects.to_shape(self._projection.run_spec(run)))
+            mine = self._runs.setdefault((request.owner, request.flavor), {})
+            mine.setdefault((alike, shape), []).append(run)
+
+    def against(
+        self, request: gpu.Request, plan: gpu.Plan, devices: gpu.FreeDevices, now_ms: int
+    ) -> tuple[gpu.Claimant, ...]:
+        """Who claims what a request would be paid by; none where its own owner pays for it."""
+        if all(line.owner == request.owner for line in plan.lines):
+            return ()
+        families = self._projection.book(now_ms).families
+        owners = sorted(families.kin(request.owner, request.sponsors).keys() - {request.owner})
+        rows = (
+            self._claimant(runs, devices, now_ms)
+            for owner in owners
+            for runs in self._runs.get((owner, request.flavor), {}).values()
+        )
+        return tuple(row for row in rows if row is not None)
+
+    def _claimant(
+        self, runs: list[str], devices: gpu.FreeDevices, now_ms: int
+    ) -> gpu.Claimant | None:
+        """Runs that are alike, where one of them could start now."""
+        left = [run for run in runs if self._projection.is_pending(run)]
+        if not left:
+            return None
+        spec = self._projection.run_spec(left[0])
+        request, shape = objects.to_request(spec), objects.to_shape(spec)
+        placement = devices.place(shape.gang(request, gpu.Plan(request.enough_gpus, ())))
+        plan = gpu.cover(self._projection.book(now_ms), request, now_ms)
+        if not placement.placed or not plan.funded:
+            return None
+        if self._delays(left[0], request, placement, now_ms, plan.lines):
+            return None
+        return gpu.Claimant(left[0], request, len(left))
