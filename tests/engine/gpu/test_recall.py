@@ -280,6 +280,17 @@ def test_an_owner_comes_before_its_guests_on_its_own_envelope(guest: dict[str, A
     assert entries(world, "gpu.fund")[-1].version == 1
 
 
+def test_without_preemption_a_guest_keeps_the_start_that_it_was_promised() -> None:
+    """The owner's later run ends none, so a wide guest is not passed by it again and again."""
+    world = waiting_guest()
+    world.reconfigure(resolver="dry-run")
+    world.turn()
+    world.apply(run("mine", "a", 8, command=["x"]))
+    world.turn()
+    end(world, "first")
+    assert phases(world) == {**phases(world), "guest": "Running", "mine": "Pending"}
+
+
 def test_claims_of_an_owner_add_up_and_leave_the_rest() -> None:
     """Two runs of 2 and one of 9, which its envelope never pays for: a guest of 4 starts beside
     them, and the next one waits."""

@@ -75,10 +75,7 @@ class RunAdmission:
         of owners' claims."""
         self._resaid = 0
         config = committer.config
-        self._policy, self.heads = (
-            config.queue,
-            QueueHeads(self._projection, config.backfill, hold_ms=config.hold_ms),
-        )
+        self._policy, self.heads = config.queue, QueueHeads(self._projection, config)
         self._order: list[str] = []
         """Of the last turn."""
         self._promised: dict[str, int] = {}
@@ -159,7 +156,9 @@ class RunAdmission:
         from a reservation for ever."""
         due = [row for row in queue.held if row.reason is QueueHold.RESERVATION_DUE]
         for row in sorted(due, key=lambda row: (row.until_ms or 0, row.run)):
-            found = ask(self._projection, self._projection.run_spec(row.run), now_ms).found
+            spec = self._projection.run_spec(row.run)
+            devices = self.heads.devices(spec.flavor, now_ms)
+            found = ask(self._projection, spec, now_ms, devices).found
             if found.plan.funded and not found.starts:
                 self.heads.add(row.run, found, now_ms)
 
