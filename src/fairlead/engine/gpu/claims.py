@@ -67,7 +67,8 @@ class OwnerClaims:
     def _claimant(
         self, runs: list[str], devices: gpu.FreeDevices, now_ms: int
     ) -> gpu.Claimant | None:
-        """Runs that are alike, where one of them could start now."""
+        """Runs that are alike: all, where one of them could start now; else those that have taken
+        funding back and wait for the devices: guests that follow each other would keep them."""
         left = [run for run in runs if self._projection.is_pending(run)]
         if not left:
             return None
@@ -75,8 +76,9 @@ class OwnerClaims:
         request, shape = objects.to_request(spec), objects.to_shape(spec)
         placement = devices.place(shape.gang(request, gpu.Plan(request.enough_gpus, ())))
         plan = gpu.cover(self._projection.book(now_ms), request, now_ms)
-        if not placement.placed or not plan.funded:
+        if not plan.funded:
             return None
-        if self._delays(left[0], request, placement, now_ms, plan.lines):
-            return None
-        return gpu.Claimant(left[0], request, len(left))
+        if not placement.placed or self._delays(left[0], request, placement, now_ms, plan.lines):
+            recalling = self._projection.recalling()
+            left = [run for run in left if run in recalling]
+        return gpu.Claimant(left[0], request, len(left)) if left else None
