@@ -294,6 +294,17 @@ def test_an_owner_comes_before_its_guests_on_its_own_envelope(guest: dict[str, A
     assert entries(world, "gpu.fund")[-1].version == 1
 
 
+def test_without_preemption_a_guest_keeps_the_start_that_it_was_promised() -> None:
+    """The owner's later run ends none, so a wide guest is not passed by it again and again."""
+    world = waiting_guest()
+    world.reconfigure(resolver="dry-run")
+    world.turn()
+    world.apply(run("mine", "a", 8, command=["x"]))
+    world.turn()
+    end(world, "first")
+    assert phases(world) == {**phases(world), "guest": "Running", "mine": "Pending"}
+
+
 def test_claims_of_an_owner_add_up_and_leave_the_rest() -> None:
     """Two runs of 2 and one of 9, which its envelope never pays for: a guest of 4 starts beside
     them, and the next one waits."""
@@ -387,3 +398,22 @@ def test_nothing_is_recalled_for_a_run_that_starts_after_others() -> None:
     assert world.status("Run", "guest")["funded"]
     end(world, "before")
     assert len(entries(world, "gpu.recall")) == 1
+
+
+def test_guests_that_follow_each_other_do_not_keep_the_owner_waiting() -> None:
+    """Short runs, each within its minimum runtime and over before the owner's promised start: they
+    were paid by the envelope that the owner had taken back, again and again."""
+    world = family(preemption=PreemptionPolicy())
+    world.apply(run("long", "b", 1))
+    world.apply(*(run(f"s{i}", "b", 1, command=["x"], duration="9m") for i in range(16)))
+    world.turn()
+    world.apply(run("mine", "a", 8, command=["x"]))
+    world.turn(1 / 60)
+    for minute in range(1, 12):
+        if minute == 8:
+            for i in range(7):
+                world.executor.end(f"s{i}", world.now_ms)
+        world.turn(1 / 60)
+    assert phases(world)["mine"] == "Running"
+    assert len(entries(world, "gpu.recall")) == 1
+    assert entries(world, "gpu.fund")

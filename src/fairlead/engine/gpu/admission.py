@@ -81,10 +81,7 @@ class RunAdmission:
         of owners' claims."""
         self._resaid = 0
         config = committer.config
-        self._policy, self.heads = (
-            config.queue,
-            QueueHeads(self._projection, config.backfill, hold_ms=config.hold_ms),
-        )
+        self._policy, self.heads = config.queue, QueueHeads(self._projection, config)
         self._order: list[str] = []
         """Of the last turn."""
         self._promised: dict[str, int] = {}
@@ -166,7 +163,9 @@ class RunAdmission:
         """Runs whose reservations are due and lack devices are the first heads."""
         due_ms = {row.run: row.until_ms for row in queue.held}
         for run in gpu.due_first(queue.held):
-            found = ask(self._projection, self._projection.run_spec(run), now_ms).found
+            spec = self._projection.run_spec(run)
+            devices = self.heads.devices(spec.flavor, now_ms)
+            found = ask(self._projection, spec, now_ms, devices).found
             if found.plan.funded and not found.starts:
                 self.heads.add(run, found, now_ms, due_ms[run])
 

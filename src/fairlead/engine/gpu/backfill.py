@@ -21,6 +21,7 @@ from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, Document, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, parse_slot
+from fairlead.engine.gpu.values import Config
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE, from_backfill
 from fairlead.schema.objects import max_runtime_ms
@@ -98,9 +99,10 @@ class Promised(NamedTuple):
 class QueueHeads:
     """Runs of one turn that lack devices or funding and are first in their scope."""
 
-    def __init__(self, projection: Projection, policy: gpu.BackfillPolicy, *, hold_ms: int) -> None:
-        self._projection, self._policy, self._hold_ms = projection, policy, hold_ms
-        self.claims = OwnerClaims(projection, self._delays)
+    def __init__(self, projection: Projection, config: Config) -> None:
+        self._projection, self._policy = projection, config.backfill
+        self._hold_ms, enforced = config.hold_ms, config.resolver == "enforce"
+        self.claims = OwnerClaims(projection, self._delays, enforced=enforced)
         self._by_flavor: dict[str, dict[str, gpu.QueueHead]] = {}
         self._views: dict[str, _View] = {}
         self._seen = (0, 0)

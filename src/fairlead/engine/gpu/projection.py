@@ -290,6 +290,15 @@ class Projection:
             },
         )
 
+    def recalling(self) -> Set[str]:
+        """Runs for which leases were recalled that are open still."""
+        return self.kept(
+            "recalling",
+            lambda: {
+                by for name in self.giving_back for by in self.running[name].recalled.values()
+            },
+        )
+
     def is_funded(self, lease_id: str) -> bool:
         return self.accounts.of_lease(lease_id).leases[lease_id].unfunded_ms is None
 
