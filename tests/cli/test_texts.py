@@ -1,5 +1,5 @@
 """Every text for people with one and with two of everything, and with everything that may be
-missing: readable and plural, rounded hours, and no `None`."""
+missing: singular and plural, rounded hours, and no `None`."""
 
 import re
 from collections.abc import Callable

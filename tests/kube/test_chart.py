@@ -221,7 +221,7 @@ def operators_kind(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
     """A kind of the Prometheus operator, as far as its documentation describes what we write of it;
     what it does not know is pruned."""
     single = kind.lower()
-    names = {"kind": kind, "plural": f"{single}s", "readable": single, "listKind": f"{kind}List"}
+    names = {"kind": kind, "plural": f"{single}s", "singular": single, "listKind": f"{kind}List"}
     version = {
         "name": "v1",
         "served": True,

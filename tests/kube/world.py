@@ -79,7 +79,7 @@ class World:
         return "\n".join(rows)
 
     def get(self, kind: str, name: str = "", namespace: str = "") -> Document:
-        """One object, or all of a kind; kinds by their plural or readable name."""
+        """One object, or all of a kind; kinds by their plural or singular name."""
         plural = kind if kind.endswith("s") else f"{kind}s"
         where = f"/namespaces/{namespace}" if namespace else ""
         found = self._client.get(f"{_root(plural)}{where}/{plural}{f'/{name}' if name else ''}")

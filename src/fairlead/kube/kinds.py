@@ -62,7 +62,7 @@ class KubeKind:
             "kind": self.kind,
             "listKind": f"{self.kind}List",
             "plural": self.plural,
-            "readable": self.kind.lower(),
+            "singular": self.kind.lower(),
             "shortNames": list(self.short),
             "categories": ["fairlead"],
         }

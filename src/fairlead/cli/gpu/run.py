@@ -40,7 +40,7 @@ _DASHES = "fairlead.dashes"
 _OPTIONS = (
     option("-G --gpus", click.IntRange(1, 100_000), "Number of GPUs [default: 1]."),
     option("-t --time", run_time, "How long it will take, like 90m, 2h or 2:00:00."),
-    option("-J --name", str, "Name of the run, not in use [default: made from the command]."),
+    option("-J --name", str, "An unused name [default: made from the command]."),
     option("--owner", OWNER, "Who pays, if you act for several.", envvar="FAIRLEAD_OWNER"),
     option("--flavor", FLAVOR, "Kind of GPU; needed where several fit."),
     option("--env=NAME[=VALUE]", str, "Pass a variable of your shell (repeatable).", multiple=True),
@@ -58,7 +58,7 @@ _OPTIONS = (
     option(
         "--after=RUN[:any]",
         str,
-        "Start after this run or array succeeded, or ended (repeatable).",
+        "Start after a run or array (:any: failed too; repeatable).",
         multiple=True,
     ),
     option("-c --cpus", click.FloatRange(0.001, 4096), "CPUs that it may use."),
