@@ -42,6 +42,7 @@ def test_devices_leases_and_debts_are_drawn(lab: Running, visits: Visits) -> Non
     """Each device with its owner's letters and a link to its run; free ones too; then news."""
     page = visits.open(lab, "/gpu")
     expect(page.locator("#state")).to_have_text("Live")
+    expect(page.get_by_role("button", name="Next nodes")).to_be_hidden()
     blocks = page.locator(".block")
     expect(blocks).to_have_count(4)
     assert [block.get_attribute("aria-label") for block in blocks.all()] == [

@@ -37,6 +37,7 @@ def test_the_overview_is_live_and_each_line_is_a_link(visits: Visits) -> None:
         expect(line).to_be_visible()
         now = node_moment(1, time_ms=int(time.time() * 1000))
         lab.ok("POST", "/v1/reports", report("n1", nodes={"n1": [now]}))
+        expect(page.locator("#state")).to_have_text("Live")
         expect(page.get_by_role("img", name=re.compile("^Nodes: "))).to_be_visible()
         line.click()
         page.wait_for_url("**/runs/wish")

@@ -70,7 +70,7 @@ def test_one_view_after_the_other(lab: Running, visits: Visits) -> None:
         f"#{number}",
         "applied",
         "1 H100",
-        "scope",
+        "an operator",
         "operator-trusted",
     ]
     follow(page, "Overview", "/")

@@ -1,8 +1,7 @@
 // The three governors at a glance, what needs attention now, and what happened last.
 import {read} from "../lib/api.js";
-import {ago, count, el, link, moment, number, pace, section, soft} from "../lib/dom.js";
-import {refreshed, serial} from "../lib/fleet.js";
-import {onEvent, recent} from "../lib/live.js";
+import {ago, count, el, link, moment, number, section, soft} from "../lib/dom.js";
+import {followReports, onEvent, recent} from "../lib/live.js";
 import {EVENTS, plain, said} from "../lib/words.js";
 
 const EVENTS_MAX = 60, PACE_MS = 1000, SIGNS = {bad: "!", warn: "▲", note: "i"};
@@ -98,14 +97,15 @@ export function open(root) {
     section("events", "Events", el("div", {class: "scroll log", role: "region", "aria-labelledby": "events", tabindex: "0"}, events)));
   events.append(...recent.slice(0, EVENTS_MAX).map(event));
   const heard = onEvent((item) => { events.prepend(event(item)); if (events.childElementCount > EVENTS_MAX) events.lastChild.remove(); });
-  const paced = pace(PACE_MS), refresh = serial(async () => {
-    await paced();
+  const refresh = async () => {
     const now = await read("/v1/overview");
     show(gpuBody, now.gpu, gpu);
     show(cpuBody, now.cpu, cpu);
     show(trafficBody, now.traffic, traffic);
     show(needs, now.attention, (rows) => rows.length ? rows.map(attention) : el("li", {class: "empty"}, "Nothing needs attention."));
-  });
-  const reported = refreshed({}, refresh);
-  return {refresh, close() { heard(); reported(); }};
+  };
+  // A fleet reports many times a second: what comes meanwhile is asked for together.
+  let timer = 0;
+  const reported = followReports({}, () => { timer = timer || setTimeout(() => { timer = 0; refresh().catch(() => { /* the shell says what is wrong */ }); }, PACE_MS); });
+  return {refresh, close() { heard(); reported(); clearTimeout(timer); }};
 }
