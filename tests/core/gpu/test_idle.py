@@ -68,3 +68,15 @@ def test_spans_are_bounded() -> None:
         memory = memory.read(number * 100, POLICY, busy=False)
     assert len(memory.spans) == SPANS_MAX
     assert memory.streak(POLICY) == IdleStreak(49_900, 49_900)
+
+
+def test_a_streak_that_was_recorded_and_ended_is_due_and_no_other_end() -> None:
+    """Nothing is to be recorded of work before which nothing was."""
+    for before, due in ((IdleStreak(1, 2), True), (None, False)):
+        assert IdleRun("r", "j", before).read(9, POLICY, busy=True).is_due(POLICY) is due
+    assert not IdleRun("r", "j").is_due(POLICY)
+
+
+def test_a_run_that_is_named_twice_is_refused() -> None:
+    (fault,) = IdleRequest((IdleRun("r", "j"), IdleRun("r", "k"))).faults()
+    assert "runs[1].run" in str(fault)
