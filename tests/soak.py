@@ -395,10 +395,18 @@ def due(results: dict[str, Any]) -> list[str]:
 
 
 def commit() -> str:
-    """What was run; `+` where files were changed since."""
-    command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPORT.parent)
-    return done.stdout.strip() or "unknown"
+    """What was run; `+` where files were changed since, besides stored results."""
+    name = _git("describe", "--always", "--abbrev=12", "--exclude=*")
+    changed = _git("status", "--porcelain", "--", ".", ":!bench/results")
+    return f"{name}{'+' if changed else ''}" or "unknown"
+
+
+def _git(*given: str) -> str:
+    command = ["git", *given]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=REPORT.parents[2]
+    )
+    return done.stdout.strip()
 
 
 def _stored() -> dict[str, Any]:
