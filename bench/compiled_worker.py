@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from bench.cpu_clear import fleet_of
 from bench.gpu_resolve import SEED, conflict_document
@@ -26,7 +26,12 @@ PODS, GROUPS, BACKENDS, LEASES = 110, 60, 50, 10_000
 
 
 def nodes_of(policy: Policy, count: int) -> list[Snapshot]:
-    return [replace(node, policy=policy) for node in fleet_of(count, pods=PODS, seed="compiled")]
+    return [replace(node, policy=policy) for node in _fleet(count)]
+
+
+@cache
+def _fleet(count: int) -> list[Snapshot]:
+    return fleet_of(count, pods=PODS, seed="compiled")
 
 
 def contests(nodes: int) -> dict[str, Callable[[], object]]:

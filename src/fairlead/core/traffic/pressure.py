@@ -78,19 +78,18 @@ def count_errors(backend: Backend, memory: BackendMemory, clock_ms: int, config:
 
     Of no requests at all many a sensor says null rather than 0; what is remembered answers both.
     """
-    rate, requests = backend.error_rate, backend.requests
-    kept = Counted(memory.error_rate, memory.error_rate, memory.error_ms)
-    if requests == 0 and memory.error_ms is not None:
-        if clock_ms - memory.error_ms <= config.error_keep_ms:
-            return kept
-        kept = Counted(None, None, None)
+    rate, requests, error_ms = backend.error_rate, backend.requests, memory.error_ms
+    if rate is not None and requests:
+        if requests < config.error_requests_min:
+            rate = wilson_lower(rate, requests, config.wilson_z)
+        return Counted(rate, rate, clock_ms)
+    if requests == 0 and error_ms is not None:
+        if clock_ms - error_ms <= config.error_keep_ms:
+            return Counted(memory.error_rate, memory.error_rate, error_ms)
+        return Counted(None if rate is None else 0.0, None, None)
     if rate is None or requests is None:
-        return kept._replace(rate=None)
-    if not requests:
-        return Counted(0.0, None, None)
-    enough = requests >= config.error_requests_min
-    counted = rate if enough else wilson_lower(rate, requests, config.wilson_z)
-    return Counted(counted, counted, clock_ms)
+        return Counted(None, memory.error_rate, error_ms)
+    return Counted(0.0, None, None)
 
 
 class Pressures(NamedTuple):
@@ -116,16 +115,24 @@ def measure_pressure(
     latencies = impute([backend.p95_ms for backend in backends])
     errors = impute(rates)
     layers = layer_terms(backends, nodes, config)
-    values = [
-        _pressure(
-            _term(queues.values, index, config.w_q, config.q_ref),
-            _term(latencies.values, index, config.w_l, config.l_ref_ms),
-            0.0 if errors.values is None else errors.values[index],
-            layers[index] if layers else (),
-            config,
-        )
-        for index in range(len(backends))
-    ]
+    rows = range(len(backends))
+    queue = [0.0 for _ in rows] if queues.values is None else queues.values
+    latency = [0.0 for _ in rows] if latencies.values is None else latencies.values
+    error = [0.0 for _ in rows] if errors.values is None else errors.values
+    w_q, q_ref, w_l, l_ref_ms = config.w_q, config.q_ref, config.w_l, config.l_ref_ms
+    w_e, e_ref, e_max = config.w_e, config.e_ref, config.e_max
+    k_e, eta, p_min = config.k_e, config.eta, config.p_min
+    values: list[Pressure] = []
+    for index in rows:
+        rate = error[index]
+        waiting = normalise(queue[index], w_q, q_ref)
+        slow = normalise(latency[index], w_l, l_ref_ms)
+        failing = w_e * min(rate / e_ref, e_max)
+        penalty = k_e if rate > eta else 0.0
+        total, terms = waiting + slow + failing + penalty, layers[index] if layers else ()
+        for _, value in terms:
+            total += value
+        values.append(Pressure(max(total, p_min), waiting, slow, failing, penalty, terms))
     # A remembered rate is none: does any sensor report one, and of how many requests?
     told = any(b.error_rate is not None and b.requests is not None for b in backends)
     return Pressures(
@@ -136,19 +143,6 @@ def measure_pressure(
         missing_queue=queues.missing,
         blind=bool(backends) and latencies.values is None and not told,
     )
-
-
-def _term(values: list[float] | None, index: int, weight: float, reference: float) -> float:
-    return 0.0 if values is None else normalise(values[index], weight, reference)
-
-
-def _pressure(queue: float, latency: float, rate: float, layers: Terms, config: Config) -> Pressure:
-    error = config.w_e * min(rate / config.e_ref, config.e_max)
-    penalty = config.k_e if rate > config.eta else 0.0
-    total = queue + latency + error + penalty
-    for _, value in layers:
-        total += value
-    return Pressure(max(total, config.p_min), queue, latency, error, penalty, layers)
 
 
 def _fullness(name: str) -> Callable[[Backend, Node | None, Config], float | None]:
@@ -213,7 +207,7 @@ def debt_term(backend: Backend, config: Config) -> float:
     return config.w_debt * min(drain_s / config.t_ref_s, config.debt_max)
 
 
-def conductance(slots: Sequence[int], pressures: Sequence[Pressure], config: Config) -> float:
+def conductance(slots: list[int], pressures: list[Pressure], config: Config) -> float:
     s_total, flow = float(config.s_total), 0.0
     for slot, pressure in zip(slots, pressures, strict=True):
         flow += float(slot) / s_total / pressure.total

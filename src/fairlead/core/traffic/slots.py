@@ -16,10 +16,10 @@ from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.model import Backend, Pressure
 from fairlead.core.traffic.pressure import left_sum
 from fairlead.core.traffic.state import HALVINGS_MAX, BackendMemory, Guard, State, StepGate
-from fairlead.core.units import quotient
+from fairlead.core.units import INTEGER_MAX, quotient
 
 
-def inverse_weights(backends: Sequence[Backend], pressures: Sequence[Pressure]) -> list[float]:
+def inverse_weights(backends: list[Backend], pressures: list[Pressure]) -> list[float]:
     """w of every backend; all 0 when no backend is routable."""
     pairs = zip(backends, pressures, strict=True)
     return normalised([0.0 if b.isolated else 1 / pressure.total for b, pressure in pairs])
@@ -41,9 +41,7 @@ def held_weights(
     return kept if abs(total - 1) < 1e-9 else normalised(kept)
 
 
-def warm_shares(
-    weights: Sequence[float], backends: Sequence[Backend], warmup_ms: int
-) -> list[float]:
+def warm_shares(weights: list[float], backends: list[Backend], warmup_ms: int) -> list[float]:
     """Shares for the target: w times age/T_warmup for newborns, renormalised.
 
     Where all are new nothing is scaled.
@@ -60,7 +58,7 @@ def warm_shares(
     return normalised(scaled) if any(scaled) else list(weights)
 
 
-def normalised(shares: Sequence[float]) -> list[float]:
+def normalised(shares: list[float]) -> list[float]:
     total = left_sum(shares)
     return [share / total for share in shares] if total else list(shares)
 
@@ -69,7 +67,7 @@ def normalised(shares: Sequence[float]) -> list[float]:
 _UNIT = 2.0**106
 
 
-def target_slots(s_total: int, shares: Sequence[float]) -> list[int]:
+def target_slots(s_total: int, shares: list[float]) -> list[int]:
     """round(w*S) with Σ = S exactly: largest remainder, ties in the order of the ids."""
     return largest_remainder(s_total, [int(share * _UNIT) for share in shares])
 
@@ -80,7 +78,7 @@ def step_limit(config: Config, *, crisis: bool, halvings: int) -> int:
     return max(1, floor(config.step * factor * 0.5**halvings))
 
 
-def slew(slots: Sequence[int], target: Sequence[int], limit: int) -> list[int]:
+def slew(slots: list[int], target: list[int], limit: int) -> list[int]:
     """One step towards the target: Σ stays, none moves more than `limit` or past its target."""
     takes = [min(max(t - s, 0), limit) for s, t in zip(slots, target, strict=True)]
     gives = [min(max(s - t, 0), limit) for s, t in zip(slots, target, strict=True)]
@@ -143,9 +141,11 @@ def place(
     return Placed([by_name[name] for name in ids], leaving)
 
 
-def deviation(shares: Sequence[float], slots: Sequence[int], s_total: int) -> float:
-    pairs = zip(shares, slots, strict=True)
-    return max((abs(share - float(slot) / float(s_total)) for share, slot in pairs), default=0.0)
+def deviation(shares: list[float], slots: list[int], s_total: int) -> float:
+    whole, off = float(s_total), 0.0
+    for share, slot in zip(shares, slots, strict=True):
+        off = max(off, abs(share - float(slot) / whole))
+    return off
 
 
 def advance_gate(gate: StepGate, off: float, clock_ms: int, config: Config) -> StepGate:
@@ -157,7 +157,7 @@ def advance_gate(gate: StepGate, off: float, clock_ms: int, config: Config) -> S
 
 
 def observed_skew(
-    backends: Sequence[Backend], weights: Sequence[float], config: Config
+    backends: Sequence[Backend], weights: list[float], config: Config
 ) -> float | None:
     """max |share - w| by request shares; None (and no guard) where it says nothing.
 
@@ -171,7 +171,11 @@ def observed_skew(
         return None
     if len(backends) == 1 and any(weights):
         return None
-    return max(abs(quotient(count, total) - w) for count, w in zip(requests, weights, strict=True))
+    exact, skew = total <= INTEGER_MAX, 0.0
+    for count, weight in zip(requests, weights, strict=True):
+        share = float(count) / float(total) if exact else quotient(count, total)
+        skew = max(skew, abs(share - weight))
+    return skew
 
 
 class Step(NamedTuple):
@@ -191,10 +195,10 @@ def regrow(guard: Guard, clock_ms: int, config: Config) -> Guard:
 
 
 def guarded_step(
-    slots: Sequence[int],
-    target: Sequence[int],
+    slots: list[int],
+    target: list[int],
     *,
-    weights: Sequence[float],
+    weights: list[float],
     skew: float | None,
     guard: Guard,
     crisis: bool,
@@ -204,7 +208,7 @@ def guarded_step(
     """One step towards the target, if it does not make the skew worse by more than epsilon."""
     limit = step_limit(config, crisis=crisis, halvings=guard.halvings)
     after = slew(slots, target, limit)
-    if skew is None or after == list(slots) or not _worse(after, weights, skew, config):
+    if skew is None or after == slots or not _worse(after, weights, skew, config):
         return Step(after, guard, held=False)
     halvings = guard.halvings + (limit > 1 and guard.halvings < HALVINGS_MAX)
     guard = Guard(halvings, clock_ms if halvings else 0)
@@ -214,6 +218,6 @@ def guarded_step(
     return Step(after, guard, held=False)
 
 
-def _worse(slots: Sequence[int], weights: Sequence[float], skew: float, config: Config) -> bool:
+def _worse(slots: list[int], weights: list[float], skew: float, config: Config) -> bool:
     """By the skew that is left once the requests follow the slots."""
     return deviation(weights, slots, config.s_total) > skew + config.epsilon_skew

@@ -227,10 +227,12 @@ def _state(scene: Scene, moved: Moved, admission: AdmissionState) -> State:
         s_total=scene.snapshot.config.s_total,
         parked=not scene.routable,
         backends=tuple(
-            BackendMemory(backend.id, slots, weight, counted.kept_rate, counted.kept_ms)
-            for backend, slots, weight, counted in zip(
-                scene.backends, moved.slots, scene.weights, scene.counted, strict=True
-            )
+            [
+                BackendMemory(backend.id, slots, weight, counted.kept_rate, counted.kept_ms)
+                for backend, slots, weight, counted in zip(
+                    scene.backends, moved.slots, scene.weights, scene.counted, strict=True
+                )
+            ]
         ),
         nodes=scene.watch.nodes,
         gate=moved.gate,
