@@ -3,6 +3,7 @@
 Needs root, a GPU that nothing else uses, nvidia-ml-py, and PyTorch in the same Python. It runs
 `fairlead up` in a folder of its own and submits real runs:
 
+    processes     the control plane has no rights, and the launcher beside it is root
     lease         a run gets the discovered device by its UUID and computes on it
     filter        a run on a virtual node cannot open /dev/nvidia0, and can open everything else
     utilisation   a busy run is seen as busy, with its memory
@@ -110,6 +111,7 @@ class Box:
         options = ["--allow-root", "--grace", "20", "--resolver", "enforce", "--may-resolve", "b"]
         options += ["--user", "root"] if os.geteuid() == 0 else []  # runs and their bench are one
         options += ["--min-runtime", "0s"]  # what is preempted here has just started
+        self.folder.chmod(0o755)  # the control plane is not root
         log = (self.folder / "up.log").open("ab")
         self.process = subprocess.Popen([*command, *options], env=self._env, stderr=log)
         self.until("the server answers", (self.folder / "fairlead.sock").exists)
@@ -169,6 +171,18 @@ class Box:
 def manifest(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     head = {"apiVersion": "fairlead.dev/v1alpha1", "kind": kind, "metadata": {"name": name}}
     return {**head, "spec": spec}
+
+
+def processes(box: Box, _flavor: str) -> None:
+    """Who runs: `up` itself, and what it started."""
+    assert box.process is not None
+    control = box.process.pid
+    names = {"control plane": str(control), "launcher": ""}
+    for child in Path(f"/proc/{control}/task/{control}/children").read_text().split():
+        if b"executor.launcher" in Path(f"/proc/{child}/cmdline").read_bytes():
+            names["launcher"] = child
+    uids = {name: os.stat(f"/proc/{pid}").st_uid for name, pid in names.items() if pid}
+    box.row("processes", uids["control plane"] != 0 and uids.get("launcher") == 0, uids=uids)
 
 
 def lease_and_filter(box: Box, flavor: str) -> None:
@@ -263,10 +277,19 @@ def quarantine(box: Box, flavor: str) -> None:
     box.row("quarantine", named == [f"{host_name()}#0"], devices=named, next_done_after_s=clean_s)
 
 
+def source_commit() -> str:
+    """What runs here; a copy without its history is told by --commit."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path)
-    out = parser.parse_args().out
+    parser.add_argument("--commit", help="Of this source [default: git's].", default=None)
+    arguments = parser.parse_args()
+    out, commit = arguments.out, arguments.commit or source_commit()
     found = discover()
     if found.source != "nvml" or not found.devices:
         raise SystemExit(f"no NVIDIA device: {found.note}")
@@ -285,7 +308,15 @@ def main() -> int:
             ]
             toy = manifest("Node", "toy", {"virtual": True, "flavor": "Toy", "devices": 1})
             box.run("apply", "-f", "-", given=[toy, *budgets])
-            for part in (lease_and_filter, utilisation, idle, max_runtime, preemption, quarantine):
+            for part in (
+                processes,
+                lease_and_filter,
+                utilisation,
+                idle,
+                max_runtime,
+                preemption,
+                quarantine,
+            ):
                 part(box, flavor)
             replayed = box.run("replay", str(box.folder / "ledger.db"))
             print(replayed, flush=True)
@@ -293,6 +324,7 @@ def main() -> int:
             box.down()
             print((Path(made) / "up.log").read_text()[-3000:], file=sys.stderr)
     about = {
+        "commit": commit,
         "device": found.devices[0].name,
         "kernel": os.uname().release,
         "isolation": node["status"]["isolation"],
