@@ -109,7 +109,6 @@ class Box:
     def up(self) -> None:
         command = [sys.executable, "-m", "fairlead", "up", "--data", str(self.folder), "--no-http"]
         options = ["--allow-root", "--grace", "20", "--resolver", "enforce", "--may-resolve", "b"]
-        options += ["--user", "root"] if os.geteuid() == 0 else []  # runs and their bench are one
         options += ["--min-runtime", "0s"]  # what is preempted here has just started
         self.folder.chmod(0o755)  # the control plane is not root
         log = (self.folder / "up.log").open("ab")
