@@ -240,7 +240,8 @@ def planted_faults() -> dict[str, object]:
 
 def kube_faults() -> dict[str, object]:
     """200 schedules of faults in a cluster: each ends as it would have without them."""
-    return fault_soak.soak(KUBE_SCHEDULES, commit(), _left_s())
+    source = digest(SOURCES.get("faults of a cluster", WHOLE))
+    return fault_soak.soak(KUBE_SCHEDULES, commit=commit(), digest=source, within_s=_left_s())
 
 
 def kube_crashes() -> dict[str, object]:

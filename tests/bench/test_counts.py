@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("apsw", reason="the simulated disk needs apsw: make dev")
 
 from tests import mutants, soak
+from tests.kube import fault_soak
 from tests.sim import vopr_soak
 from tests.sources import digest
 
@@ -43,6 +44,20 @@ def test_schedules_are_played_on_from_where_they_ended(
     assert [row["first"] - vopr_soak.FIRST for row in rows] == [0, 2]
     assert play(20, "two")["seeds"] == 2
     assert len(record.read_text().splitlines()) == 1
+
+
+def test_faults_of_a_cluster_count_on_the_source_that_they_were_played_on(tmp_path: Path) -> None:
+    """A pass of another source, or of a record without one, is played again; so is a failure."""
+    rows = (
+        {"seed": 1, "digest": "this", "failed": "first"},
+        {"seed": 1, "digest": "this", "played": {}},
+        {"seed": 2, "digest": "other", "played": {}},
+        {"seed": 3, "played": {}},
+        {"seed": 4, "digest": "this", "failed": "still"},
+    )
+    record = tmp_path / "faults.jsonl"
+    record.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert list(fault_soak.passed_before(record, "this")) == [1]
 
 
 def test_a_count_below_the_promised_one_is_partial() -> None:

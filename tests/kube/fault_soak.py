@@ -1,9 +1,9 @@
 """Many schedules of faults, played in parts: each that ends is written down, and not played again.
 
 `python -m tests.kube.fault_soak 8 101` plays these seeds. With FAIRLEAD_SOAK_RECORD=FILE each
-result is a line of that file, with its commit, and `python -m tests.soak "faults of a cluster"`
-plays only what did not pass there yet: 200 schedules take an hour or more, and a machine has other
-work.
+result is a line of that file, with its commit and the digest of its source, and
+`python -m tests.soak "faults of a cluster"` plays only what did not pass there yet, on the source as
+it is: 200 schedules take an hour or more, and a machine has other work.
 """
 
 import json
@@ -27,7 +27,9 @@ RECORD = "FAIRLEAD_SOAK_RECORD"
 Row = dict[str, object]
 
 
-def play_all(seeds: Iterable[int], end_s: float = inf, *, commit: str = "") -> list[Row]:
+def play_all(
+    seeds: Iterable[int], end_s: float = inf, *, commit: str = "", digest: str = ""
+) -> list[Row]:
     """One after the other in one cluster; a failure is told, and the next one begins. `end_s`: from
     when on none does."""
     programs, rows = find(frozenset()), list[Row]()
@@ -37,7 +39,7 @@ def play_all(seeds: Iterable[int], end_s: float = inf, *, commit: str = "") -> l
             began = time.monotonic()
             if began > end_s:
                 break
-            row: Row = {"seed": seed, "commit": commit}
+            row: Row = {"seed": seed, "commit": commit, "digest": digest}
             try:
                 row["played"] = asdict(made.play(seed))
             except Failed as failure:
@@ -55,21 +57,22 @@ def _write_down(row: Row) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def _passed_before() -> dict[int, Row]:
-    """What passed in the record, the newest of each seed."""
-    path = Path(os.environ.get(RECORD, ""))
-    rows = map(json.loads, path.read_text().splitlines()) if path.is_file() else ()
-    newest = {row["seed"]: row for row in rows}
+def passed_before(record: Path, digest: str) -> dict[int, Row]:
+    """What passed on this source by the record, the newest of each seed."""
+    rows = map(json.loads, record.read_text().splitlines()) if record.is_file() else ()
+    newest = {row["seed"]: row for row in rows if row.get("digest") == digest}
     return {seed: row for seed, row in newest.items() if "played" in row}
 
 
-def soak(count: int, commit: str, within_s: float = inf, lanes: int = 2) -> dict[str, object]:
+def soak(
+    count: int, *, commit: str, digest: str, within_s: float = inf, lanes: int = 2
+) -> dict[str, object]:
     """In clusters beside each other: a schedule waits more than it works."""
-    known = _passed_before()
+    known = passed_before(Path(os.environ.get(RECORD, "")), digest)
     left = [seed for seed in range(count) if seed not in known]
     # Neighbours have a ledger of each kind: a lane has both.
     parts = [[seed for seed in left if seed // 2 % lanes == lane] for lane in range(lanes)]
-    play = partial(play_all, end_s=time.monotonic() + within_s, commit=commit)
+    play = partial(play_all, end_s=time.monotonic() + within_s, commit=commit, digest=digest)
     rows = [row for seed, row in known.items() if seed < count]
     # Servers end with the thread that started them: each lane is a process.
     with ProcessPoolExecutor(lanes, mp_context=get_context("spawn")) as pool:
