@@ -2,8 +2,8 @@
 
 `python -m tests.kube.fault_soak 8 101` plays these seeds. With FAIRLEAD_SOAK_RECORD=FILE each
 result is a line of that file, with its commit and the digest of its source, and
-`python -m tests.soak "faults of a cluster"` plays only what did not pass there yet, on the source as
-it is: 200 schedules take an hour or more, and a machine has other work.
+`python -m tests.soak "faults of a cluster"` plays only what did not pass there yet, on the source
+as it is: 200 schedules take an hour or more, and a machine has other work.
 """
 
 import json
