@@ -61,6 +61,29 @@ def test_a_run_that_ends_in_time_or_leaves_room_starts_beside_the_head() -> None
     assert running(world) == {"long", "wide"}, "it starts when it was promised to"
 
 
+def test_a_plan_says_that_a_start_would_delay_a_run_before_it() -> None:
+    """It said that the run would start now, and the queue held it."""
+    world = world_of(devices=4, gpus=64)
+    world.apply(run("first", owner="a", gpus=2, duration="1h"))
+    world.turn()
+    world.apply(run("wide", owner="b", gpus=4, duration="1h"))
+    world.turn(0.1)
+
+    def plan(**spec: Any) -> dict[str, Any]:
+        return world.plane.objects.plan(run("later", owner="c", **spec), author=ADMIN)
+
+    held, short = plan(duration="2h"), plan(duration="10m")
+    assert (held["starts"], held["funded"], held["placement"]["shortfall_gpus"]) == (False, True, 0)
+    assert short["starts"]
+    later = run("later", owner="c", duration="2h")
+    tried = world.plane.objects.apply(later, author=ADMIN, dry_run=True).preview
+    assert tried is not None
+    assert tried["starts"] is False
+    world.apply(run("short", owner="c", duration="10m"), later)
+    world.turn(0.1)
+    assert running(world) == {"first", "short"}
+
+
 def test_a_head_that_has_waited_long_leaves_less_time_to_later_runs() -> None:
     """Runs end before their estimates: else ever more of them would start until just before its
     promised start. What is short enough still uses what is free."""

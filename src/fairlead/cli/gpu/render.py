@@ -44,7 +44,9 @@ def print_plan(plan: dict[str, Any], indent: str = "") -> None:
         click.echo(f"{indent}starts now on {', '.join(slots)}")
     else:
         print_table(plan["plan"], _PLAN, indent)
-        why = no_room(plan["placement"]["shortfall_gpus"], plan["gpus"])
+        short_gpus = plan["placement"]["shortfall_gpus"]
+        delays = "it would delay a run that is before it in the queue"
+        why = no_room(short_gpus, plan["gpus"]) if short_gpus else delays
         click.echo(f"{indent}funded, but {why}: it would wait")
     for warning in plan.get("warnings", ()):
         click.echo(f"{indent}warning: {warning}")

@@ -212,9 +212,11 @@ class QueueHeads:
         placement: Placement,
         now_ms: int,
         lines: Iterable[Line] = (),
+        *,
+        spec: objects.RunSpec | None = None,
     ) -> BackfillAnswer | None:
         """Whether a run may take the devices that were found for it; None: no head waits.
-        `lines`: who pays."""
+        `lines`: who pays; `spec`: of a run that is not there yet."""
         flavor = request.flavor
         heads = self._by_flavor.get(flavor)
         if not heads:
@@ -227,7 +229,7 @@ class QueueHeads:
         for group in placement.groups:
             for slot in (*group.active, *group.spares):
                 gpus[view.pool_of[parse_slot(slot)[0]]] += 1
-        most_ms = max_runtime_ms(self._projection.run_spec(run))
+        most_ms = max_runtime_ms(spec or self._projection.run_spec(run))
         latest_ms = None if most_ms is None else now_ms + most_ms
         estimate_ms = request.duration_ms
         end_ms = latest_ms if estimate_ms is None else now_ms + estimate_ms
@@ -248,6 +250,12 @@ class QueueHeads:
         )
         promises = tuple(view.promises[head.run] for head in waiting)
         return BackfillAnswer(asked, check(asked, promises, view.outlook))
+
+    def delays(self, run: str, spec: objects.RunSpec, found: gpu.Start, now_ms: int) -> bool:
+        """Whether the start of a run that is not submitted yet would delay one that waits."""
+        placement = known(found.placement, "what starts was placed")
+        answer = self.ask(run, found.request, placement, now_ms, found.plan.lines, spec=spec)
+        return answer is not None and not answer.found.starts
 
     def _delays(
         self,

@@ -2,6 +2,7 @@
 
 from fairlead.core.gpu import Recall
 from fairlead.core.gpu.funding import Demotion, demotions
+from fairlead.engine.gpu.backfill import QueueHeads
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.overdraw import overdraft_of
 from fairlead.engine.gpu.projection import Projection
@@ -18,13 +19,18 @@ from fairlead.schema.objects import (
 )
 
 
-def preview(projection: Projection, manifest: Manifest, now_ms: int) -> Document:
-    """What a manifest would lead to if it were applied now."""
+def preview(
+    projection: Projection, manifest: Manifest, now_ms: int, heads: QueueHeads | None = None
+) -> Document:
+    """What a manifest would lead to if it were applied now. `heads`: runs of the queue that a start
+    may not delay."""
     name = manifest.metadata.name
     if isinstance(manifest, RunManifest):
-        found = ask(projection, manifest.spec, now_ms).found
+        devices = None if heads is None else heads.devices(manifest.spec.flavor, now_ms)
+        found = ask(projection, manifest.spec, now_ms, devices).found
         place = None if found.placement is None else STYLE.from_core(found.placement)
-        shown = {**from_plan(found.plan, found.remedy), "placement": place, "starts": found.starts}
+        starts = found.starts and not (heads and heads.delays(name, manifest.spec, found, now_ms))
+        shown = {**from_plan(found.plan, found.remedy), "placement": place, "starts": starts}
         return {**shown, **_unpaid(projection, manifest, now_ms, funded=found.plan.funded)}
     if isinstance(manifest, BudgetManifest):
         # As it was before a period ended that is not settled yet: a look must not end it.

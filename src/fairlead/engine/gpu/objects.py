@@ -180,7 +180,8 @@ class Objects:
             may_apply(projection, author, run, {})
             now_ms, grace = self._committer.now(), self._committer.config.grace
             hints = warnings_of(projection, run.metadata.name, run.spec, now_ms, grace)
-            return {**preview(projection, run, now_ms), "warnings": list(hints)}
+            shown = preview(projection, run, now_ms, self._admission.heads)
+            return {**shown, "warnings": list(hints)}
 
     def document(self, kind: str, name: str) -> Document:
         return self.render(self._committer.stored(kind, name))
@@ -264,10 +265,12 @@ class Objects:
     def _imagine(self, changes: Changes) -> Results:
         """A dry run: each object as it would be, and what it would lead to beside the others."""
         now_ms, made = self._committer.now(), self._entries(changes)
-        after = self._projection if len(changes) == 1 else imagined(self._projection, made)
+        alone = len(changes) == 1
+        after = self._projection if alone else imagined(self._projection, made)
+        heads = self._admission.heads if alone else None
 
         def effects(manifest: Manifest) -> Document:
-            shown = preview(after, manifest, now_ms)
+            shown = preview(after, manifest, now_ms, heads)
             if isinstance(manifest, ReservationManifest) and self._previews.possible:
                 start_ms = parse_time(manifest.spec.earliest_start, "spec.earliestStart")
                 reserved = imagined(self._projection, made)

@@ -59,7 +59,7 @@ export function fundingPlan(plan) {
     return paragraph(el("b", {class: "warn"}, "Not funded: "), refused, ".", how);
   }
   const rows = plan.plan.map((line) => [`${line.budget}/${line.envelope}`, line.owner || "", number(line.gpus), `${payer(line.tier)}${line.borrowed ? ", borrowed" : ""}`]);
-  return [paragraph(el("b", {class: "good"}, "Funded"), `: ${count(plan.gpus, "GPU")}. `, plan.starts ? "It would start now, unless that delays a run before it in the queue." : "It would wait for free devices."),
+  return [paragraph(el("b", {class: "good"}, "Funded"), `: ${count(plan.gpus, "GPU")}. `, plan.starts ? "It would start now." : plan.placement.shortfall_gpus ? "It would wait for free devices." : "It would wait: a start now would delay a run before it in the queue."),
     rows.length > 0 && table("Funding plan", ["Envelope", "Owner", "GPUs", "From"], rows, (row) => row[0] + row[3])];
 }
 
