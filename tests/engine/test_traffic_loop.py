@@ -706,7 +706,7 @@ def test_a_record_shows_that_ticks_without_a_decision_were_right() -> None:
     [
         ({"failures": 1}, "ends the wait"),
         ({"since_ms": 5_000}, "ends the wait"),
-        ({"stay_ms": 900.0}, "ends the wait"),
+        ({"stay_ms": 900}, "ends the wait"),
     ],
 )
 def test_a_wait_that_was_wrong_is_found(change: dict[str, Any], problem: str) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fairlead.core.claims import Claim, events_of, reach, rising_at_start
 from fairlead.core.invariant import require
-from fairlead.core.rough import EXACT_MAX, rough_fill
+from fairlead.core.rough import rough_integers
 
 
 class Fill(NamedTuple):
@@ -49,11 +49,7 @@ def largest_remainder(total: int, shares: Sequence[int]) -> list[int]:
 
 def fill_grants(total: int, claims: list[Claim]) -> list[int]:
     """The grants of a water-fill; doubles find most of them faster, and prove them."""
-    for claim in claims:
-        if claim.rate > EXACT_MAX:
-            return water_fill(total, claims).grants
-        claim.weight = claim.pace = float(claim.rate)
-    return rough_fill(total, claims) or water_fill(total, claims).grants
+    return rough_integers(total, claims) or water_fill(total, claims).grants
 
 
 def water_fill(total: int, claims: list[Claim]) -> Fill:

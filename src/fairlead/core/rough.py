@@ -21,6 +21,15 @@ EVEN: Final = 1 - 2.0**-30
 SPLITTER: Final = 2.0**27 + 1
 
 
+def rough_integers(total: int, claims: list[Claim]) -> list[int]:
+    """The same where rates are integers and not products."""
+    for claim in claims:
+        if claim.rate > EXACT_MAX:
+            return []
+        claim.weight = claim.pace = float(claim.rate)
+    return rough_fill(total, claims)
+
+
 def rough_fill(total: int, claims: list[Claim]) -> list[int]:
     """The grants, and `rises` of each claim; none where doubles cannot tell."""
     rising: list[Claim] = []

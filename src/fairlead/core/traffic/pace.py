@@ -13,6 +13,7 @@ stall of a machine) ends the wait in the tick in which it is seen.
 """
 
 from collections.abc import Mapping
+from math import ceil
 
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic.config import Theta
@@ -92,7 +93,7 @@ def look(before: Sighting, now: Sighting, theta: Theta) -> Waited:
     events += before.readings.keys() != now.readings.keys()
     stalled = _stalled(before.nodes, now.nodes, theta)
     if seen is None or was is None or seen.backends.keys() != was.backends.keys():
-        return Waited(1, since_ms, 0, 0, events + 1, 0.0, 0.0, stalled)
+        return Waited(1, since_ms, 0, 0, events + 1, 0, 0.0, stalled)
     requests = seen.admitted - was.admitted
     events += seen.liveness is not Liveness.NORMAL
     events += seen.epoch != was.epoch
@@ -140,9 +141,9 @@ def _change(before: int | None, now: int | None) -> int:
 
 def _stay_ms(
     before: GroupSeen, now: GroupSeen, readings: Mapping[str, Reading], since_ms: int
-) -> float:
-    """The longest of those backends that hold some requests. One that has served nothing since then
-    has kept them for too long."""
+) -> int:
+    """The longest of those backends that hold some requests, rounded up. One that has served
+    nothing since then has kept them for too long."""
     longest = 0.0
     for name, seen in now.backends.items():
         inside, reading = _inside(seen), readings.get(name)
@@ -151,7 +152,7 @@ def _stay_ms(
             was = before.backends[name]
             served = seen.admitted - inside - was.admitted + _inside(was)
             longest = max(longest, held * since_ms / served if served > 0 else _MOST)
-    return longest
+    return ceil(min(longest, _MOST))
 
 
 def _inside(seen: BackendSeen) -> int:

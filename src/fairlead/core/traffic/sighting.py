@@ -185,7 +185,7 @@ class Waited:
     events: int
     """What concerns the group and is not counted: commands, results of probes, failed checks,
     other members or sensors, a dataplane that cannot be read or goes by something else."""
-    stay_ms: float
+    stay_ms: int
     """How long requests stay in a backend that holds some of them, by Little's law."""
     slower: float
     """The worst latency, in times of the worst one at the decision."""
