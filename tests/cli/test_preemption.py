@@ -32,14 +32,15 @@ ELASTIC = {"groupGPUs": 1, "malleable": {"minTotalGPUs": 1, "stepGPUs": 1}}
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """Eight GPUs: spares, an elastic run and a gang; and a resolver that means it."""
+    """Eight GPUs: spares, an elastic run and a gang, which have no known end; and a resolver that
+    means it."""
     heads = tmp_path_factory.mktemp("heads") / "heads.json"
     with short_folder() as folder, serving(folder, resolver="enforce") as running:
         running.apply(
             manifest("Node", "box", flavor="H100", devices=8, location=PLACE),
             *(budget(f"team-{name}", 8) for name in "abc"),
-            run("gang", "team-c", 4, duration="9h"),
-            run("backed", "team-b", 2, groupGPUs=2, sparesPerGroup=2, duration="9h"),
+            run("gang", "team-c", 4),
+            run("backed", "team-b", 2, groupGPUs=2, sparesPerGroup=2),
         )
         for name in ("gang", "backed"):
             running.until("runs", lambda name=name: running.status("Run", name)["width"])

@@ -311,7 +311,7 @@ def _restore(plane: Plane, vision: Member) -> None:
     plane.up()
     plane.until("the unknown job is gone", lambda: "job.gone" in _kinds(plane))
     assert "job.unknown" in _kinds(plane)
-    assert not job.exists(), "its folder is put away with its end"
+    plane.until("its folder is put away", lambda: not job.exists())
     code, said = vision.call("submit", "-J", "blind", "--", "true")
     assert (code, "the ledger was restored from a backup" in said) == (3, True), said
     assert "error" in plane.ask("/v1/objects/Run/blind"), "told before it was submitted"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.cpu import (
-    GovernedPod,
+    PodLimits,
     ResizePod,
     ResizeState,
     ResizeWait,
@@ -185,7 +185,7 @@ def test_what_one_container_gets_the_other_gives(
     assert held_limits(limits, floors, {"a": 1000, "b": 1000}) == held
 
 
-GOVERNED = GovernedPod(
+GOVERNED = PodLimits(
     spec={"app": 500, "sidecar": 100},
     actual={"app": 400},
     own={"app": 800, "sidecar": 100},

@@ -39,7 +39,7 @@ from fairlead.core.cpu.observe import limits_millicores as limits_millicores
 from fairlead.core.cpu.observe import node_snapshot as node_snapshot
 from fairlead.core.cpu.observe import observe as observe
 from fairlead.core.cpu.observe import settle as settle
-from fairlead.core.cpu.resize import GovernedPod as GovernedPod
+from fairlead.core.cpu.resize import PodLimits as PodLimits
 from fairlead.core.cpu.resize import ResizePlan as ResizePlan
 from fairlead.core.cpu.resize import ResizePod as ResizePod
 from fairlead.core.cpu.resize import ResizeState as ResizeState

@@ -127,7 +127,7 @@ def _phase(pod: ResizePod) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class GovernedPod:
+class PodLimits:
     """The limits of a pod, and those that were decided for it; None: it is governed no more."""
 
     spec: Limits
@@ -153,7 +153,7 @@ class WantedLimits:
     held: bool = False
 
 
-def wanted_limits(pod: GovernedPod) -> WantedLimits:
+def wanted_limits(pod: PodLimits) -> WantedLimits:
     """A pod that ends stays as it is, and one that is governed no more gets its own limits back.
     What was refused is not sent again, so that its limits in force are what it has."""
     if pod.ends:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fairlead.core.cpu import (
-    GovernedPod,
+    PodLimits,
     ResizePod,
     ResizeState,
     ResizeWait,
@@ -308,9 +308,7 @@ def _case(pod: Document, allocation: Document | None) -> _Case | None:
         rows = {row["name"]: row["limitMillicores"] for row in allocation["spec"]["containers"]}
     refused = allocation is not None and _is_final(allocation)
     floors = {} if rows is None else cpu_pods.floors(pod)
-    wanted = wanted_limits(
-        GovernedPod(spec, actual, own or spec, floors, rows, state, ends, refused)
-    )
+    wanted = wanted_limits(PodLimits(spec, actual, own or spec, floors, rows, state, ends, refused))
     unseen = last.unseen if last and not cpu_pods.is_seen(pod) else {}
     first = last is not None and last.first
     resize = ResizePod(

@@ -126,7 +126,7 @@ class FaultyExecutor:
         return []
 
 
-class SimHost:
+class ControlHost:
     """A host that the control plane can run on, and its clocks."""
 
     def __init__(self, name: str, boot: int, booted_ms: int) -> None:
@@ -159,7 +159,7 @@ class VoprWorld:
         self.entropy, self._config = Entropy(seed), config
         self.time = VirtualClock()
         self.time.run_until(START_MS)
-        self._hosts = [SimHost("sim", 1, START_MS - 60_000)]
+        self._hosts = [ControlHost("sim", 1, START_MS - 60_000)]
         self.boots = 1
         """How often another monotonic clock has been gone by: boots and failovers."""
         self.points = FaultPoints()
@@ -179,7 +179,7 @@ class VoprWorld:
         self.plane: ControlPlane | None = None
 
     @property
-    def host(self) -> SimHost:
+    def host(self) -> ControlHost:
         """Where the control plane runs."""
         return self._hosts[-1]
 
@@ -271,6 +271,6 @@ class VoprWorld:
         self.boots += 1
         self.machine.boot, now_ms = "", self.time.now_ms
         if len(self._hosts) == 1:
-            self._hosts.insert(0, SimHost("sim-2", self.boots, now_ms - 86_400_000))
+            self._hosts.insert(0, ControlHost("sim-2", self.boots, now_ms - 86_400_000))
         self._hosts.reverse()
         self.host.set_clock(now_ms, skew_ms)

@@ -10,7 +10,7 @@ export const EVENTS = {
   "lease.open": "lease opened", "lease.close": "lease ended", "lease.unfunded": "lease unfunded", "lease.funded": "lease funded",
   "charge.hold": "GPU-hours held", "charge.post": "GPU-hours charged", "charge.void": "hold released", "budget.condition": "budget", "reservation.state": "reservation",
   "gpu.fund": "funding decided", "gpu.place": "placement decided", "gpu.queue": "queue decided", "gpu.backfill": "backfill decided", "gpu.start": "start decided", "gpu.reserve": "reservation decided",
-  "gpu.recall": "recall decided", "gpu.deficit": "shortage decided", "gpu.activate": "reservation due", "gpu.restart": "restart decided", "gpu.resize": "width decided", "gpu.grow": "growth decided",
+  "gpu.recall": "recall decided", "gpu.rank": "order decided", "gpu.idle": "idle time counted", "gpu.deficit": "shortage decided", "gpu.activate": "reservation due", "gpu.restart": "restart decided", "gpu.resize": "width decided", "gpu.grow": "growth decided",
   "gpu.limit": "limit decided", "gpu.after": "dependency decided", "gpu.refund": "funding renewed", "gpu.overdraw": "overdraft decided", "gpu.quarantine": "quarantine decided", "gpu.used": "use measured", "gpu.control": "action",
   "gpu.resolve.commit": "lottery committed", "gpu.resolve.draw": "lottery drawn", "gpu.resolve.applied": "lottery carried out", "gpu.resolve.void": "lottery voided", "gpu.resolve.case": "preemption asked for",
   "ledger.snapshot": "snapshot", "ledger.created": "ledger created", "ledger.archived": "archived", "access.token": "token", "access.user": "user", "key.rotated": "key rotated", "traffic.order": "backend order",

@@ -114,7 +114,7 @@ class RunForecast(Forecast, kw_only=True):
 NOTHING = Forecast(scope=None, deficit_gpus=0, shortfall_gpus=0, cuts=[], at_risk=[])
 
 
-class Outlook(NamedTuple):
+class StartForecast(NamedTuple):
     """A start at a time: what the run lacks, the leases that will have ended, who loses what."""
 
     need: StartAnswer
@@ -173,7 +173,7 @@ class Previews:
             "earliestStart": format_time(at_ms) if possible else waiting,
         }
 
-    def at(self, run: str, at_ms: int, projection: Projection | None = None) -> Outlook:
+    def at(self, run: str, at_ms: int, projection: Projection | None = None) -> StartForecast:
         """What a start at a time would take: runs that will have ended lose nothing, and others
         are candidates by then."""
         projection, now_ms = projection or self._committer.projection, self._committer.now()
@@ -181,14 +181,14 @@ class Previews:
         ended = ended_by(projection, flavor, at_ms, now_ms=now_ms, policy=self._config.backfill)
         need = need_of(projection, run, now_ms, ended)
         if need.found.gang is None or need.found.starts:
-            return Outlook(need, ended, NOTHING)
+            return StartForecast(need, ended, NOTHING)
         demand = gpu.GangDemand(run, need.found.gang)
         protection = replace(self._committer.protection(), now_ms=at_ms)
         gone = frozenset(lease.id for lease in ended)
         shortage = shortage_of(projection, demand, protection, gone)
         if shortage.deficit.scope is None:
-            return Outlook(need, ended, NOTHING)
-        return Outlook(
+            return StartForecast(need, ended, NOTHING)
+        return StartForecast(
             need, ended, self.of_case(Case("run", demand, run=run), projection, shortage)
         )
 
