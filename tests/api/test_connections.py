@@ -6,6 +6,7 @@ import os
 import resource
 import select
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -281,6 +282,18 @@ def test_the_kernel_names_the_user_of_a_loopback_connection() -> None:
     one, other = socket.socketpair()
     with one, other:
         assert tcp_user(one) is None
+
+
+def test_a_peer_that_is_gone_before_it_is_looked_at_is_no_fault(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else every client could write a traceback for each connection that it resets."""
+    for _ in range(200):
+        peer = socket.create_connection(("127.0.0.1", server.port))
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+    assert server.send("GET", "/v1/head", tcp=True).status == 200
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 def test_strangers_take_no_place_of_bound_users() -> None:

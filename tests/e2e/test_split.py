@@ -224,6 +224,23 @@ def test_one_process_says_why_it_cannot_be_two(monkeypatch: pytest.MonkeyPatch) 
     assert "useradd --system" in line
 
 
+def test_a_folder_that_only_root_can_enter_is_found_however_deep_the_data_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is below such a folder cannot even be looked at."""
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK or real(path, mode))
+    user = split.ControlUser(split.NUMBER, split.NUMBER, "user")
+    with short_folder() as folder:
+        (folder / "locked" / "inner").mkdir(parents=True)
+        folder.chmod(0o755)
+        (folder / "locked").chmod(0o700)
+        found = split.obstacle(user, folder / "locked" / "inner" / "data")
+        assert found == f"user cannot enter {folder / 'locked'}"
+        (folder / "locked").chmod(0o755)
+        assert split.obstacle(user, folder / "locked" / "inner" / "data") is None
+
+
 def test_a_number_without_an_account_runs_the_control_plane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

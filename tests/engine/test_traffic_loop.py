@@ -701,6 +701,21 @@ def test_a_record_shows_that_ticks_without_a_decision_were_right() -> None:
         assert wait is None or (before["output"]["rests"] and wait["failures"] == 0)
 
 
+def test_a_counter_that_falls_back_does_not_prolong_a_wait() -> None:
+    """Many requests within a second, then fewer in all: each look alone allowed the wait, and both
+    together, which are recorded, do not."""
+    world = TrafficWorld(paced=True)
+    world.ticks(10)
+    while not world.tick().groups:
+        pass
+    world.tick()
+    world.per_tick = 0
+    world.plane._groups["web"].counts.admitted -= 40
+    world.ticks(7)
+    rows = [row for row in world.recorder.appended if row["kind"] == "traffic.govern"]
+    assert {verdict for verdict, _ in verdicts_of(rows)} == {Verdict.SAME}
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

@@ -175,6 +175,8 @@ def test_weights_beyond_every_range_fall_back() -> None:
     pods = Pod("a", 10, 900, 0.5, weight=1e300), Pod("b", 10, 900, 5e-324, weight=1e-9)
     plan = both_ways([Snapshot(500, pods, policy) for policy in (Policy.MARKET, Policy.NASH)])
     assert plan.fallbacks == 2
+    alone = Pod("a", 4, 24, 0.47, weight=1e308)
+    assert both_ways([Snapshot(22, (alone,), Policy.MARKET)]).fallbacks == 1
 
 
 def test_a_node_too_large_for_a_table_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:

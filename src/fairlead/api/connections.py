@@ -205,7 +205,8 @@ class BoundedConnection(H11Protocol):
             peer = peer_of(connection, self._gatekeeper.job_of)
         elif connection is not None:
             user = tcp_user(connection)
-            address = f"user {user}" if user is not None else str(connection.getpeername()[0])
+            there = transport.get_extra_info("peername") or ("",)  # none: it is gone already
+            address = f"user {user}" if user is not None else str(there[0])
         self._pool, self._peer = self._gatekeeper.place(peer, address)
         self.app_state = {**self.app_state, "peer": peer, "place": self._peer}
         if self._pool is not None and not self._pool.admit(self, self._peer):

@@ -83,7 +83,7 @@ def _try(user: ControlUser, data: Path) -> str | None:
         become(user)
     except (PermanentFault, OSError) as error:
         return str(error)
-    for folder in data.absolute().parents:
+    for folder in reversed(data.absolute().parents):  # below one that is closed nothing is seen
         if folder.exists() and not os.access(folder, os.X_OK):
             return f"{user.name} cannot enter {folder}"
     return None

@@ -253,8 +253,10 @@ def _rounded(
 
 
 def _by_hand(rates: Rates, number: int, row: int) -> float:
-    """One price in exact integers, as core has it."""
+    """One price in exact integers, as core has it; NaN where a rate has overflowed: core's row."""
     parts: list[float] = [*rates.high[row].tolist(), *rates.low[row].tolist()]
+    if not all(map(math.isfinite, parts)):
+        return math.nan
     ratios = [part.as_integer_ratio() for part in parts if part]
     scale = max((denominator for _, denominator in ratios), default=1)
     whole = sum(numerator * (scale // denominator) for numerator, denominator in ratios)

@@ -8,7 +8,7 @@ import msgspec
 
 from fairlead.core import gpu as core
 from fairlead.schema import cpu, funding, gpu, traffic
-from fairlead.schema.border import read_document
+from fairlead.schema.border import BadInput, read_document
 from fairlead.schema.funding import FUND
 from fairlead.schema.gpu import STYLE
 
@@ -39,7 +39,11 @@ class Kind:
 
     def run(self, data: bytes) -> Decision:
         """Bytes in, decision out; raises `BadInput` and nothing else for bad input."""
-        result = self.decide(read_document(data, self.input_shape))
+        document = read_document(data, self.input_shape)
+        try:
+            result = self.decide(document)
+        except OverflowError as error:  # of a date: sizes are bounded
+            raise BadInput("$", f"leads to a time beyond the year 9999 ({error})") from error
         return Decision(result, self.refuses(result))
 
     def json_schema(self) -> dict[str, Any]:

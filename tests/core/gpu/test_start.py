@@ -200,6 +200,19 @@ def test_bad_input_is_refused_with_its_path() -> None:
             {"growth": growth, "shape": {"group_gpus": None, "spares_per_group": 0}},
             "growth: is for a malleable run of groups",
         ),
+        (
+            {"shape": {"group_gpus": 2, "spares_per_group": 1_000_000}},
+            "request.gpus: must leave 1 to 100000 GPUs without the spares",
+        ),
+        (
+            {"growth": growth, "shape": {"group_gpus": 2, "spares_per_group": 3}},
+            "request.min_gpus: must leave 1 to 100000 GPUs without the spares",
+        ),
+        (
+            {"request": {**good["request"], "gpus": 10**12}},
+            "request.gpus: must leave 1 to 100000 GPUs without the spares",
+        ),
+        ({"growth": {**growth, "grows_to": 10**12}}, "growth.grows_to: must be at most 100000"),
     ):
         with pytest.raises(BadInput) as refused:
             KINDS["gpu.start"].run(json.dumps({**good, **change}).encode())

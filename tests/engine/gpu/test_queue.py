@@ -82,6 +82,8 @@ def test_a_plan_says_that_a_start_would_delay_a_run_before_it() -> None:
     world.apply(run("short", owner="c", duration="10m"), later)
     world.turn(0.1)
     assert running(world) == {"first", "short"}
+    world.plane.objects.delete("Run", "wide", author=ADMIN)
+    assert plan(duration="2h")["starts"], "nobody waits before it any more"
 
 
 def test_a_head_that_has_waited_long_leaves_less_time_to_later_runs() -> None:

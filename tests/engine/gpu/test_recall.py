@@ -417,3 +417,24 @@ def test_guests_that_follow_each_other_do_not_keep_the_owner_waiting() -> None:
     assert phases(world)["mine"] == "Running"
     assert len(entries(world, "gpu.recall")) == 1
     assert entries(world, "gpu.fund")
+
+
+def test_a_plan_says_that_an_owner_comes_first_on_its_own_envelope() -> None:
+    """It said that the run would start now, paid by what the owner had taken back."""
+    world = family(preemption=PreemptionPolicy())
+    world.apply(run("long", "b", 1), run("short", "b", 7, command=["x"]))
+    world.turn()
+    world.apply(run("mine", "a", 8, command=["x"]))
+    world.turn(1 / 60)
+    end(world, "short")
+    late = run("late", "b", 1, command=["x"], duration="1m")
+    planned = world.plane.objects.plan(late, author=ADMIN)
+    tried = world.plane.objects.apply(late, author=ADMIN, dry_run=True).preview
+    world.apply(late)
+    world.turn(1 / 3600)
+    status = world.status("Run", "late")
+    assert status["reason"] == "OwnerFirst"
+    for shown in (planned, tried):
+        assert shown is not None
+        assert (shown["starts"], shown["funded"]) == (False, False)
+        assert shown["refusal"]["shortfall_gpus"] == status["refusal"]["shortfall_gpus"] == 1

@@ -6,7 +6,7 @@ from fairlead.engine.gpu import Refused
 from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.schema.border import BadInput
 from tests.engine.gpu.resolving import closed, outcomes, phases, reservation, reserve, world_of
-from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run, state_of
+from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, manifest, node, run, state_of
 
 
 def test_a_reservation_that_fits_starts_at_its_time() -> None:
@@ -543,3 +543,18 @@ def test_groups_that_must_stay_together_get_a_place_whoever_is_drawn() -> None:
             assert len({slot.split("#")[0] for slot in slots}) == 1
         freed = sum(1 for phase in phases(world).values() if phase == "Pending")
         assert freed <= 6 + 3 * 2
+
+
+@pytest.mark.parametrize("flavor", ["virtual", "lent", "recalled"])
+def test_a_flavor_may_have_any_name(flavor: str) -> None:
+    """What is computed once per entry was kept under names that a flavor could have, too."""
+    world = world_of()
+    world.apply(
+        budget("more", "a", envelope("e", flavor=flavor)),
+        manifest("Node", "n2", {"flavor": flavor, "devices": 2}),
+        run("first", gpus=2, flavor=flavor),
+    )
+    world.turn()
+    reserve(world, run("next", gpus=2, flavor=flavor))
+    world.turn(1 / 3600)
+    assert phases(world) == {"first": "Pending", "next": "Running"}

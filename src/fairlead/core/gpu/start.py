@@ -13,7 +13,7 @@ from math import lcm
 from fairlead.core.gpu.cover import Book, Plan, cover
 from fairlead.core.gpu.devices import FreeDevices
 from fairlead.core.gpu.model import Request
-from fairlead.core.gpu.place import Gang, Placement
+from fairlead.core.gpu.place import GANG_GPUS_MAX, Gang, Placement
 from fairlead.core.gpu.remedy import Remedy, cover_or_remedy
 from fairlead.core.invariant import known
 from fairlead.core.reasons import StartReason
@@ -80,9 +80,16 @@ class StartRequest:
     freed: tuple[Name, ...] | None = None
 
     def faults(self) -> Iterator[OutOfRange]:
-        steps = self.request.step_gpus
-        if self.growth is not None and (steps is None or self.shape.group_gpus is None):
+        request, growth = self.request, self.growth
+        for name in ("gpus", "min_gpus", "step_gpus"):
+            gpus: int | None = getattr(request, name)
+            if gpus is not None and not 1 <= self.shape.without_spares(gpus) <= GANG_GPUS_MAX:
+                message = f"must leave 1 to {GANG_GPUS_MAX} GPUs without the spares"
+                yield OutOfRange(f"request.{name}", message)
+        if growth is not None and (request.step_gpus is None or self.shape.group_gpus is None):
             yield OutOfRange("growth", "is for a malleable run of groups")
+        if growth is not None and growth.grows_to > GANG_GPUS_MAX:
+            yield OutOfRange("growth.grows_to", f"must be at most {GANG_GPUS_MAX}")
         for i, slot in enumerate(self.freed or ()):
             if not _SLOT.fullmatch(slot):
                 yield OutOfRange(f"freed[{i}]", f"must be node#ordinal, got {slot!r}")

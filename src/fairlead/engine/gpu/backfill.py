@@ -20,7 +20,7 @@ from fairlead.engine.gpu.claims import OwnerClaims
 from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import BackfillDecision, Document, NewEntry
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.state import LeaseFact, parse_slot
+from fairlead.engine.gpu.state import LeaseFact, Phase, parse_slot
 from fairlead.engine.gpu.values import Config
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE, from_backfill
@@ -187,6 +187,11 @@ class QueueHeads:
         route, _ = find_route(self._projection.book(now_ms), request, now_ms, whole=True)
         return gpu.head_funding(route, request), route.candidates
 
+    def _waits(self, run: str) -> bool:
+        """Whether a head of the last turn waits still."""
+        state = self._projection.live.get(run)
+        return state is not None and state.phase is Phase.PENDING
+
     def _since_ms(self, run: str) -> int:
         """Since when a run waits to be started as soon as it fits."""
         projection, since_ms = self._projection, self._projection.runs[run].since_ms
@@ -222,7 +227,9 @@ class QueueHeads:
         if not heads:
             return None
         view = self._view(flavor, now_ms)
-        waiting = tuple(head for head in heads.values() if head.run != run)
+        waiting = tuple(
+            head for head in heads.values() if head.run != run and self._waits(head.run)
+        )
         if not waiting:
             return None
         gpus: Counter[str] = Counter()

@@ -23,11 +23,12 @@ def preview(
     projection: Projection, manifest: Manifest, now_ms: int, heads: QueueHeads | None = None
 ) -> Document:
     """What a manifest would lead to if it were applied now. `heads`: runs of the queue that a start
-    may not delay."""
+    may not delay, and owners that come first on their own envelopes."""
     name = manifest.metadata.name
     if isinstance(manifest, RunManifest):
         devices = None if heads is None else heads.devices(manifest.spec.flavor, now_ms)
-        found = ask(projection, manifest.spec, now_ms, devices).found
+        claims = None if heads is None else heads.claims
+        found = ask(projection, manifest.spec, now_ms, devices, claims).found
         place = None if found.placement is None else STYLE.from_core(found.placement)
         starts = found.starts and not (heads and heads.delays(name, manifest.spec, found, now_ms))
         shown = {**from_plan(found.plan, found.remedy), "placement": place, "starts": starts}

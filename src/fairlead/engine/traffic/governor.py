@@ -103,10 +103,10 @@ class GroupGovernor:
         and recorded with the next: a replay shows that the wait was right."""
         if self._resting is None:
             return False
-        waited = look(self._resting, sighting, self._rules.config.theta)
+        waited = merge(self._waited, look(self._resting, sighting, self._rules.config.theta))
         if not may_wait(waited):
             return False
-        self._waited = merge(self._waited, waited)
+        self._waited = waited
         return True
 
     def decide(self, sighting: Sighting) -> GroupDecision:

@@ -59,7 +59,8 @@ def shortage_of(
     """
     is_gang = isinstance(demand, gpu.GangDemand)
     flavor = demand.gang.flavor if isinstance(demand, gpu.GangDemand) else demand.scope.flavor
-    holdings = projection.kept(flavor, lambda: holdings_of(projection, flavor)).after(ended)
+    key = f"holdings of {flavor}"
+    holdings = projection.kept(key, lambda: holdings_of(projection, flavor)).after(ended)
     rule = protection if is_gang else None
     protected = () if rule is None else protected_runs(holdings, rule)
 
