@@ -1,13 +1,14 @@
 """Who can reach the Unix socket: its mode and its group, set before anybody can connect."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from fairlead.api.server import Listen, _unix
+from fairlead.api.server import Listen, Listeners, _unix
 from fairlead.ports.faults import PermanentFault
 from tests.api.servers import short_folder
 
@@ -41,6 +42,17 @@ def test_only_the_group_reaches_the_socket() -> None:
         path.unlink()
         with _unix(Listen(path, None)):
             assert can_connect(path, USER, OTHERS)
+
+
+def test_a_taken_port_leaves_no_socket_behind() -> None:
+    """A command that found it would look for a server that never was."""
+    with short_folder() as folder, socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        path = folder / "a.sock"
+        with pytest.raises(PermanentFault, match="choose another with --port"):
+            Listeners(Listen(path, other.getsockname()[1]))
+        assert not path.exists()
 
 
 def test_up_takes_a_group_and_a_mode() -> None:

@@ -5,10 +5,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import click
 import pytest
 
-from fairlead.cli.agents import agent_log, lasting
+from fairlead.cli.agents import AgentCommands, agent_log, lasting
 
 
 class Writes(io.StringIO):
@@ -31,6 +33,13 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = stream.all
     assert line.endswith("}\n")
     assert json.loads(line).items() >= {"agent": "node", "event": "stopped", "ticks": 3}.items()
+
+
+def test_a_status_that_is_not_there_says_how_to_name_another_place(tmp_path: Path) -> None:
+    """The agent's file may have a `state_dir` of its own."""
+    commands = AgentCommands("traffic", lambda: tmp_path)
+    with pytest.raises(click.UsageError, match=r"no agent has run in .*/traffic .*--state-dir"):
+        commands.read_status(commands.directory(None))
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "full"), ValueError("closed")])

@@ -172,7 +172,8 @@ def test_totals_beyond_exact_json_are_refused() -> None:
     ("arguments", "said"),
     [
         ([], b"KIND is missing"),
-        (["cpu.claer"], b"unknown kind 'cpu.claer'"),
+        (["cpu.claer"], b"unknown kind 'cpu.claer': did you mean 'cpu.clear'?"),
+        (["xyzzy"], b"unknown kind 'xyzzy': expected cpu.allocate, cpu.clear, gpu."),
         (["cpu.clear", "/no/such/file"], b"No such file"),
         (["cpu.clear", "--bogus"], b"No such option"),
     ],

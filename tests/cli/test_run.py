@@ -114,9 +114,9 @@ def test_a_time_is_a_duration_or_as_in_slurm(text: str, duration: str) -> None:
     assert run_time(text) == duration
 
 
-@pytest.mark.parametrize("text", ["2", "2x", "", "1:x", "0:00"])
-def test_a_time_without_a_unit_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="must be like 90m, 2h, 1h30m or 2:00:00"):
+@pytest.mark.parametrize("text", ["2", "2x", "", "1:x", "0:00", "367d", "999999999999h"])
+def test_a_time_without_a_unit_or_out_of_range_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"2:00:00, more than 0 and at most 366d"):
         run_time(text)
 
 

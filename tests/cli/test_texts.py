@@ -265,6 +265,26 @@ def test_a_recorded_message_as_people_read_it(message: str, said: str) -> None:
     assert readable(message) == said
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            "8 GPUs short: x; envelope-concurrency of a/b from 4 to 12 would do",
+            "8 GPUs short: x; concurrency of envelope a/b from 4 to 12 would do",
+        ),
+        (
+            "1 GPUs short: x; borrow-limit of allow_borrow from False to True would do",
+            "1 GPU short: x; the run's funding.allowBorrow from false to true would do",
+        ),
+        ("run re-tried of x from y", "run re-tried of x from y"),
+        ("a; no-such of x from 1 to 2 would do", "a; no-such of x from 1 to 2 would do"),
+    ],
+)
+def test_a_remedy_is_told_in_the_fields_of_the_manifest(message: str, said: str) -> None:
+    """As `plan` and `explain` name it; the reader has to find it in a file."""
+    assert render.told(message) == said
+
+
 def test_hours_that_would_do_are_rounded_up() -> None:
     assert render._value(2 / 3, up=True) == "0.67"
     assert render._value(1 / 3) == "0.33"
@@ -290,7 +310,10 @@ def test_a_tenant_reads_whose_change_would_fund_a_run(capsys: pytest.CaptureFixt
         (("cacnel", "x"), "unknown command 'cacnel'; did you mean 'cancel'?"),
         (("xyzzy",), "unknown command 'xyzzy'"),
         (("get", "rnus"), "unknown kind 'rnus': did you mean 'runs'?"),
-        (("get", "xyzzy"), "unknown kind 'xyzzy': expected budgets, runs, nodes,"),
+        (
+            ("get", "xyzzy"),
+            "unknown kind 'xyzzy': expected budgets, runs, nodes, reservations, leases or groups",
+        ),
         (("submit", "pyhton", "x.py"), "there is no such script; for a command write"),
         (("run", "--env", "NOT_SET", "--", "x"), "--env: 'NOT_SET' is not set here"),
         (("get", "runs", "-l", "x"), "must be KEY=VALUE, got 'x'"),

@@ -32,6 +32,7 @@ class Demo:
         self.port = int(found[1])
         socket = self.until("says how", lambda: re.search(r"SERVER=(\S+)", self.terminal))
         self.folder = Path(socket[1]).parent
+        assert f"FAIRLEAD_LEDGER={self.folder}/ledger.db " in self.terminal
 
     @property
     def terminal(self) -> str:

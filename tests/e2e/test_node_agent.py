@@ -190,6 +190,7 @@ def test_dry_run_explains_and_touches_nothing(tree: RealTree, tmp_path: Path) ->
     assert would
     assert would[0]["pod"] == "a"
     assert would[0]["reasons"]
+    assert events[-1]["limits"] == "none was written"
     assert tree.limit("a") is None
     assert not agent.state.exists()
 

@@ -155,6 +155,18 @@ def test_a_full_disk_is_a_temporary_fault_and_nothing_is_half_written(tiny_disk:
         assert ledger.verify().ok
 
 
+@pytest.mark.component("mount")
+def test_a_ledger_that_is_opened_on_a_full_disk_says_that_it_is_full(tiny_disk: Path) -> None:
+    """SQLite calls it an I/O error."""
+    world = SqliteWorld(tiny_disk)
+    with world.open():
+        pass
+    room = os.statvfs(tiny_disk)
+    (tiny_disk / "ballast").write_bytes(b"x" * (room.f_bavail * room.f_bsize))
+    with pytest.raises(TemporaryFault, match="the disk is full"), world.open():
+        pass
+
+
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -70,7 +70,11 @@ class Listeners:
         self.sockets = [given or _unix(listen)]
         self.port: int | None = None
         if listen.port is not None:
-            self.sockets.append(_loopback(listen.port))
+            try:
+                self.sockets.append(_loopback(listen.port))
+            except PermanentFault:
+                self.close()
+                raise
             self.port = self.sockets[-1].getsockname()[1]
 
     def give(self, uid: int) -> None:

@@ -117,7 +117,7 @@ class AgentCommands:
         """The agent's last status, with its age; stale after three of its periods."""
         status = directory.read(STATUS)
         if status is None:
-            hint = f"(see `fairlead {self.agent} run`)"
+            hint = f"(see `fairlead {self.agent} run`; --state-dir names another directory)"
             raise click.UsageError(f"no agent has run in {directory.path} {hint}")
         age_ms, running = directory.age_ms(STATUS), directory.running()
         # The traffic agent writes its status every second, not every tick.

@@ -130,7 +130,7 @@ def kind_of(word: str) -> str:
     kind = _WORDS.get(word.lower())
     if kind is None:
         close = get_close_matches(word.lower(), _WORDS, 1)
-        known = "expected budgets, runs, nodes, reservations or leases"
+        known = "expected budgets, runs, nodes, reservations, leases or groups"
         known = f"did you mean {close[0]!r}?" if close else known
         raise click.BadParameter(f"unknown kind {word!r}: {known}", param_hint="KIND")
     return kind

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from difflib import get_close_matches
 from typing import BinaryIO
 
 import click
@@ -49,7 +50,9 @@ def command(
     if kind is None:
         raise click.UsageError("KIND is missing; `fairlead decide --list` lists the kinds")
     if kind not in KINDS:
-        raise click.UsageError(f"unknown kind {kind!r}: expected {', '.join(KINDS)}")
+        close = get_close_matches(kind, KINDS, 1)
+        known = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(sorted(KINDS))}"
+        raise click.UsageError(f"unknown kind {kind!r}: {known}")
     if schema:
         click.echo(json.dumps(KINDS[kind].json_schema(), indent=2))
         return

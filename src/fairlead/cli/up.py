@@ -22,13 +22,14 @@ from fairlead.cli.options import NEW_FOLDER, PORT, flag, option, policy_options,
 from fairlead.cli.traffic.commands import traffic_document
 from fairlead.core.lottery import NETWORKS, BeaconNetwork
 from fairlead.host.paths import state_directory
-from fairlead.ledger.place import is_postgres
+from fairlead.ledger.place import FILE, is_postgres
 from fairlead.node.supervisor import Agents, AgentsProcess
 from fairlead.schema.border import BadInput
 
 if TYPE_CHECKING:
     from fairlead.api.server import ControlServer
     from fairlead.compose.split import ControlUser
+    from fairlead.compose.up import UpConfig
 
 DEMO_GRACE_S = 1
 LOG = "fairlead.log"
@@ -38,7 +39,7 @@ DEMO = """
   Look at            the story at the top of the page: teams share and lend, a reservation
                      is announced with odds, a lottery, a preempted run resumes, a node is
                      congested, a backend turns slow. It takes a minute, then it repeats.
-  In another shell   export FAIRLEAD_SERVER={socket} PATH={programs}:$PATH
+  In another shell   export FAIRLEAD_SERVER={socket} FAIRLEAD_LEDGER={ledger} PATH={programs}:$PATH
                      fairlead status; fairlead budgets; fairlead leases; fairlead watch
   To act             fairlead login prints a link: it signs your browser in to the page
   Log                {log}
@@ -307,7 +308,7 @@ def command(
             say(f"fairlead: {address}")
         stack.enter_context(agents)
         if demo:
-            _welcome(address, config.socket_path, directory / LOG if quiet else None)
+            _welcome(address, config, directory / LOG if quiet else None)
             stack.enter_context(_demo_stage(server, directory))
         server.run()
     click.echo(f"fairlead: stopped{'' if demo else '; runs continue'}", file=lasting(sys.stderr))
@@ -325,10 +326,13 @@ def demo_defaults(ctx: click.Context) -> dict[str, Any]:
     return {**chosen, "root_as": NOBODY_UID}  # a newcomer who is root can submit, too
 
 
-def _welcome(address: str | None, socket: Path, log: Path | None) -> None:
+def _welcome(address: str | None, config: "UpConfig", log: Path | None) -> None:
     programs = Path(sys.executable).parent  # `make up` puts it on no path
     where = "the terminal (--verbose)" if log is None else str(log)
-    text = DEMO.format(address=address or socket, socket=socket, programs=programs, log=where)
+    socket, ledger = config.socket_path, config.data / FILE
+    text = DEMO.format(
+        address=address or socket, socket=socket, ledger=ledger, programs=programs, log=where
+    )
     click.echo(text, file=lasting(sys.stderr))
 
 

@@ -196,7 +196,8 @@ def sqlite_faults(doing: str) -> Iterator[None]:
             kind = TemporaryFault
         elif code & 0xFF in _DAMAGED:
             kind = Damaged
-        raise kind(f"cannot {doing}: {error}") from error
+        full = " (the disk is full)" if code == sqlite3.SQLITE_IOERR_SHMSIZE else ""
+        raise kind(f"cannot {doing}: {error}{full}") from error
 
 
 def lock_file(path: Path) -> Path:

@@ -29,13 +29,13 @@ from fairlead.cli.gpu.render import (
     print_plan,
     print_preview,
     slots_text,
+    told,
     wait_text,
 )
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
 from fairlead.cli.table import Column, Output, cell, columns, moment, print_table, show, to_yaml
 from fairlead.core.units import counted
-from fairlead.schema.words import readable
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
@@ -81,7 +81,7 @@ COLUMNS: dict[str, list[Column]] = {
             ("GPU-MEMORY", lambda o: _gibibytes((o["status"].get("use") or {}).get("memoryBytes"))),
             ("IDLE", lambda o: (o["status"].get("use") or {}).get("idleSince")),
             "NOMINATED=status.nominated",
-            ("MESSAGE", lambda o: readable(o["status"]["message"])),
+            ("MESSAGE", lambda o: told(o["status"]["message"])),
         ],
     ),
     "Node": columns(

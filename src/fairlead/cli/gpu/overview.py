@@ -6,11 +6,16 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Client, reads_api
+from fairlead.cli.gpu.render import told
 from fairlead.cli.table import Output, columns, moment, print_table
 from fairlead.core.units import counted
 from fairlead.schema.times import format_duration
 
-_ATTENTION = columns("SEVERITY=severity", ("SINCE", lambda row: moment(row["since"])), "WHAT=text")
+_ATTENTION = columns(
+    "SEVERITY=severity",
+    ("SINCE", lambda row: moment(row["since"])),
+    ("WHAT", lambda row: told(row["text"])),
+)
 
 
 @click.command("status")

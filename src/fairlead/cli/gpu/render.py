@@ -29,6 +29,7 @@ _REMEDIES = {
     "lending-acl": "lending.to of envelope",
     "borrow-limit": "the run's",
 }
+_REMEDY = re.compile(r"\b([a-z]+-[a-z]+) of (\S+) from (?=.* would do$)")
 _VERBS = {"are": "is", "have": "has"}
 _SINGULAR = re.compile(r"^(are|have)\b")
 _FIELDS = {"max_borrow_gpus": "funding.maxBorrowGPUs", "allow_borrow": "funding.allowBorrow"}
@@ -71,6 +72,18 @@ def refusal_text(refusal: dict[str, Any]) -> str:
     """Its message without the remedy at its end: that is given in the fields of the manifest."""
     message = str(refusal["message"])
     return readable(message if refusal["remedy"] is None else message.rpartition("; ")[0])
+
+
+def told(message: str) -> str:
+    """A message of the server, with the remedy at its end in the fields of the manifest."""
+    return _REMEDY.sub(_as_field, readable(message))
+
+
+def _as_field(remedy: re.Match[str]) -> str:
+    change, name = remedy.groups()
+    return (
+        f"{_REMEDIES[change]} {_FIELDS.get(name, name)} from " if change in _REMEDIES else remedy[0]
+    )
 
 
 def print_refusal(refusal: dict[str, Any], indent: str = "", *, asks: bool = False) -> None:
@@ -271,16 +284,14 @@ def wait_text(run: dict[str, Any]) -> str:
     refusal = status.get("refusal")
     if refusal is not None:
         return f"not funded: {cell(refusal_text(refusal))}"
-    message = readable(status.get("message") or "")
+    message = told(status.get("message") or "")
     return cell(message) if message else str(status["reason"])
 
 
 def reason_text(run: dict[str, Any]) -> str:
     """Why a run is as it is: of one that waits what it waits for, else its message."""
     status = run["status"]
-    return (
-        wait_text(run) if status["phase"] == "Pending" else cell(readable(status["message"] or ""))
-    )
+    return wait_text(run) if status["phase"] == "Pending" else cell(told(status["message"] or ""))
 
 
 def print_cut(

@@ -32,7 +32,8 @@ def run_time(text: str) -> str:
             return slurm_time(text, "TIME")
         parse_duration(text, "TIME")
     except (BadInput, BadFile) as error:
-        raise click.BadParameter(f"must be like 90m, 2h, 1h30m or 2:00:00, got {text!r}") from error
+        form = "must be like 90m, 2h, 1h30m or 2:00:00, more than 0 and at most 366d"
+        raise click.BadParameter(f"{form}, got {text!r}") from error
     return text
 
 

@@ -295,4 +295,5 @@ class NodeLog:
 
     def stopped(self, agent: "Agent") -> None:
         figures = fields(agent, "missed_samples", "faults")
-        self._log.info("agent stopped", limits="stay as last applied", **figures)
+        limits = "none was written" if agent.dry_run else "stay as last applied"
+        self._log.info("agent stopped", limits=limits, **figures)

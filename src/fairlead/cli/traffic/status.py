@@ -26,7 +26,8 @@ SENTENCES = {
         "that you isolated, and repair the others."
     ),
     TrafficReason.PSI_STALL: (
-        "Tasks of a machine are stalled most of the time (PSI). Reduce its load, or add capacity."
+        "Tasks of a machine are stalled most of the time (PSI). Reduce its load, or add capacity; "
+        "where the backends run elsewhere, `node: {watch: false}` leaves the agent's machine out."
     ),
     TrafficReason.TTF: "A machine runs out of memory, files, conntrack or disk soon.",
     TrafficReason.RETRY_STORM: "Clients retry more than they succeed; make them back off.",
