@@ -215,6 +215,7 @@ def test_bad_input_is_refused_with_its_path(given: Any, path: str) -> None:
         (manifest("Run", RUN, name="x" * 64), "must have at most 63 characters"),
         (run(owner="x" * 254), "must have at most 253 characters"),
         (run(secretEnv={"A": "the secret itself"}), "must be an object, got "),
+        (run(env={"Ü": "x"}), "must have names of letters, digits and _, with no digit first, got"),
     ],
 )
 def test_the_message_says_what_would_be_right(given: Any, said: str) -> None:

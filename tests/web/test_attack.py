@@ -86,6 +86,8 @@ def addresses() -> list[str]:
 
 def assert_untouched(page: Page) -> None:
     assert page.evaluate("window.pwned") is None
+    shown = page.locator("main").text_content() or ""
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", shown), "one name is read as another"
     foreign = "main :is(img, script, iframe, object, embed, base, form[action], svg[onload])"
     assert page.locator(foreign).count() == 0
     for href in page.locator("a[href]").evaluate_all("all => all.map((a) => a.href)"):

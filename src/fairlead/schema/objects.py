@@ -346,7 +346,8 @@ def _check_run(spec: RunSpec) -> None:
     for where, names in (("env", spec.env), ("secretEnv", spec.secret_env)):
         for name in names:
             if not _VARIABLE.fullmatch(name):
-                raise BadInput(f"spec.{where}", f"has a name that no variable can have: {name!r}")
+                form = "must have names of letters, digits and _, with no digit first"
+                raise BadInput(f"spec.{where}", f"{form}, got {name!r}")
     both = sorted(set(spec.env) & set(spec.secret_env))
     if both:
         raise BadInput("spec.secretEnv", f"repeats a name of env: {both[0]!r}")

@@ -2,6 +2,9 @@
 
 const SVG = new Set(["svg", "g", "rect", "line", "path", "circle", "text", "title", "polyline", "polygon", "marker", "defs"]);
 
+// Characters that turn the direction of what follows: a name could be read as another one.
+const TURNS = /[\u202a-\u202e\u2066-\u2069]/g;
+
 // el("td", {class: "soft"}, "text", other): an element with attributes and children. Attributes that
 // are functions are listeners; those that are false, null or undefined are left out.
 export function el(name, attributes, ...children) {
@@ -12,7 +15,8 @@ export function el(name, attributes, ...children) {
     else if (value === true) made.setAttribute(key, "");
     else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, String(value));
   }
-  made.append(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
+  const shown = children.flat(9).filter((child) => child !== null && child !== undefined && child !== false);
+  made.append(...shown.map((child) => typeof child === "string" ? child.replace(TURNS, "\ufffd") : child));
   return made;
 }
 
