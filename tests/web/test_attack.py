@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from contextlib import contextmanager
 from urllib.parse import quote
 
@@ -41,6 +42,13 @@ def lab() -> Iterator[Running]:
         _report(server)
         server.until("it runs", lambda: server.status("Run", "constructor")["phase"] == "Running")
         yield server
+        for name in ("constructor", "valueof"):
+            server.ok("POST", f"/v1/objects/Run/{name}/actions/cancel")
+            server.until(f"{name} has ended", partial(_ended, server, name))
+
+
+def _ended(server: Running, name: str) -> bool:
+    return server.status("Run", name)["phase"] in ("Failed", "Completed")
 
 
 def _report(server: Running) -> None:
