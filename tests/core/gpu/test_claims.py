@@ -1,5 +1,10 @@
 """Claims: what an owner's waiting runs keep of its own envelopes from others."""
 
+import json
+from pathlib import Path
+
+import pytest
+
 from fairlead.core.gpu import (
     AggregateCap,
     Book,
@@ -12,7 +17,12 @@ from fairlead.core.gpu import (
     claimed,
     cover,
 )
+from fairlead.core.gpu.claims import RUNS_MAX
 from fairlead.core.units import HOUR_MS
+from fairlead.schema.border import BadInput
+from fairlead.schema.kinds import KINDS
+
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 SHARED = Envelope("e", "H100", 8)
 OWN = Budget("a", "a", ("lab",), (SHARED,))
@@ -72,3 +82,14 @@ def test_claims_count_against_aggregate_caps_loans_and_hours() -> None:
     spent = Claimant("long", Request("a", "H100", 6, duration_ms=13 * HOUR_MS))
     assert granted(hours, long, book=book) == 3
     assert not granted(hours, spent, book=book)
+
+
+def test_so_many_runs_that_are_alike_count() -> None:
+    """Each is covered on its own: a record of more would keep who replays it busy for ever."""
+    lines = (GOLDEN / "gpu.fund.jsonl").read_text().splitlines()
+    document = next(
+        row for row in (json.loads(line)["input"] for line in lines) if "claimants" in row
+    )
+    document["claimants"][0]["runs"] = RUNS_MAX + 1
+    with pytest.raises(BadInput, match=r"claimants\[0\]\.runs"):
+        KINDS["gpu.fund"].run(json.dumps(document).encode())

@@ -13,11 +13,15 @@ from collections import ChainMap
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
+from typing import Annotated
 
 from fairlead.core.gpu.cover import Book, cover
 from fairlead.core.gpu.model import Request
 from fairlead.core.gpu.usage import Key, Usage
-from fairlead.core.units import Name, PositiveCount
+from fairlead.core.units import Name, Range
+
+RUNS_MAX = 10_000
+"""Runs of one row, each of which is covered on its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Claimant:
 
     run: Name
     request: Request
-    runs: PositiveCount = 1
+    runs: Annotated[int, Range(1, RUNS_MAX)] = 1
 
 
 def claimed(book: Book, claimants: Iterable[Claimant], now_ms: int) -> Book:

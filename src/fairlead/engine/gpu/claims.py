@@ -8,6 +8,7 @@ later ends no run, so a guest keeps the start that it was promised.
 from collections.abc import Callable, Iterable, Sequence
 
 from fairlead.core import gpu
+from fairlead.core.gpu.claims import RUNS_MAX
 from fairlead.core.gpu.cover import Line
 from fairlead.core.gpu.place import Placement
 from fairlead.engine.gpu.projection import Projection
@@ -81,4 +82,4 @@ class OwnerClaims:
         if not placement.placed or self._delays(left[0], request, placement, now_ms, plan.lines):
             recalling = self._projection.recalling()
             left = [run for run in left if run in recalling]
-        return gpu.Claimant(left[0], request, len(left)) if left else None
+        return gpu.Claimant(left[0], request, min(len(left), RUNS_MAX)) if left else None
