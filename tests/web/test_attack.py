@@ -5,8 +5,8 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from contextlib import contextmanager
+from functools import partial
 from urllib.parse import quote
 
 import pytest
