@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.api.overview import overview
 from fairlead.api.web import VIEWS
+from fairlead.cli.gpu.render import told
 from fairlead.schema.convert import convert
 from fairlead.schema.reports import AgentReport
 from fairlead.schema.times import format_time
@@ -38,8 +39,9 @@ def test_the_command_prints_what_the_page_shows(busy: Running, tmp_path: Path) -
     text = shell.ok("status")
     assert "4 devices: 2 used, 0 held as spares, 2 free, 0 unavailable" in text
     assert "1 running, 1 waiting" in text
+    assert "concurrency of envelope team-a/main from 4 to 99 would do" in text
     for row in document["attention"]:
-        assert row["text"] in text
+        assert told(row["text"]) in text, "a remedy as `plan` says it"
 
 
 def test_every_line_leads_to_a_view(busy: Running) -> None:
