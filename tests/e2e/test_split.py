@@ -241,6 +241,18 @@ def test_a_folder_that_only_root_can_enter_is_found_however_deep_the_data_is(
         assert split.obstacle(user, folder / "locked" / "inner" / "data") is None
 
 
+def test_a_launcher_that_cannot_be_started_is_found_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fairlead on PYTHONPATH alone: the isolated launcher would not find it."""
+    user = split.ControlUser(split.NUMBER, split.NUMBER, "user")
+    monkeypatch.setattr(split, "_cannot_become", lambda _user, _data: None)
+    assert split.obstacle(user, Path("/")) is None
+    bare = (sys.executable, "-I", "-S")  # without the packages that are installed
+    monkeypatch.setattr(split, "_ISOLATED", bare)
+    assert "does not find Fairlead" in (split.obstacle(user, Path("/")) or "")
+
+
 def test_a_number_without_an_account_runs_the_control_plane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -34,6 +34,10 @@ NUMBER = 1_987_000_106
 number between 1 879 048 192 and 2 147 483 647, so its files never become another account's."""
 _STICKY = 0o1775
 _END_S = 10
+_LAUNCHER = "fairlead.executor.launcher"
+_ISOLATED = (sys.executable, "-I")
+"""Neither our environment nor the current directory decides what root imports."""
+_ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": os.defpath}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,25 @@ def control_user(name: str | None) -> ControlUser | None:
 
 def obstacle(user: ControlUser, data: Path) -> str | None:
     """Why this user cannot run the control plane on a directory; None: it can. A child tries."""
+    return _cannot_become(user, data) or _cannot_launch()
+
+
+def _cannot_launch() -> str | None:
+    done = subprocess.run(
+        [*_ISOLATED, "-c", f"import {_LAUNCHER}"],
+        env=_ENVIRONMENT,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return None
+    return (
+        f"the launcher is started without PYTHONPATH, and {sys.executable} does not find Fairlead "
+        "then: install it into that Python"
+    )
+
+
+def _cannot_become(user: ControlUser, data: Path) -> str | None:
     came, goes = os.pipe()
     child = os.fork()
     if child == 0:
@@ -121,12 +144,11 @@ class LauncherProcess:
             "control_gid": user.gid,
             "run_users": run_users,
         }
-        # Isolated: neither our environment nor the current directory decides what root imports.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "fairlead.executor.launcher", json.dumps(config)],
+            [*_ISOLATED, "-m", _LAUNCHER, json.dumps(config)],
             stdin=subprocess.DEVNULL,
             pass_fds=theirs,
-            env={"LANG": "C.UTF-8", "PATH": os.defpath},
+            env=_ENVIRONMENT,
             cwd="/",
             start_new_session=True,
         )
