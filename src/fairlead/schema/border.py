@@ -179,8 +179,10 @@ def unknown_field(kind: inspect.Type | None, name: str) -> str:
     struct = _without_null(kind)
     fields = struct.fields if isinstance(struct, inspect.StructType) else ()
     names = {one.encode_name.lower(): one.encode_name for one in fields}
+    short = {one.name: one.encode_name for one in fields}  # `gpus` of `totalGPUs`
     close = get_close_matches(name.lower(), names, 1)
-    return "is not a known field" + (f"; did you mean {names[close[0]]}?" if close else "")
+    meant = short.get(name.lower()) or (names[close[0]] if close else None)
+    return "is not a known field" + (f"; did you mean {meant}?" if meant else "")
 
 
 def _look_up(where: str, document: Any, shape: type) -> tuple[str, Any, inspect.Type | None]:

@@ -112,7 +112,12 @@ def test_a_budget_of_another_flavor_does_not_replace_it(how: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "meant"),
-    [("totalGpus", "totalGPUs"), ("total_gpus", "totalGPUs"), ("Duration", "duration")],
+    [
+        ("totalGpus", "totalGPUs"),
+        ("gpus", "totalGPUs"),
+        ("GPUs", "totalGPUs"),
+        ("Duration", "duration"),
+    ],
 )
 def test_an_unknown_field_names_the_one_that_was_meant(field: str, meant: str) -> None:
     manifest = run("r")
