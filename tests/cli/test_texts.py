@@ -43,6 +43,8 @@ def forecast(n: int, *, short: int = 0, node: bool = False, starts: bool = False
         "refusal": None,
         "starts": starts,
         "ended": {"runs": n, "gpus": n},
+        "due": {"runs": n, "gpus": n},
+        "recall": {"leases": n, "gpus": n},
         "withoutCuts": None,
         "earliestStart": None,
     }

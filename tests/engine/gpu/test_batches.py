@@ -131,6 +131,20 @@ def test_a_dry_batch_shows_what_they_lead_to_together(world: World) -> None:
     assert world.plane.objects.get("Budget", "a") is None
 
 
+def test_a_dry_batch_gives_no_device_twice(world: World) -> None:
+    """Each of them was said to start now, on the same devices. One that starts by its reservation
+    or after another takes none."""
+    world.apply(budget("a", "a", envelope(concurrency=8)), node(devices=4))
+    later = run("later", gpus=2, after=[{"run": "first"}])
+    batch = [later, run("first", gpus=2), run("second", gpus=2), run("third", gpus=2)]
+    shown = world.plane.objects.apply_all(batch, author=ADMIN, dry_run=True)
+    starts = {each.object["metadata"]["name"]: each.preview["starts"] for each in shown[1:]}
+    assert starts == {"first": True, "second": True, "third": False}
+    slots = [each.preview["placement"]["groups"][0]["active"] for each in shown[1:3]]
+    assert slots == [["n1#0", "n1#1"], ["n1#2", "n1#3"]]
+    assert world.projection.live == {}, "the dry run is forgotten"
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [

@@ -99,6 +99,32 @@ def test_a_plan_says_that_it_starts_by_recall() -> None:
     assert world.plane.objects.plan(run("mine", "a", 4), author=ADMIN)["recall"] is None
 
 
+def test_a_preview_of_a_reservation_counts_the_recall() -> None:
+    """It said "not funded", and then the owner got its envelope and the guest was preempted."""
+    world = family()
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    reserve(world, run("mine", "a", 8), 1)
+    forecast = world.plane.resolver.preview("Reservation", "mine-slot")
+    assert (forecast["refusal"], forecast["recall"]) == (None, {"leases": 1, "gpus": 4})
+    assert [(row["run"], row["tier"], row["certain"]) for row in forecast["atRisk"]] == [
+        ("guest", "unfunded", True)
+    ]
+    assert forecast["earliestStart"] == "2026-01-01T01:00:00Z"
+    assert world.status("Run", "guest")["funded"], "a preview changes nothing"
+
+
+def test_a_preview_says_which_reservations_it_does_not_count() -> None:
+    world = family()
+    reserve(world, run("first", "a", 3), 1)
+    reserve(world, run("second", "d", 2), 2)
+    due = {
+        name: world.plane.resolver.preview("Reservation", f"{name}-slot")["due"]
+        for name in ("first", "second")
+    }
+    assert due == {"first": {"runs": 0, "gpus": 0}, "second": {"runs": 1, "gpus": 3}}
+
+
 @pytest.mark.parametrize("reserved", [False, True])
 def test_a_recalled_run_has_its_minimum_runtime(reserved: bool) -> None:
     """It began with funding: it is not preempted in its first second, and the owner waits for no

@@ -36,8 +36,8 @@ def plan(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
       fairlead plan -f run.yaml
       fairlead plan -f run.yaml -o json | jq .refusal.remedy
     """
-    plans = []
-    for source in read_manifests(files, only="Run"):
+    plans, sources = [], list(read_manifests(files, only="Run"))
+    for source in sources:
         try:
             plans.append(client.call("POST", "/v1/plan", body=source.document))
         except ServerError as error:
@@ -45,8 +45,10 @@ def plan(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
                 raise
             raise BadFile(f"{source.place}: {error.message}") from None
     if out.is_table:
-        for one in plans:
-            print_plan(one)
+        for source, one in zip(sources, plans, strict=True):
+            if len(plans) > 1:
+                click.echo(f"run/{source.document['metadata']['name']}, planned alone:")
+            print_plan(one, "  " if len(plans) > 1 else "")
     else:
         show(plans[0] if len(plans) == 1 else plans, out.format)
     ways = ("funded", "recall", "overdraft")

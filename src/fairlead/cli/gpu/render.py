@@ -223,7 +223,23 @@ def print_assumed(forecast: dict[str, Any], indent: str = "") -> None:
         )
 
 
+def _print_due(forecast: dict[str, Any], indent: str) -> None:
+    due = forecast["due"]
+    if due["runs"]:
+        verb = "is" if due["runs"] == 1 else "are"
+        click.echo(
+            f"{indent}not counted: {counted(due['runs'], 'other reservation')} of "
+            f"{counted(due['gpus'], 'GPU')} that {verb} due by then"
+        )
+
+
 def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool = False) -> None:
+    _print_due(forecast, indent)
+    if (recall := forecast["recall"]) is not None:
+        click.echo(
+            f"{indent}its owner recalls {counted(recall['leases'], 'lease')} of others on its own "
+            f"envelopes, {counted(recall['gpus'], 'GPU')}: unfunded, and first to be preempted"
+        )
     if forecast["refusal"] is not None:
         click.echo(f"{indent}the run is not funded, so no run is preempted for it:")
         print_refusal(forecast["refusal"], indent + "  ")

@@ -161,9 +161,14 @@ def _last_boot(anchor: ClockAnchor | None) -> tuple[BootSpan, ...]:
 def imagined(projection: Projection, made: Iterable[NewEntry]) -> Projection:
     """A copy of the projection in which these entries were recorded; the original is untouched."""
     copy = restore(export(projection))
+    imagine(copy, made)
+    return copy
+
+
+def imagine(copy: Projection, made: Iterable[NewEntry]) -> None:
+    """Fold entries into a copy as if they were recorded."""
     for entry in made:
         copy.fold(Stamp(copy.seq + 1, entry.time_ms, entry.author), entry.body)
-    return copy
 
 
 def load(ledger: Ledger) -> Projection:

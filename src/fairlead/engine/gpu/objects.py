@@ -14,7 +14,7 @@ from msgspec import UNSET
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
 from fairlead.engine.gpu.admission import RunAdmission
-from fairlead.engine.gpu.checkpoint import imagined
+from fairlead.engine.gpu.checkpoint import imagine, imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.dependencies import check_dependencies
 from fairlead.engine.gpu.dry_run import preview
@@ -27,6 +27,7 @@ from fairlead.engine.gpu.quota import OwnerQuotas, refuse_second_owner
 from fairlead.engine.gpu.resolver.chains import SecretHashes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.settlement import Settlement
+from fairlead.engine.gpu.starting import admission
 from fairlead.engine.gpu.state import LeaseFact, Phase, Stored
 from fairlead.engine.gpu.status import as_document, lease_document, object_document
 from fairlead.engine.gpu.utilisation import Utilisation, use_document
@@ -263,7 +264,8 @@ class Objects:
         return made
 
     def _imagine(self, changes: Changes) -> Results:
-        """A dry run: each object as it would be, and what it would lead to beside the others."""
+        """A dry run: each object as it would be, and what it would lead to beside the others. Of
+        several runs the first ones take their devices before the others are asked for."""
         now_ms, made = self._committer.now(), self._entries(changes)
         alone = len(changes) == 1
         after = self._projection if alone else imagined(self._projection, made)
@@ -276,6 +278,10 @@ class Objects:
                 reserved = imagined(self._projection, made)
                 at_ms = max(now_ms, start_ms)
                 shown["forecast"] = self._previews.of_run(manifest.spec.run, at_ms, reserved)
+            name = manifest.metadata.name
+            waits = name in after.reserved or after.waits_for_runs(name)
+            if not alone and shown.get("starts") and not waits:
+                imagine(after, admission(after, name, now_ms))
             return shown
 
         return [

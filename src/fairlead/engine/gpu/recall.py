@@ -135,9 +135,10 @@ def _could_fit(projection: Projection, run: str, book: gpu.Book, now_ms: int) ->
     return projection.devices.after(leased).place(least).placed
 
 
-def recall_entries(at: Context, run: str, order: TurnOrder) -> list[NewEntry]:
+def recall_entries(at: Context, run: str, order: TurnOrder | None = None) -> list[NewEntry]:
     """The decision and what follows; none where it is covered, or a recall would not help: a run
-    that fits on no device in service would take the funding of others for as long as it waits."""
+    that fits on no device in service would take the funding of others for as long as it waits.
+    A preview has no order: it is of one run."""
     projection, now_ms = at.projection, at.now_ms
     request, book = objects.to_request(projection.run_spec(run)), projection.book(now_ms)
     if gpu.cover(book, request, now_ms).funded:
@@ -151,7 +152,8 @@ def recall_entries(at: Context, run: str, order: TurnOrder) -> list[NewEntry]:
     document = recall_document(fund_input(projection, request, now_ms), leases)
     reasons = tuple(sorted({row.reason.value for row in found.leases}))
     body = RecallDecision(run, STYLE.from_core(found))
-    made = [*order.entries(run), at.entry(body, input=document, reasons=reasons)]
+    ordered = [] if order is None else order.entries(run)
+    made = [*ordered, at.entry(body, input=document, reasons=reasons)]
     decision = projection.seq + len(made)
     for row in found.leases:
         lease = projection.leases[row.lease]

@@ -1,5 +1,6 @@
 """Preemption previews: which runs would lose what, and the odds of the others."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -10,9 +11,11 @@ from fairlead.core import gpu
 from fairlead.core.lottery.pseudonym import chain_id
 from fairlead.core.units import counted
 from fairlead.engine.gpu.backfill import ended_by
-from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import Document
+from fairlead.engine.gpu.checkpoint import imagined
+from fairlead.engine.gpu.committer import Committer, Context
+from fairlead.engine.gpu.entries import Document, LeaseUnfunded
 from fairlead.engine.gpu.projection import Projection, reservation_spec, starts_ms
+from fairlead.engine.gpu.recall import recall_entries
 from fairlead.engine.gpu.resolver.chains import needed, pseudonyms
 from fairlead.engine.gpu.resolver.deficit import Shortage, free_at, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case
@@ -97,6 +100,22 @@ class AssumedEnds(Struct, forbid_unknown_fields=True):
     gpus: int
 
 
+class DueBefore(Struct, forbid_unknown_fields=True):
+    """Reservations of the flavor that are due by then. What they take is not counted: it is not
+    known until they start."""
+
+    runs: int
+    gpus: int
+
+
+class RecalledLeases(Struct, forbid_unknown_fields=True):
+    """Leases of others on envelopes of the run's owner that would be unfunded for it. The rest of
+    the preview is what follows then."""
+
+    leases: int
+    gpus: int
+
+
 class RunForecast(Forecast, kw_only=True):
     """The preview of a pending run: when it could start, with and without preemption.
 
@@ -105,6 +124,8 @@ class RunForecast(Forecast, kw_only=True):
     """
 
     ended: AssumedEnds
+    due: DueBefore
+    recall: RecalledLeases | None
     starts: bool
     refusal: dict[str, Any] | None
     earliest_start: str | None = field(name="earliestStart")
@@ -153,8 +174,16 @@ class Previews:
 
     def of_run(self, run: str, at_ms: int, projection: Projection) -> Document:
         """The same, at a time and in a projection."""
+        now_ms, recalled = self._committer.now(), list[LeaseFact]()
         need, ended, shown = self.at(run, at_ms, projection)
-        found, now_ms, possible = need.found, self._committer.now(), need.found.starts
+        if need.refusal is not None:
+            made = recall_entries(Context(projection, now_ms), run)
+            ids = [each.body.lease for each in made if isinstance(each.body, LeaseUnfunded)]
+            recalled = [projection.leases[lease] for lease in ids]
+        if recalled:
+            projection = imagined(projection, made)
+            need, ended, shown = self.at(run, at_ms, projection)
+        found, possible = need.found, need.found.starts
         waiting = format_time(at_ms) if found.starts else None
         if found.gang is not None and not found.starts:
             if shown is not NOTHING:
@@ -169,6 +198,8 @@ class Previews:
                 "runs": len({lease.run for lease in ended}),
                 "gpus": sum(lease.gpus for lease in ended),
             },
+            "due": _due_before(projection, run, at_ms),
+            "recall": _sum(recalled) if recalled else None,
             "withoutCuts": waiting,
             "earliestStart": format_time(at_ms) if possible else waiting,
         }
@@ -258,6 +289,24 @@ class Previews:
         names = [*losses, *risks]
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         return f"{CANDIDATES}{', '.join(names[:NAMED_MAX])}{more}"
+
+
+def _sum(leases: Sequence[LeaseFact]) -> Document:
+    return {"leases": len(leases), "gpus": sum(lease.gpus for lease in leases)}
+
+
+def _due_before(projection: Projection, run: str, at_ms: int) -> Document:
+    """Other reservations that wait and are due by a time, of the run's flavor."""
+    waiting = (
+        projection.run_spec(name)
+        for stored in projection.of_kind("Reservation")
+        if (name := reservation_spec(stored).run) != run
+        and projection.resolver.reservations[stored.name].waits
+        and starts_ms(stored) <= at_ms
+    )
+    flavor = projection.run_spec(run).flavor
+    widths = [spec.gpus for spec in waiting if spec.flavor == flavor]
+    return {"runs": len(widths), "gpus": sum(widths)}
 
 
 def without_names(message: str) -> str:
