@@ -292,6 +292,8 @@ def test_hours_that_would_do_are_rounded_up() -> None:
     assert render._value(1 / 3) == "0.33"
     assert render._value(1 / 3, up=True) == "0.34"
     assert render._value(120.0, up=True) == "120"
+    assert render._value(0.005) == "0.005"
+    assert render._value(0.00501, up=True) == "0.0051"
     assert used_of(1 / 3, 2 / 3) == "0.33/0.67"
     assert used_of(0.5, 1_234_567.0) == "0.50/1234567"
 

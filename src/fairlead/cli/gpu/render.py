@@ -30,6 +30,7 @@ _REMEDIES = {
     "borrow-limit": "the run's",
 }
 _REMEDY = re.compile(r"\b([a-z]+-[a-z]+) of (\S+) from (?=.* would do$)")
+_SMALL_HOURS = 0.1
 _VERBS = {"are": "is", "have": "has"}
 _SINGULAR = re.compile(r"^(are|have)\b")
 _FIELDS = {"max_borrow_gpus": "funding.maxBorrowGPUs", "allow_borrow": "funding.allowBorrow"}
@@ -116,11 +117,13 @@ def _use(limit: dict[str, Any]) -> str:
 
 
 def _value(value: Any, *, up: bool = False) -> str:
-    """As it is written in a manifest; hours with two digits, `up` where less would not do."""
+    """As it is written in a manifest; hours with two digits, small ones with four, `up` where less
+    would not do."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{(ceil(value * 100) / 100 if up else round(value, 2)):.10g}"
+        parts = 100 if value >= _SMALL_HOURS else 10_000
+        return f"{(ceil(value * parts) if up else round(value * parts)) / parts:.10g}"
     if isinstance(value, list):
         return "[" + ", ".join(map(str, value)) + "]"
     return "none" if value is None else str(value)
