@@ -2,11 +2,16 @@
 
 import http.client
 import json
+import socket
 import ssl
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from fairlead.api import cluster_server, connections
 from fairlead.api.cluster_server import ClusterListen, ClusterServer, ControllerState
 from fairlead.kube.certificates import Authority
 from fairlead.schema.metrics import Process
@@ -176,4 +181,36 @@ def test_a_renewed_certificate_is_used(tmp_path: Path) -> None:
         second = issue()
         until(lambda: serial().strip() == second.strip(), "the new certificate is used")
     finally:
+        server.stop()
+
+
+def test_half_a_handshake_locks_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handshakes have places like connections: a peer's newest takes its oldest's, and one that
+    does not go on is ended."""
+    monkeypatch.setattr(cluster_server, "descriptors", lambda: 64)
+    monkeypatch.setattr(connections, "HEADERS_S", 1.0)
+    authority = Authority(tmp_path / "pki")
+    made = authority.server("localhost", ["localhost"], ["127.0.0.1"])
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    certificate.write_bytes(made.certificate)
+    key.write_bytes(made.key)
+    server = _standby(ClusterListen("127.0.0.1", 0, certificate, key))
+    context = ssl.create_default_context(cadata=authority.certificate.decode())
+    halves = []
+    try:
+        for number in range(100):
+            halves.append(socket.create_connection(("127.0.0.1", server.port)))
+            halves[-1].sendall(b"\x16\x03\x01" if number % 2 else b"GET / HTTP/1.1\r\n\r\n")
+        asked = http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=10)
+        asked.request("GET", "/healthz")
+        assert asked.getresponse().status == 200
+        asked.close()
+        for half in halves:
+            half.settimeout(10)
+            with suppress(ConnectionResetError):
+                while half.recv(1024):
+                    pass  # an alert, and then the end
+    finally:
+        for half in halves:
+            half.close()
         server.stop()

@@ -32,6 +32,7 @@ from fairlead.api.connections import (
     BoundedConnection,
     ConnectionLimits,
     Gatekeeper,
+    Handshake,
     descriptors,
 )
 from fairlead.api.endpoint import BODY_BYTES_MAX, problem, read_body, reply_to
@@ -121,14 +122,11 @@ class ClusterServer:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=STOP_S,
-            http=partial(BoundedConnection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
+            http=partial(self._connection, gatekeeper),  # type: ignore[arg-type]  # a factory
             backlog=ACCEPT_AT_ONCE,
         )
         self._tls = _load_tls(listen)
         config.load()
-        config.ssl = self._tls
-        if self._tls is not None:
-            self._tls.sni_callback = self._use_newest
         self._socket = _bind(listen)
         self.port: int = self._socket.getsockname()[1]
         self._server = QuietServer(config)
@@ -146,6 +144,10 @@ class ClusterServer:
         self._threads[0].join(2 * STOP_S)
         self._socket.close()
 
+    def _connection(self, gatekeeper: Gatekeeper, **more: Any) -> BoundedConnection | Handshake:
+        made = BoundedConnection(gatekeeper=gatekeeper, **more)
+        return made if self._tls is None else Handshake(made, self._tls)
+
     def _serve(self) -> None:
         asyncio.run(self._server.serve(sockets=[self._socket]))
 
@@ -162,11 +164,6 @@ class ClusterServer:
                 with suppress(PermanentFault):
                     self._tls = _load_tls(self._listen)
                     seen = now
-
-    def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
-        """OpenSSL asks at each handshake, also where the client names no server."""
-        if self._tls is not None:
-            connection.context = self._tls
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)

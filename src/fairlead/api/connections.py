@@ -1,6 +1,7 @@
 """Connections that cannot lock others out: each peer has so many, and each of them must go on.
 
     what a peer holds up                    ends after
+    the handshake of TLS                    HEADERS_S
     the first byte or the headers           HEADERS_S
     the body                                BODY_S, and a second for each BODY_BYTES_PER_S that came
     a reply, by not reading it              STUCK_S without a byte taken
@@ -19,6 +20,7 @@ import asyncio
 import itertools
 import resource
 import socket
+import ssl
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,10 +76,10 @@ class ConnectionPool:
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most, self.most_each = most, most_each
-        self._open: dict[Hashable, dict[BoundedConnection, int]] = {}
+        self._open: dict[Hashable, dict[_Open, int]] = {}
         self._order = itertools.count()
 
-    def admit(self, connection: "BoundedConnection", peer: Hashable) -> bool:
+    def admit(self, connection: "_Open", peer: Hashable) -> bool:
         """Take it in, if need be for another; False: there is no place that is its to take."""
         while True:
             own = self._open.get(peer, {})
@@ -90,7 +92,7 @@ class ConnectionPool:
                 return False
             victim.drop()
 
-    def _victim(self, own: dict["BoundedConnection", int]) -> "BoundedConnection | None":
+    def _victim(self, own: dict["_Open", int]) -> "_Open | None":
         """Whose place a peer with these connections gets."""
         idle = next((mine for mine in own if mine.waits), None)
         if len(own) >= self.most_each:
@@ -104,7 +106,7 @@ class ConnectionPool:
             victim = next((other for other in larger[0] if other.reads), None)
         return victim
 
-    def shed(self, connection: "BoundedConnection", peer: Hashable) -> None:
+    def shed(self, connection: "_Open", peer: Hashable) -> None:
         """Its peer reads too slowly: of its other answers only so much is kept for it."""
         slow = [other for other in self._open.get(peer, {}) if other is not connection]
         unsent = sum(other.unsent for other in slow)
@@ -115,13 +117,13 @@ class ConnectionPool:
                 unsent -= other.unsent
                 other.drop()
 
-    def renew(self, connection: "BoundedConnection", peer: Hashable) -> None:
+    def renew(self, connection: "_Open", peer: Hashable) -> None:
         """It waits for a request since now."""
         own = self._open.get(peer, {})
         if own.pop(connection, None) is not None:
             own[connection] = next(self._order)
 
-    def remove(self, connection: "BoundedConnection", peer: Hashable) -> None:
+    def remove(self, connection: "_Open", peer: Hashable) -> None:
         own = self._open.get(peer, {})
         own.pop(connection, None)
         if not own:
@@ -167,7 +169,7 @@ class BoundedConnection(H11Protocol):
 
     def __init__(self, *arguments: Any, gatekeeper: Gatekeeper, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._gatekeeper = gatekeeper
+        self.gatekeeper = gatekeeper
         self._pool: ConnectionPool | None = None
         self._peer: Hashable = None
         self._refused = False
@@ -202,12 +204,10 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         connection, peer, address = transport.get_extra_info("socket"), None, ""
         if connection is not None and connection.family == socket.AF_UNIX:
-            peer = peer_of(connection, self._gatekeeper.job_of)
+            peer = peer_of(connection, self.gatekeeper.job_of)
         elif connection is not None:
-            user = tcp_user(connection)
-            there = transport.get_extra_info("peername") or ("",)  # none: it is gone already
-            address = f"user {user}" if user is not None else str(there[0])
-        self._pool, self._peer = self._gatekeeper.place(peer, address)
+            address = _tcp_peer(transport)
+        self._pool, self._peer = self.gatekeeper.place(peer, address)
         self.app_state = {**self.app_state, "peer": peer, "place": self._peer}
         if self._pool is not None and not self._pool.admit(self, self._peer):
             self._refuse(transport, self._pool)
@@ -217,7 +217,7 @@ class BoundedConnection(H11Protocol):
 
     def _refuse(self, transport: Any, pool: ConnectionPool) -> None:
         self._refused = True
-        self._gatekeeper.log(self._peer, pool.most_each, self.loop.time())
+        self.gatekeeper.log(self._peer, pool.most_each, self.loop.time())
         message = f"too many open connections: at most {pool.most_each}, close some"
         error = {"code": "TooManyConnections", "path": None, "message": message}
         body = msgspec.json.encode({"error": error})
@@ -288,3 +288,58 @@ class BoundedConnection(H11Protocol):
             self.drop()
         else:
             self._timer = self.loop.call_at(self._since + allowed_s, self._due)
+
+
+class Handshake(asyncio.Protocol):
+    """A handshake of TLS: it has a place of its peer's, and then its connection has one."""
+
+    waits, reads, unsent = True, False, 0
+
+    def __init__(self, connection: BoundedConnection, tls: ssl.SSLContext) -> None:
+        self._connection, self._tls = connection, tls
+        self._pool, self._peer = connection.gatekeeper.tcp, ""
+        self._task: asyncio.Task[None] | None = None
+        self._early = bytearray()
+        """What came before the connection was made: the first request, as a rule."""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport, self._peer = transport, _tcp_peer(transport)
+        transport.pause_reading()  # the first byte is TLS's
+        if not self._pool.admit(self, self._peer):
+            transport.abort()
+            return
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands())
+
+    def data_received(self, data: bytes) -> None:
+        self._early += data
+
+    def drop(self) -> None:
+        self._pool.remove(self, self._peer)
+        self._transport.abort()
+
+    async def _shake_hands(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            made = await loop.start_tls(
+                self._transport, self, self._tls, server_side=True, ssl_handshake_timeout=HEADERS_S
+            )
+        except OSError:  # an SSLError is one, too: the peer speaks otherwise, too slowly, or left
+            return
+        finally:
+            self._pool.remove(self, self._peer)
+        if made is None or made.is_closing():  # the peer left meanwhile
+            return
+        made.set_protocol(self._connection)
+        self._connection.connection_made(made)
+        if self._early:
+            self._connection.data_received(bytes(self._early))
+
+
+_Open = BoundedConnection | Handshake
+
+
+def _tcp_peer(transport: asyncio.BaseTransport) -> str:
+    """A user of this machine, or an address."""
+    user = tcp_user(transport.get_extra_info("socket"))
+    there = transport.get_extra_info("peername") or ("",)  # none: it is gone already
+    return f"user {user}" if user is not None else str(there[0])
