@@ -3,7 +3,7 @@
 `gpu.cover` and `gpu.fund` are in `schema/funding.py`. `gpu.place` finds devices, `gpu.start` says
 how wide a run starts or grows, `gpu.resize` which leases it ends and begins, `gpu.limit` whether
 it has to end, `gpu.idle` since when it does nothing, `gpu.restart` whether it starts again,
-`gpu.refund` which leases are funded;
+`gpu.refund` which leases are funded, `gpu.clock` what time it is;
 `gpu.queue`, `gpu.activate`, `gpu.grow` and `gpu.rank` say which run is asked about first,
 `gpu.backfill` which may start before another,
 `gpu.deficit` finds what is missing and who may be preempted, `gpu.resolve` which leases end.
@@ -203,6 +203,11 @@ def decide_after(document: Any) -> dict[str, Any]:
 def decide_quarantine(document: Any) -> dict[str, Any]:
     """Decide which devices hold memory that no run has, and are given to none."""
     return STYLE.from_core(gpu.quarantine(STYLE.to_core(gpu.QuarantineRequest, document)))
+
+
+def decide_clock(document: Any) -> dict[str, Any]:
+    """Decide the ledger's time, and whether runs may start: the clock may have jumped."""
+    return STYLE.from_core(gpu.judge_clock(STYLE.to_core(gpu.ClockRequest, document)))
 
 
 def decide_refund(document: Any) -> dict[str, Any]:

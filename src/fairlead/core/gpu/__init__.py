@@ -24,6 +24,9 @@ from fairlead.core.gpu.charges import envelope_key as envelope_key
 from fairlead.core.gpu.charges import head_funding as head_funding
 from fairlead.core.gpu.claims import Claimant as Claimant
 from fairlead.core.gpu.claims import claimed as claimed
+from fairlead.core.gpu.clock_hold import ClockDecision as ClockDecision
+from fairlead.core.gpu.clock_hold import ClockRequest as ClockRequest
+from fairlead.core.gpu.clock_hold import judge_clock as judge_clock
 from fairlead.core.gpu.conflict import Action as Action
 from fairlead.core.gpu.conflict import Conflict as Conflict
 from fairlead.core.gpu.conflict import ConflictLease as ConflictLease

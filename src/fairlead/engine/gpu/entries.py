@@ -114,9 +114,11 @@ class ControlRecovered(Body, frozen=True):
 
 
 class ClockAnchored(Body, frozen=True):
-    """A moment at which ledger time, this entry's, and both clocks of the machine were known."""
+    """A moment at which ledger time, this entry's, and both clocks of the machine were known.
+    Version 2 holds the decision, `gpu.clock`."""
 
     ENTRY = "clock.anchored"
+    VERSION = 2
     wall_ms: int
     monotonic_ms: int
     boot: str
@@ -127,18 +129,22 @@ class ClockAnchored(Body, frozen=True):
     """By how much ledger time was set forward: open leases are restated by as much, so none is
     charged for it."""
     reason: str
+    output: Document | UnsetType = UNSET
 
 
 class ClockHeld(Body, frozen=True):
-    """The wall clock jumped: no run is started until it is set right or an operator judges it."""
+    """The wall clock jumped: no run is started until it is set right or an operator judges it.
+    Version 2 holds the decision, `gpu.clock`."""
 
     ENTRY = "clock.held"
+    VERSION = 2
     wall_ms: int
     monotonic_ms: int
     boot: str
     host: str
     ahead_ms: int
     reason: str
+    output: Document | UnsetType = UNSET
 
 
 # -- runs and leases ------------------------------------------------------------------------------
