@@ -20,7 +20,7 @@ from fairlead.core.lottery import SEED_BYTES, OwnerWeighting, unfold
 from fairlead.core.reasons import StartReason
 from fairlead.core.units import Count, Hex, Name, OutOfRange, repeats
 from fairlead.schema.derive import Style
-from fairlead.schema.funding import FUND, BookInput, CoverResult, FundInput, from_plan
+from fairlead.schema.funding import FUND, CoverResult, FundInput, RecallInput, from_plan
 
 STYLE = Style(
     strict=False,
@@ -133,37 +133,20 @@ def start_document(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class RecallInput(BookInput):
-    """Input of `gpu.recall`: that of `gpu.fund`, and the leases that could be recalled."""
-
-    leases: tuple[gpu.LentLease, ...]
-
-    def faults(self) -> Iterator[OutOfRange]:
-        yield from BookInput.faults(self)
-        yield from repeats("leases", "id", [lease.id for lease in self.leases])
-        own = {
-            (budget.name, envelope.name)
-            for budget in self.budgets
-            for envelope in budget.envelopes
-            if budget.owner == self.request.owner
-        }
-        for i, lease in enumerate(self.leases):
-            if lease.key not in own:
-                text = f"is no envelope of {self.request.owner!r}: {lease.envelope!r}"
-                yield OutOfRange(f"leases[{i}].envelope", text)
-
-
 def decide_recall(document: Any) -> dict[str, Any]:
     """Decide which leases of others lose their funding to the owner of their envelope."""
     given = FUND.to_core(RecallInput, document)
-    return STYLE.from_core(gpu.recall(given.book, given.request, given.leases, given.now_ms))
+    asked = (given.book, given.request, given.leases, given.now_ms, given.room)
+    return STYLE.from_core(gpu.recall(*asked))
 
 
-def recall_document(fund: dict[str, Any], leases: Iterable[gpu.LentLease]) -> dict[str, Any]:
+def recall_document(
+    fund: dict[str, Any], leases: Iterable[gpu.LentLease], room: gpu.RecallRoom
+) -> dict[str, Any]:
     """The input of one `gpu.recall`; `fund` is that of `gpu.fund`."""
     rows = sorted(leases, key=lambda lease: lease.id)
-    return {**fund, "leases": [FUND.from_core(lease) for lease in rows]}
+    written = [FUND.from_core(lease) for lease in rows]
+    return {**fund, "leases": written, "room": FUND.from_core(room)}
 
 
 def decide_resize(document: Any) -> dict[str, Any]:

@@ -136,7 +136,7 @@ _KINDS = (
         _DEFICIT,
         _SHORT,
         gpu.decide_deficit,
-        lambda result: result["shortfall_gpus"] > 0,
+        lambda result: result["shortfall_gpus"] > 0 or result["reason"] == "EnvelopePromised",
     ),
     Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
     Kind(
@@ -149,7 +149,7 @@ _KINDS = (
     Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
     Kind(
         "gpu.recall",
-        FUND.document(gpu.RecallInput, "RecallDocument"),
+        FUND.document(funding.RecallInput, "RecallDocument"),
         STYLE.document(core.Recall, "RecallResult"),
         gpu.decide_recall,
         _unless("leases"),

@@ -539,17 +539,21 @@ class RefundDecision(Body, frozen=True):
 
 
 class DeficitDecision(Body, frozen=True):
-    """Which scope is short of how many GPUs, and which leases are candidates."""
+    """Which scope is short of how many GPUs, and which leases are candidates. In version 2 a run
+    takes no devices where an envelope that would pay for it is promised to its owner."""
 
     ENTRY = "gpu.deficit"
+    VERSION = 2
     cause: str
     output: Document
 
 
 class RecallDecision(RunDecision, frozen=True):
-    """Which leases of others lose their funding to the owner of their envelope, for its run."""
+    """Which leases of others lose their funding to the owner of their envelope, for its run. In
+    version 2 nothing is recalled for a run that would find no room."""
 
     ENTRY = "gpu.recall"
+    VERSION = 2
 
 
 class OverdrawDecision(RunDecision, frozen=True):
