@@ -46,6 +46,10 @@ def need(good, sentence):
         raise DoesNotHold(sentence)
 
 
+def counted(number, noun):
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 # --- 1 bytes ----------------------------------------------------------------------------------
 
 quoted = json.JSONEncoder(ensure_ascii=False).encode
@@ -1186,8 +1190,10 @@ class Checks:
         result = Resolve(x.conflict, bytes.fromhex(self.said.seed), self.weighting).result()
         need(canonical(result) == canonical(x.result), "decided again, the result is another")
         self.say(
-            f"Decided again, the result is the same: {result['freed_gpus']} GPUs freed, "
-            f"{len(result['actions'])} leases cut, {len(result['draws'])} draws."
+            "Decided again, the result is the same: "
+            f"{counted(result['freed_gpus'], 'GPU')} freed, "
+            f"{counted(len(result['actions']), 'lease')} cut, "
+            f"{counted(len(result['draws']), 'draw')}."
         )
         if x.void:
             self.say(f"It was voided, nobody was cut. The reason given: {self.said.reason}.")

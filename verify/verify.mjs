@@ -18,6 +18,10 @@ function need(good, sentence) {
   if (good !== true) throw new DoesNotHold(sentence);
 }
 
+function counted(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
 // --- bytes ---------------------------------------------------------------------------------------
 
 const LONE_SURROGATE = /\p{Surrogate}/u;
@@ -1084,8 +1088,8 @@ const CHECKS = {
     if (weighting === "stake") say("Every GPU was as likely as the next, however its owner divided them.");
     const { result } = await resolve(x.conflict, hex(answered.body.seed), weighting);
     need(same(result, x.result), "decided again, the result is another");
-    say(`Decided again, the result is the same: ${result.freed_gpus} GPUs freed, ${result.actions.length} leases cut, `
-      + `${result.draws.length} draws.`);
+    say(`Decided again, the result is the same: ${counted(result.freed_gpus, "GPU")} freed, `
+      + `${counted(result.actions.length, "lease")} cut, ${counted(result.draws.length, "draw")}.`);
     if (x.void) say(`It was voided, nobody was cut. The reason given: ${answered.body.reason}.`);
   },
 

@@ -1,5 +1,7 @@
 """What an operator is told without asking for it: health, faults, the clock; old output pruned."""
 
+import shutil
+from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from fairlead.api.background import Background
 from fairlead.api.service import Service
 from fairlead.api.tables import health
 from fairlead.cli.up import command
+from fairlead.compose.up import check_room
 from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import TemporaryFault
 from tests.api.servers import Running, budget, node, run, serving, short_folder
@@ -159,3 +162,19 @@ def test_how_long_output_is_kept_is_checked(given: str, tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "or forever" in " ".join(done.output.split())
     assert not (tmp_path / "data").exists()
+
+
+def test_a_full_disk_is_said_before_an_entry_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle control plane wrote nothing, and so said nothing. A chore's fault is logged once
+    while it lasts."""
+    check_room(tmp_path)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**9, 10**9, 2**20))
+    with pytest.raises(TemporaryFault, match="has less than 64 MiB free") as first:
+        check_room(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**9, 10**9, 0))
+    with pytest.raises(TemporaryFault) as second:
+        check_room(tmp_path)
+    assert str(first.value) == str(second.value)

@@ -96,3 +96,33 @@ def test_a_file_that_is_no_socket_is_left_alone() -> None:
         with pytest.raises(PermanentFault, match="is not a socket"):
             _unix(Listen(path, None))
         assert path.read_text() == "precious"
+
+
+def _up(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fairlead", "up", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("whole", [("--user", "root"), ()])
+def test_a_port_that_is_taken_leaves_no_directory(whole: tuple[str, ...]) -> None:
+    """It left a ledger and its keys; one that was there stays as it is."""
+    if whole and os.geteuid() != 0:
+        pytest.skip("--user needs root")
+    with short_folder() as folder, socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        done = _up("--data", str(folder / "new"), "--port", port, *whole)
+        assert (done.returncode, "choose another with --port" in done.stderr) == (3, True)
+        assert not (folder / "new").exists()
+        (folder / "old").mkdir()
+        _up("--data", str(folder / "old"), "--port", port, *whole)
+        assert (folder / "old").exists()
+        assert not (folder / "old" / "ledger.db").exists()
+
+
+def test_a_data_directory_is_made_only_where_its_parent_is() -> None:
+    """`--data /typo/x/y` made all three."""
+    with short_folder() as folder:
+        done = _up("--data", str(folder / "typo" / "data"), "--no-http")
+        assert done.returncode == 2
+        assert f"there is no directory {folder / 'typo'}" in " ".join(done.stderr.split())
+        assert list(folder.iterdir()) == []

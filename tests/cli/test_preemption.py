@@ -394,6 +394,14 @@ def test_a_start_from_now_keeps_the_notice_that_it_names() -> None:
     assert before <= parse_time(start_time("+0s"), "") <= now_ms()
 
 
+def test_a_start_too_far_from_now_names_what_was_typed() -> None:
+    """The message was about a duration without its sign, and advised another duration."""
+    with pytest.raises(click.BadParameter) as refused:
+        start_time("+99999d")
+    said = refused.value.message
+    assert said == "'+99999d': after the + must be more than 0 and at most 366d, got '99999d'"
+
+
 def test_a_day_is_midnight_in_the_zone_of_the_reader(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

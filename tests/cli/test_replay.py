@@ -110,6 +110,13 @@ def test_what_cannot_be_replayed(state: Path, tmp_path: Path) -> None:
     assert "has no record" in replay(tmp_path / "empty", state=state).stderr
 
 
+def test_an_entry_that_is_no_decision_is_bad_usage(state: Path) -> None:
+    """It was `unknown`, as a decision that this release cannot run."""
+    done = replay(1, state=state)
+    assert done.returncode == 2
+    assert "entry 1 (ledger.created) is not a decision" in done.stderr
+
+
 def test_a_ledger_that_is_not_there_is_bad_usage(tmp_path: Path) -> None:
     done = replay(state=tmp_path)
     assert done.returncode == 2

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
-from fairlead.cli.table import cell
+from fairlead.cli.table import cell, show, to_yaml
 from fairlead.cli.terminal import guard, raw
 from tests.api.servers import budget, run
 from tests.cli.shells import FAIRLEAD, Shell, on_terminal
@@ -133,3 +134,21 @@ def test_a_pipe_gets_no_escape_either() -> None:
         raw(sys.stdout).write("\x1b[1m")
     assert out.getvalue() == "a�]0;owned�\x9b2J\rb�\u202e\tc\n\x1b[1m"
     assert cell([HOSTILE]) == cell({"x": HOSTILE})[2:] == "a�]0;owned��2J�b��"
+
+
+def test_what_turns_a_text_around_is_escaped_in_yaml_and_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In a pipe, too; what a reader parses is what was stored."""
+    tricky = {
+        "a": "x\u202ey",
+        "b": ["\u2066z\nline\tend", "plain ü 😀", "\U000e0001"],
+        "k\u200f": 1,
+    }
+    assert yaml.safe_load(to_yaml(tricky)) == tricky
+    show(tricky, "json")
+    show(tricky, "yaml")
+    said = capsys.readouterr().out
+    assert json.loads(said[: said.index("\n}") + 2]) == tricky
+    assert not {"\u202e", "\u2066", "\u200f", "\U000e0001"} & set(said)
+    assert "plain ü 😀" in said

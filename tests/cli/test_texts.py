@@ -6,10 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from fairlead.cli.gpu import plans, render
 from fairlead.cli.gpu.objects import print_effects
+from fairlead.cli.main import main
 from fairlead.cli.table import Output, used_of
+from fairlead.cli.traffic.status import ADMISSION
 from fairlead.schema.words import no_room, readable
 from tests.cli.shells import run_inside
 
@@ -327,3 +330,21 @@ def test_a_tenant_reads_whose_change_would_fund_a_run(capsys: pytest.CaptureFixt
 def test_a_typing_error_is_answered_with_what_was_meant(words: tuple[str, ...], said: str) -> None:
     done = run_inside(*words, environment={"PATH": "/bin", "FAIRLEAD_SERVER": "/none.sock"})
     assert (done.returncode, said in done.stderr.decode()) == (2, True), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("up", "--port", "x"), "'x' is not a valid integer."),
+        (("demo", "--speed", "x"), "'x' is not a valid number."),
+    ],
+)
+def test_a_value_that_is_no_number_is_called_that(words: tuple[str, ...], said: str) -> None:
+    """Click calls it no valid `integer range`."""
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, said in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("mode", ["soft", "hard"])
+def test_rates_of_one_read_well(mode: str) -> None:
+    assert "requests at 1 per second" in ADMISSION[mode].format(rate=1, burst=1)

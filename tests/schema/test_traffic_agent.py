@@ -84,7 +84,8 @@ def test_a_groups_parameters_lie_over_everybodys() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        ("plane", "nginx", "plane.kind: must be one of memory, haproxy, envoy, ebpf"),
+        ("plane", "nginx", "plane: must be one of memory, haproxy, envoy, ebpf"),
+        ("plane", {"kind": "nginx"}, "plane.kind: must be one of memory, haproxy, envoy, ebpf"),
         ("plane", ..., "plane: is required"),
         ("plane", {"kind": "haproxy", "pins": "/p"}, "plane.pins: has no meaning on the haproxy"),
         ("plane", {"kind": "ebpf", "folder": "/f"}, "plane.folder: has no meaning on the ebpf"),

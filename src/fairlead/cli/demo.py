@@ -6,7 +6,7 @@ import time
 
 import click
 
-from fairlead.cli.options import option
+from fairlead.cli.options import Integer, Number, option
 from fairlead.cli.terminal import raw
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import read_scenario
@@ -19,9 +19,9 @@ LINES_PER_ACT = 2
 
 
 @click.command("demo")
-@option("--seconds", click.IntRange(1), "Stop after this many virtual seconds.")
-@option("--speed", click.FloatRange(0.1, 1000), "Virtual seconds per real second.", default=10.0)
-@option("--seed", click.IntRange(0, SEED_MAX - 1_000_000), "Random seed.")
+@option("--seconds", Integer(1), "Stop after this many virtual seconds.")
+@option("--speed", Number(0.1, 1000), "Virtual seconds per real second.", default=10.0)
+@option("--seed", Integer(0, SEED_MAX - 1_000_000), "Random seed.")
 @option(
     "--policy",
     click.Choice([p.value for p in Policy]),

@@ -17,7 +17,21 @@ FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 NEW_FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 NEW_FOLDER = click.Path(path_type=Path, file_okay=False)
-PORT = click.IntRange(0, 65535)
+
+
+class Integer(click.IntRange):
+    """An integer inside bounds, which a message calls one: click's own says `integer range`."""
+
+    name = "integer"
+
+
+class Number(click.FloatRange):
+    """Likewise a number."""
+
+    name = "number"
+
+
+PORT = Integer(0, 65535)
 
 
 def option(names: str, type: Any, text: str, **more: Any) -> Decorator:
@@ -75,7 +89,7 @@ def policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             option(
                 "--max-reservations=N",
-                click.IntRange(0),
+                Integer(0),
                 "Open reservations of one owner.",
                 default=4,
                 show_default=True,

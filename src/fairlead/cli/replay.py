@@ -15,7 +15,14 @@ from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import ledger_option, output_option
 from fairlead.cli.table import Counter, Output, columns, note, print_table, show
 from fairlead.ledger.place import is_postgres, open_for_reading
-from fairlead.ledger.replay import Anchors, read_anchors, replay, replay_ledger, replay_segment
+from fairlead.ledger.replay import (
+    Anchors,
+    is_decision,
+    read_anchors,
+    replay,
+    replay_ledger,
+    replay_segment,
+)
 from fairlead.recorder import CorruptRecord
 from fairlead.schema.replay import Replayed, explain_difference
 
@@ -80,6 +87,9 @@ def _replay_one(seq: int, ledger: str, out: Output) -> int:
         entry = reader.entry(seq)
         if entry is None:
             raise click.BadParameter(f"there is no entry {seq}", param_hint="WHAT")
+        if not is_decision(entry):
+            message = f"entry {seq} ({entry.kind}) is not a decision: there is nothing to run again"
+            raise click.BadParameter(message, param_hint="WHAT")
         decision = replay(reader, entry)
     out.text(_document(ledger, decision), lambda: [_line(decision)])
     return _EXITS[decision.verdict]

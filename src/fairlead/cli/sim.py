@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead.cli.input import BadFile, head_of
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.options import flag, option, output_format, output_option
+from fairlead.cli.options import Integer, flag, option, output_format, output_option
 from fairlead.cli.table import Counter, Output, figures, note
 from fairlead.core.cpu import Policy
 from fairlead.schema.border import BadInput
@@ -25,9 +25,7 @@ from fairlead.sim.report import NotAReport, as_document, check_target, pod_row, 
 from fairlead.sim.whatif import NoDecisions, WhatIf, what_if
 
 Document = TypeVar("Document")
-seed_option = option(
-    "--seed", click.IntRange(0, SEED_MAX), "Random seed [default: the scenario's]."
-)
+seed_option = option("--seed", Integer(0, SEED_MAX), "Random seed [default: the scenario's].")
 out_option = option("--out", click.Path(path_type=Path), "Report folder [default: out/NAME].")
 no_plots_option = flag("--no-plots", "Write the report without plots.")
 _policy_choice = click.Choice([policy.value for policy in Policy])
@@ -122,7 +120,7 @@ def run(
 )
 @option("--policy", _policy_choice, "Decide under this policy.", required=True)
 @flag("--guardrails", "Keep the recorded guardrail bounds.")
-@option("--top", click.IntRange(0), "List this many changes.", default=5)
+@option("--top", Integer(0), "List this many changes.", default=5)
 @option("--report", click.Path(path_type=Path), "Write a report to this folder.")
 @no_plots_option
 @output_option

@@ -114,7 +114,7 @@ class Output:
 
 def show(value: Any, output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        click.echo(_escaped(json.dumps(value, indent=2, ensure_ascii=False)))
     elif output == "name":
         for item in value if isinstance(value, list) else [value]:
             name = _name(item)
@@ -149,14 +149,31 @@ def to_yaml(value: Any) -> str:
     """Block style, in the order given; several objects become several documents."""
     import yaml
 
+    class Dumper(yaml.SafeDumper):
+        """Quotes what `_escaped` escapes."""
+
+    def write(dumper: Dumper, text: str) -> Any:
+        style = None if printable(text) == text else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+    Dumper.add_representer(str, write)
     options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100}
     if (
         isinstance(value, list)
         and value
         and all(isinstance(item, dict) and "kind" in item and "metadata" in item for item in value)
     ):
-        return str(yaml.safe_dump_all(value, explicit_start=True, **options))
-    return str(yaml.safe_dump(value, **options))
+        return _escaped(yaml.dump_all(value, Dumper=Dumper, explicit_start=True, **options))
+    return _escaped(yaml.dump(value, Dumper=Dumper, **options))
+
+
+def _escaped(text: str) -> str:
+    """What no terminal should get, such as characters that turn the direction of the text, as JSON
+    and YAML write it inside quotes."""
+    if printable(text) == text:
+        return text
+    # YAML's writer has escaped by itself what JSON needs a pair of escapes for.
+    return "".join(c if c.isprintable() or c in "\n\t" else json.dumps(c)[1:-1] for c in text)
 
 
 def print_table(

@@ -18,7 +18,15 @@ from click.core import ParameterSource
 
 from fairlead.cli.agents import bad_usage, lasting, structured_logs
 from fairlead.cli.node.commands import node_document
-from fairlead.cli.options import NEW_FOLDER, PORT, flag, option, policy_options, preemption_policy
+from fairlead.cli.options import (
+    NEW_FOLDER,
+    PORT,
+    Integer,
+    flag,
+    option,
+    policy_options,
+    preemption_policy,
+)
 from fairlead.cli.traffic.commands import traffic_document
 from fairlead.core.lottery import NETWORKS, BeaconNetwork
 from fairlead.host.paths import state_directory
@@ -185,7 +193,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 @flag("--trusting", "Let owners share a control plane that is not root.")
 @option(
     "--grace grace_s",
-    click.IntRange(0, 3600),
+    Integer(0, 3600),
     "Seconds from SIGTERM to SIGKILL for cancelled runs.",
     default=30,
 )
@@ -206,21 +214,21 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 @policy_options
 @option(
     "--max-open-runs=N",
-    click.IntRange(1),
+    Integer(1),
     "Runs of one owner that wait or run.",
     default=1_000,
     show_default=True,
 )
 @option(
     "--max-manifests=MIB",
-    click.IntRange(1),
+    Integer(1),
     "MiB of run manifests that one owner keeps.",
     default=64,
     show_default=True,
 )
 @option(
     "--max-requests=N requests_per_s",
-    click.IntRange(1),
+    Integer(1),
     "Requests per second of one user.",
     default=50,
     show_default=True,
@@ -379,9 +387,8 @@ def _control_user(
         say(f"fairlead: the control plane runs as root: {cause}")
     elif found.uid == NUMBER and (why := obstacle(found, directory)) is not None:
         say(
-            f"fairlead: the control plane runs as root and reads what users send: {why}. To "
-            f"separate them: `useradd --system --user-group --no-create-home {USER}`, with Python "
-            "and the data directory where that user can read them"
+            f"fairlead: the control plane runs as root and reads what users send: {why}. "
+            f"To separate them: `useradd --system {USER}`, see docs/operate/security.md"
         )
         return None
     return found
@@ -430,6 +437,9 @@ def _agents(
 
 @contextmanager
 def _directory(data: Path | None, *, demo: bool) -> Iterator[Path]:
+    if data is not None and not data.resolve().parent.is_dir():  # a typing error, most often
+        missing = data.resolve().parent
+        raise click.BadParameter(f"there is no directory {missing}", param_hint="--data")
     if data is not None or not demo:
         yield (data or state_directory()).resolve()
         return

@@ -242,6 +242,5 @@ def become(user: ControlUser) -> None:
     for path in (os.__file__, __file__):
         if not os.access(path, os.R_OK):
             raise PermanentFault(
-                f"{user.name} cannot read {path}: install Python and Fairlead where every user can "
-                "read them, or choose another user with --user"
+                f"{user.name} cannot read {path} (install Fairlead where every user can read it)"
             )

@@ -1,5 +1,6 @@
 """Wires the embedded control plane to its ledger, executor, server and webhooks."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,15 +42,16 @@ from fairlead.executor.remote import GONE, RemoteExecutor
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.ledger.seen import remember
+from fairlead.node.doctor.checks import FREE_MIN_BYTES
 from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret
 from fairlead.ports.executor import Executor
-from fairlead.ports.faults import Fault, PermanentFault
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Ledger
 from fairlead.schema.objects import API_VERSION
 from fairlead.schema.webhooks import read_webhooks
 
 SOCKET, RUNS = "fairlead.sock", "runs"
-PRUNE_S, NOTIFY_S, REMEMBER_S = 3600.0, 1.0, 60.0
+PRUNE_S, NOTIFY_S, REMEMBER_S, ROOM_S = 3600.0, 1.0, 60.0, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,10 @@ RunExecutor = LocalExecutor | RemoteExecutor
 
 @dataclass(slots=True)
 class _Machine:
-    """What starts the runs, and the sockets where they had to be opened first."""
+    """What starts the runs, and the sockets."""
 
     connect: Callable[[Ledger, Callable[[], ControlPlane], LedgerClock], RunExecutor]
-    listeners: Listeners | None = None
+    listeners: Listeners
     on_end: Callable[[Callable[[], object]], None] = lambda call: None
     """Calls back when runs can no more be started."""
 
@@ -135,14 +137,29 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             plane.committer.listen(decision_spans(tracer))
         service = _service(config, ledger, plane, executor)
         service.tracer = tracer
-        server = ControlServer(service, machine.listeners or Listeners(_listen(config)))
+        server = ControlServer(service, machine.listeners)
         machine.on_end(lambda: server.fail(PermanentFault(GONE)))
         yield server
 
 
-def _listen(config: UpConfig) -> Listen:
+@contextmanager
+def _listening(config: UpConfig, prepare: Callable[[], None]) -> Iterator[Listeners]:
+    """The sockets, before the first file: where a port is taken, no directory is left behind."""
+    is_new = not config.data.exists()
+    prepare()
     mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)
-    return Listen(config.socket_path, config.port, mode, config.socket_group)
+    try:
+        listeners = Listeners(Listen(config.socket_path, config.port, mode, config.socket_group))
+    except PermanentFault:
+        with suppress(OSError):  # something else is in it
+            for made in (config.data / RUNS, config.data) if is_new else ():
+                if made.exists():
+                    made.rmdir()
+        raise
+    try:
+        yield listeners
+    finally:
+        listeners.close()
 
 
 @contextmanager
@@ -150,22 +167,28 @@ def _whole(
     config: UpConfig, visible: Mapping[str, str], minors: Mapping[str, int]
 ) -> Iterator[_Machine]:
     """One process, which starts the runs itself."""
-    try:
-        # Other users must reach the socket; the ledger, its keys and the runs have their own modes.
-        config.data.mkdir(mode=0o755, parents=True, exist_ok=True)
-    except OSError as error:
-        raise PermanentFault(f"cannot create {config.data}: {error.strerror}") from error
-    runs, root = config.data / RUNS, config.allow_root
-    yield _Machine(
-        lambda ledger, plane, clock: LocalExecutor(
-            runs,
-            allow_root=root,
+
+    def prepare() -> None:
+        try:
+            # Others must reach the socket; the ledger, its keys and the runs have their own modes.
+            config.data.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            raise PermanentFault(f"cannot create {config.data}: {error.strerror}") from error
+
+    def connect(
+        ledger: Ledger, plane: Callable[[], ControlPlane], clock: LedgerClock
+    ) -> LocalExecutor:
+        return LocalExecutor(
+            config.data / RUNS,
+            allow_root=config.allow_root,
             root_as=config.root_as,
             visible=visible,
             minors=minors,
             now_ms=clock,
         )
-    )
+
+    with _listening(config, prepare) as listeners:
+        yield _Machine(connect, listeners)
 
 
 @contextmanager
@@ -174,19 +197,16 @@ def _split(
 ) -> Iterator[_Machine]:
     """A launcher that stays root; from here on this process is the control plane's user."""
     user, runs = known(config.user, "a split has a user"), config.data / RUNS
-    prepare_directory(config.data, runs, user)
-    listeners = Listeners(_listen(config))
-    listeners.give(user.uid)
-    launcher = LauncherProcess(
-        runs,
-        user,
-        allow_root=config.allow_root,
-        visible=visible,
-        minors=minors,
-        run_users=config.run_users,
-    )
-    try:
-        become(user)
+    with _listening(config, lambda: prepare_directory(config.data, runs, user)) as listeners:
+        listeners.give(user.uid)
+        launcher = LauncherProcess(
+            runs,
+            user,
+            allow_root=config.allow_root,
+            visible=visible,
+            minors=minors,
+            run_users=config.run_users,
+        )
 
         def connect(
             ledger: Ledger, plane: Callable[[], ControlPlane], clock: LedgerClock
@@ -196,10 +216,11 @@ def _split(
             )
             return RemoteExecutor(launcher.channels, evidence, clock)
 
-        yield _Machine(connect, listeners, launcher.watch)
-    finally:
-        launcher.close()
-        listeners.close()
+        try:
+            become(user)
+            yield _Machine(connect, listeners, launcher.watch)
+        finally:
+            launcher.close()
 
 
 def run_facts(state: RunState | None) -> RunFacts:
@@ -265,6 +286,7 @@ def _service(
         notifications = _notifications(config.webhooks, ledger, plane)
         chores.append((lambda: notifications.turn(clock()), NOTIFY_S))
     chores.append((lambda: remember(ledger, config.data), REMEMBER_S))
+    chores.append((lambda: check_room(config.data), ROOM_S))
     access = Access(ledger, clock)
     plane.committer.after_checkpoint = access.keep
     if isinstance(executor, RemoteExecutor):
@@ -280,6 +302,16 @@ def _service(
         requests_per_s=config.requests_per_s,
         console=executor,
     )
+
+
+def check_room(folder: Path) -> None:
+    """Raises where the disk is full: without it an idle control plane says so at the next entry."""
+    if shutil.disk_usage(folder).free < FREE_MIN_BYTES:
+        raise TemporaryFault(
+            f"the file system of {folder} has less than {FREE_MIN_BYTES // 2**20} MiB free: "
+            "free some space, or entries cannot be recorded",
+            retry_after_ms=ROOM_S * 1000,
+        )
 
 
 def _notifications(webhooks: Path, ledger: Ledger, plane: ControlPlane) -> Notifications:

@@ -147,6 +147,8 @@ class DeficitReason(StrEnum):
     """The gang can be placed on free devices."""
     WITHIN_CAP = "WithinCap"
     """Nothing is above the cap."""
+    ENVELOPE_PROMISED = "EnvelopePromised"
+    """An envelope of another owner would pay, which that owner recalled for a run that waits."""
     NODE_EMPTY = "NodeEmpty"
     """No candidate holds a device of the node."""
 

@@ -127,6 +127,31 @@ class FundInput(BookInput):
         return gpu.claimed(self.book, self.claimants, self.now_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class RecallInput(BookInput):
+    """Input of `gpu.recall`: that of `gpu.fund`, and the leases that could be recalled; in version
+    2, the devices too."""
+
+    leases: tuple[gpu.LentLease, ...]
+    room: gpu.RecallRoom | None = None
+
+    def faults(self) -> Iterator[OutOfRange]:
+        yield from BookInput.faults(self)
+        yield from repeats("leases", "id", [lease.id for lease in self.leases])
+        if self.room is not None:
+            yield from repeats("room.nodes", "name", [node.name for node in self.room.nodes])
+        own = {
+            (budget.name, envelope.name)
+            for budget in self.budgets
+            for envelope in budget.envelopes
+            if budget.owner == self.request.owner
+        }
+        for i, lease in enumerate(self.leases):
+            if lease.key not in own:
+                text = f"is no envelope of {self.request.owner!r}: {lease.envelope!r}"
+                yield OutOfRange(f"leases[{i}].envelope", text)
+
+
 OPTIONAL: Fields = {
     gpu.Envelope: {"recurrence", "enforcement"},
     gpu.Node: {"cordoned"},
@@ -135,6 +160,7 @@ OPTIONAL: Fields = {
     gpu.RefundRequest: {"claims"},
     gpu.Claimant: {"runs"},
     FundInput: {"claimants"},
+    RecallInput: {"room"},
 }
 COVER = Style(optional=OPTIONAL, computed={gpu.Line: {"borrowed"}})
 FUND = Style(optional=OPTIONAL, plain={gpu.Request: {"duration_ms"}})

@@ -3,7 +3,7 @@
 `gpu.cover` and `gpu.fund` are in `schema/funding.py`. `gpu.place` finds devices, `gpu.start` says
 how wide a run starts or grows, `gpu.resize` which leases it ends and begins, `gpu.limit` whether
 it has to end, `gpu.idle` since when it does nothing, `gpu.restart` whether it starts again,
-`gpu.refund` which leases are funded;
+`gpu.refund` which leases are funded, `gpu.clock` what time it is;
 `gpu.queue`, `gpu.activate`, `gpu.grow` and `gpu.rank` say which run is asked about first,
 `gpu.backfill` which may start before another,
 `gpu.deficit` finds what is missing and who may be preempted, `gpu.resolve` which leases end.
@@ -20,7 +20,7 @@ from fairlead.core.lottery import SEED_BYTES, OwnerWeighting, unfold
 from fairlead.core.reasons import StartReason
 from fairlead.core.units import Count, Hex, Name, OutOfRange, repeats
 from fairlead.schema.derive import Style
-from fairlead.schema.funding import FUND, BookInput, CoverResult, FundInput, from_plan
+from fairlead.schema.funding import FUND, CoverResult, FundInput, RecallInput, from_plan
 
 STYLE = Style(
     strict=False,
@@ -133,37 +133,20 @@ def start_document(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class RecallInput(BookInput):
-    """Input of `gpu.recall`: that of `gpu.fund`, and the leases that could be recalled."""
-
-    leases: tuple[gpu.LentLease, ...]
-
-    def faults(self) -> Iterator[OutOfRange]:
-        yield from BookInput.faults(self)
-        yield from repeats("leases", "id", [lease.id for lease in self.leases])
-        own = {
-            (budget.name, envelope.name)
-            for budget in self.budgets
-            for envelope in budget.envelopes
-            if budget.owner == self.request.owner
-        }
-        for i, lease in enumerate(self.leases):
-            if lease.key not in own:
-                text = f"is no envelope of {self.request.owner!r}: {lease.envelope!r}"
-                yield OutOfRange(f"leases[{i}].envelope", text)
-
-
 def decide_recall(document: Any) -> dict[str, Any]:
     """Decide which leases of others lose their funding to the owner of their envelope."""
     given = FUND.to_core(RecallInput, document)
-    return STYLE.from_core(gpu.recall(given.book, given.request, given.leases, given.now_ms))
+    asked = (given.book, given.request, given.leases, given.now_ms, given.room)
+    return STYLE.from_core(gpu.recall(*asked))
 
 
-def recall_document(fund: dict[str, Any], leases: Iterable[gpu.LentLease]) -> dict[str, Any]:
+def recall_document(
+    fund: dict[str, Any], leases: Iterable[gpu.LentLease], room: gpu.RecallRoom
+) -> dict[str, Any]:
     """The input of one `gpu.recall`; `fund` is that of `gpu.fund`."""
     rows = sorted(leases, key=lambda lease: lease.id)
-    return {**fund, "leases": [FUND.from_core(lease) for lease in rows]}
+    written = [FUND.from_core(lease) for lease in rows]
+    return {**fund, "leases": written, "room": FUND.from_core(room)}
 
 
 def decide_resize(document: Any) -> dict[str, Any]:
@@ -203,6 +186,11 @@ def decide_after(document: Any) -> dict[str, Any]:
 def decide_quarantine(document: Any) -> dict[str, Any]:
     """Decide which devices hold memory that no run has, and are given to none."""
     return STYLE.from_core(gpu.quarantine(STYLE.to_core(gpu.QuarantineRequest, document)))
+
+
+def decide_clock(document: Any) -> dict[str, Any]:
+    """Decide the ledger's time, and whether runs may start: the clock may have jumped."""
+    return STYLE.from_core(gpu.judge_clock(STYLE.to_core(gpu.ClockRequest, document)))
 
 
 def decide_refund(document: Any) -> dict[str, Any]:

@@ -70,6 +70,8 @@ _READ = STYLE.document(core.IdleRequest)
 _IDLE = STYLE.document(core.IdleResult)
 _DEVICES = STYLE.document(core.QuarantineRequest)
 _CLEAN = STYLE.document(core.Quarantine, "QuarantineResult")
+_CLOCKS = STYLE.document(core.ClockRequest)
+_TIME = STYLE.document(core.ClockDecision, "ClockResult")
 _REFUND = FUND.document(core.RefundRequest)
 _REFUNDED = STYLE.document(core.Refund, "RefundResult")
 _RESOLVED = STYLE.document(gpu.ResolveResult, "ResolveResult")
@@ -126,6 +128,7 @@ _KINDS = (
         gpu.decide_after,
         lambda result: result["reason"] == "DependencyFailed",
     ),
+    Kind("gpu.clock", _CLOCKS, _TIME, gpu.decide_clock, _unless("admits")),
     Kind("gpu.refund", _REFUND, _REFUNDED, gpu.decide_refund),
     Kind("gpu.resolve", gpu.ResolveDocument, _RESOLVED, gpu.decide_resolve, _unless("resolved")),
     Kind(
@@ -133,7 +136,7 @@ _KINDS = (
         _DEFICIT,
         _SHORT,
         gpu.decide_deficit,
-        lambda result: result["shortfall_gpus"] > 0,
+        lambda result: result["shortfall_gpus"] > 0 or result["reason"] == "EnvelopePromised",
     ),
     Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
     Kind(
@@ -146,7 +149,7 @@ _KINDS = (
     Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
     Kind(
         "gpu.recall",
-        FUND.document(gpu.RecallInput, "RecallDocument"),
+        FUND.document(funding.RecallInput, "RecallDocument"),
         STYLE.document(core.Recall, "RecallResult"),
         gpu.decide_recall,
         _unless("leases"),

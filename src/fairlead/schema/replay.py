@@ -38,7 +38,10 @@ SHIPPED: Shipped = {
     ("gpu.queue", 2): KINDS["gpu.queue"],
     ("gpu.queue", 3): KINDS["gpu.queue"],
     ("gpu.grow", 2): KINDS["gpu.grow"],
+    ("gpu.recall", 2): KINDS["gpu.recall"],
+    ("gpu.deficit", 2): KINDS["gpu.deficit"],
     **{("gpu.backfill", version): KINDS["gpu.backfill"] for version in (2, 3)},
+    **{(name, 2): KINDS["gpu.clock"] for name in ("clock.anchored", "clock.held")},
     ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),
     ("traffic.tick", 3): replace(KINDS["traffic.tick"], input_shape=ConfirmingTickDocument),
 }

@@ -226,10 +226,15 @@ def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficD
     settings = read_settings(data, overrides)
     if isinstance(kube := overrides.get("kube"), dict):  # laid over the file's, field by field
         settings["kube"] = {**(read_settings(data, {}).get("kube") or {}), **kube}
-    if isinstance(settings.get("plane"), str):  # `plane: haproxy` is short for a kind alone
+    if is_short := isinstance(settings.get("plane"), str):  # `plane: haproxy`: a kind alone
         settings["plane"] = {"kind": settings["plane"]}
     name_kind(settings.get("plane"))
-    document = check_shape(settings, TrafficDocument)
+    try:
+        document = check_shape(settings, TrafficDocument)
+    except BadInput as error:
+        if is_short and error.path == "plane.kind":  # the file has no such field
+            raise BadInput("plane", error.message) from None
+        raise
     read_config(document.config, "config")
     if document.kube is not None:
         _check_kube(document, document.kube)

@@ -20,6 +20,7 @@ from fairlead.core.gpu import (
     Envelope,
     Gang,
     GangDemand,
+    GuestEnvelope,
     HeldLease,
     HoldingRun,
     Holdings,
@@ -242,6 +243,24 @@ def test_a_frozen_place_stays_clear() -> None:
     names = Pseudonyms("ab" * 32, 0, lambda owner: owner.encode().ljust(32), lambda budget: "a")
     frozen = freeze(demand, find_deficit(demand, world), world, names)
     assert frozen.conflict.scope == demand.scope
+
+
+@pytest.mark.parametrize("promised", [True, False])
+@pytest.mark.parametrize("guest", ["west", "east"])
+def test_no_devices_are_taken_for_a_guest_of_an_envelope_that_is_promised(
+    promised: bool, guest: str
+) -> None:
+    """Its owner recalled it for a run that waits: the guest would take the devices in its place."""
+    nodes = (Node("n1", "H100", {}),)
+    lease = HeldLease("l1", "r1", Role.ACTIVE, 0, ("n1#0",), False, "b", "west", False, True)
+    lease = replace(lease, promised=promised)
+    world = Holdings(nodes, (HoldingRun("r1", "a", "H100"),), (lease,))
+    demand = GangDemand("new", Gang("H100", 1), True, (GuestEnvelope("b", guest),))
+    withheld = promised and guest == "west"
+    expected = DeficitReason.ENVELOPE_PROMISED if withheld else DeficitReason.RESOLVABLE
+    assert find_deficit(demand, world).reason is expected
+    free = replace(world, nodes=(Node("n1", "H100", {}, (1,)),))
+    assert find_deficit(demand, free).reason is DeficitReason.FITS
 
 
 def test_a_conflict_needs_a_scope() -> None:

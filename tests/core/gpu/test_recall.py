@@ -12,7 +12,10 @@ from fairlead.core.gpu import (
     Budget,
     Envelope,
     Families,
+    GangShape,
     LentLease,
+    Node,
+    RecallRoom,
     Request,
     Usage,
     could_cover,
@@ -146,3 +149,55 @@ def test_a_window_that_is_over_is_not_recalled_for() -> None:
     request = Request("a", "H100", 2)
     assert recall(taken, request, [lent("x", 2)], NOW - 1).gpus == 2
     assert recall(taken, request, [lent("x", 2)], NOW) == Recall()
+
+
+def rooms(*free: int, group_gpus: int | None = None, spares: int = 0) -> RecallRoom:
+    nodes = tuple(
+        Node(f"n{i}", "H100", {"domain": f"d{i}"}, tuple(range(gpus)))
+        for i, gpus in enumerate(free)
+    )
+    return RecallRoom(nodes, GangShape(group_gpus, spares))
+
+
+@pytest.mark.parametrize(
+    ("room", "gpus"),
+    [
+        (None, 8),
+        (rooms(8), 8),
+        (rooms(4, 4), 8),
+        (rooms(7), 0),
+        (rooms(), 0),
+        (rooms(8, group_gpus=8), 8),
+        (rooms(4, 4, group_gpus=8), 0),
+        (rooms(4, 4, group_gpus=3, spares=1), 8),
+    ],
+)
+def test_nothing_is_recalled_for_a_request_that_finds_no_room(
+    room: RecallRoom | None, gpus: int
+) -> None:
+    """If every lease had ended; version 1 did not ask. The nodes that decide decide the same."""
+    leases = [lent("x", 8)]
+    request = Request("a", "H100", 8)
+    assert recall(book(8), request, leases, NOW, room).gpus == gpus
+    if room is not None:
+        narrow = room.deciding(without(book(8), leases), request, NOW)
+        assert all(node in room.nodes for node in narrow.nodes)
+        assert recall(book(8), request, leases, NOW, narrow).gpus == gpus
+
+
+def test_a_malleable_request_needs_room_for_its_minimum() -> None:
+    leases = [lent("x", 8)]
+    request = Request("a", "H100", 8, min_gpus=4, step_gpus=4)
+    taken = book(8)
+    assert recall(taken, request, leases, NOW, rooms(4)).gpus == 8
+    assert recall(taken, request, leases, NOW, rooms(3)) == Recall()
+
+
+def test_a_room_names_no_node_twice() -> None:
+    with open("tests/golden/gpu.recall.jsonl") as file:
+        document = json.loads(file.readline())["input"]
+    node = {"name": "n", "flavor": "H100", "location": {}, "free": [0]}
+    shape = {"group_gpus": None, "spares_per_group": 0}
+    document["room"] = {"nodes": [node, node], "shape": shape}
+    with pytest.raises(BadInput, match=r"room\.nodes\[1\]\.name: repeats another"):
+        KINDS["gpu.recall"].run(json.dumps(document).encode())

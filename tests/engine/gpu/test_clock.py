@@ -1,10 +1,17 @@
 """A wall clock that jumps: no run is charged for it, none starts, and an operator judges it."""
 
-import pytest
+from hashlib import sha256
 
+import pytest
+from msgspec.structs import replace
+
+from fairlead.core.canonical import canonical
 from fairlead.engine.gpu import ControlPlane
 from fairlead.engine.gpu.clock import LedgerClock
+from fairlead.engine.gpu.entries import decode
 from fairlead.engine.gpu.values import Forbidden, Refused
+from fairlead.ledger.replay import is_decision, replay
+from fairlead.schema.replay import Verdict
 from tests.engine.gpu.worlds import (
     ADMIN,
     ALICE,
@@ -384,3 +391,40 @@ def test_time_goes_on_while_a_boot_is_held_through_restarts(judged: bool) -> Non
     assert world.plane.clock.report()["state"] == "held"
     assert world.plane.committer.now() - began_ms == 3 * HOUR
     assert state_of(_rebuilt(world)) == state_of(world)
+
+
+def test_the_clocks_hold_is_a_decision_that_replays() -> None:
+    """Each anchor and each jump holds the whole input of `gpu.clock`. A changed bound, a changed
+    reading and a hold that is lifted by hand are found; entries of former versions are none."""
+    world = running()
+    clocks = world.clocks
+    assert clocks is not None
+    for days, judgement in ((400, "accept"), (400, "reject"), (-800, "accept")):
+        clocks.wall_ms += days * DAY
+        world.turn()
+        world.plane.clock.judge(judgement, author=ADMIN)  # type: ignore[arg-type]
+        world.turn(1)
+    clocks.reboot(7 * DAY)
+    world.plane = world.open()
+    world.turn()
+    found = [entry for entry in world.log if entry.kind.startswith("clock.")]
+    assert {entry.body["output"]["reason"] for entry in found} >= {
+        *("Started", "Steady", "JumpedAhead", "JumpedBack", "Accepted", "Rejected")
+    }
+    assert {replay(world.ledger, entry).verdict for entry in found} == {Verdict.SAME}
+    for entry in found:
+        assert entry.body["output"]["reason"] == entry.body["reason"]
+        assert entry.body["output"]["now_ms"] == entry.time_ms
+    held = next(entry for entry in found if entry.kind == "clock.held")
+    assert held.body["output"]["admits"] is False
+    lifted = {**held.body, "output": {**held.body["output"], "admits": True}}
+    assert replay(world.ledger, replace(held, body=lifted)).verdict is Verdict.DIFFERENT
+    reading = {**held.body["input"]["reading"], "wall_ms": held.time_ms}
+    for changed in ({"policy": {"jump_ms": 500 * DAY}}, {"reading": reading}):
+        asked = {**held.body["input"], **changed}
+        digest = sha256(canonical(asked)).hexdigest()
+        bent = replace(held, body={**held.body, "input": asked}, input_digest=digest)
+        assert replay(world.ledger, bent).verdict is Verdict.DIFFERENT
+    former = {key: held.body[key] for key in held.body if key not in ("input", "output")}
+    assert not is_decision(replace(held, body=former, version=1, input_digest=None))
+    assert decode(replace(held, body=former, version=1)) is not None

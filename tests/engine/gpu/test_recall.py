@@ -1,9 +1,12 @@
 """An owner's own envelope is never locked by others, and unfunded runs yield to funded ones."""
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from fairlead.core.canonical import canonical
 from fairlead.core.gpu import PreemptionPolicy
 from fairlead.ledger.replay import replay
 from fairlead.schema.kinds import KINDS
@@ -251,6 +254,55 @@ def test_nothing_is_recalled_for_a_run_that_fits_nowhere(more: dict[str, Any]) -
         world.plane.verbs.act("Node", "n2", "uncordon", author=ADMIN)
         world.turn(0.1)
         assert phases(world) == {"guest": "Pending", "mine": "Running"}
+
+
+def test_the_room_that_a_recall_needs_is_in_its_record() -> None:
+    """Whether the run fits on the devices is decided again; other devices are found. A record of
+    version 1 has none, and replays."""
+    world = family(devices=8)
+    world.apply(run("guest", "b", 4))
+    world.turn()
+    world.apply(run("mine", "a", 8))
+    world.turn(0.1)
+    (entry,) = entries(world, "gpu.recall")
+    body = entry.body
+    assert (entry.version, len(body["input"]["room"]["nodes"])) == (2, 1)
+    for room, verdict in (({"nodes": []}, Verdict.DIFFERENT), (None, Verdict.SAME)):
+        changed = None if room is None else {**body["input"]["room"], **room}
+        asked = {**body["input"], "room": changed}
+        if room is None:
+            del asked["room"]
+        digest = sha256(canonical(asked)).hexdigest()
+        version = 2 if room else 1
+        other = structs.replace(
+            entry, body={**body, "input": asked}, input_digest=digest, version=version
+        )
+        assert replay(world.ledger, other).verdict is verdict
+
+
+def test_which_envelopes_pay_for_a_reclaim_is_in_its_record() -> None:
+    """A guest that takes devices of unfunded runs says whose guest it is; were one of these
+    envelopes promised, the decision would be another."""
+    world = family(devices=8)
+    world.apply(run("big", "d", 8))
+    world.turn()
+    world.apply(budget("d", "d", envelope(concurrency=2)))
+    world.turn()
+    world.apply(run("guest", "b", 4))
+    for _ in range(3):
+        world.turn(0.1)
+    assert phases(world)["guest"] == "Running"
+    found = [row for row in entries(world, "gpu.deficit") if row.body["cause"] == "admission"]
+    body = found[-1].body
+    assert body["input"]["demand"]["guest_of"] == [{"budget": "a", "envelope": "west"}]
+    leases = [{**row, "budget": "a", "promised": True} for row in body["input"]["leases"]]
+    asked = {**body["input"], "leases": leases}
+    digest = sha256(canonical(asked)).hexdigest()
+    other = structs.replace(found[-1], body={**body, "input": asked}, input_digest=digest)
+    answer = replay(world.ledger, other)
+    assert answer.verdict is Verdict.DIFFERENT
+    assert answer.result is not None
+    assert answer.result["reason"] == "EnvelopePromised"
 
 
 @pytest.mark.parametrize("fits", [True, False])

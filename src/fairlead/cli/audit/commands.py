@@ -16,6 +16,7 @@ from fairlead.cli.options import (
     FILE,
     FOLDER,
     NEW_FILE,
+    Integer,
     dry_run_option,
     ledger_option,
     option,
@@ -76,8 +77,8 @@ def head(*, ledger: str, output: str) -> None:
 
 
 @command.command("log")
-@option("--after", click.IntRange(0), "Start after this entry [default: the end].")
-@option("--limit", click.IntRange(1, 100_000), "Print at most this many.", default=20)
+@option("--after", Integer(0), "Start after this entry [default: the end].")
+@option("--limit", Integer(1, 100_000), "Print at most this many.", default=20)
 @option("--kind", str, "Show only entries of this kind.")
 @option("--plan plan_id", str, "Show only entries of this plan.")
 @ledger_option
@@ -124,7 +125,7 @@ def _newest(reader: StoreReader, limit: int, kind: str | None, plan_id: str | No
 
 
 @command.command("prove")
-@click.argument("seq", type=click.IntRange(1), required=False)
+@click.argument("seq", type=Integer(1), required=False)
 @head_option
 @ledger_option
 @click.pass_context
@@ -185,8 +186,8 @@ def _consistency(reader: StoreReader, old: SignedHead, new: SignedHead) -> dict[
 
 @command.command("export")
 @option("--out", click.Path(path_type=Path), "Write a file [default: stdout].")
-@option("--first", click.IntRange(1), "Start with this entry.", default=1)
-@option("--last", click.IntRange(1), "Stop after this entry [default: the newest].")
+@option("--first", Integer(1), "Start with this entry.", default=1)
+@option("--last", Integer(1), "Stop after this entry [default: the newest].")
 @ledger_option
 def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> None:
     """Export entries with proofs, as JSON lines.
@@ -287,7 +288,7 @@ def restore(
 
 @command.command("archive")
 @click.argument("directory", type=FOLDER)
-@option("--last", click.IntRange(1), "Archive entries up to this one.", required=True)
+@option("--last", Integer(1), "Archive entries up to this one.", required=True)
 @dry_run_option
 @ledger_option
 def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:

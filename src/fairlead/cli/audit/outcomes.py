@@ -19,7 +19,7 @@ from fairlead.cli.client import Client, changes_api, reads_api, segment
 from fairlead.cli.completion import OWNER
 from fairlead.cli.gpu.render import VERIFY, print_outcome
 from fairlead.cli.input import reading
-from fairlead.cli.options import flag, option
+from fairlead.cli.options import Integer, flag, option
 from fairlead.cli.table import Output, columns, note
 from fairlead.core.lottery.owner import key_message, nonce_message
 
@@ -42,7 +42,7 @@ def kept_head(text: str) -> str:
 
 
 @click.command("outcome")
-@click.argument("number", type=click.IntRange(1), required=False, metavar="[N]")
+@click.argument("number", type=Integer(1), required=False, metavar="[N]")
 @option(
     "--export=FILE file",
     click.Path(dir_okay=False, allow_dash=True),
@@ -124,7 +124,7 @@ def _write(file: str, data: bytes, *, secret: bool) -> None:
 
 
 @click.command("void")
-@click.argument("number", type=click.IntRange(1), metavar="N")
+@click.argument("number", type=Integer(1), metavar="N")
 @option("--reason", str, "Reason to record publicly.", required=True)
 @flag("--beacon-lost", "Give up the round: the network will never sign it.")
 @changes_api
@@ -218,7 +218,7 @@ def nonce(
 
 @click.command("beacon")
 @click.argument("source")
-@click.argument("number", type=click.IntRange(1), metavar="ROUND")
+@click.argument("number", type=Integer(1), metavar="ROUND")
 @click.argument("value", metavar="HEX")
 @changes_api
 def beacon(client: Client, out: Output, *, source: str, number: int, value: str) -> None:

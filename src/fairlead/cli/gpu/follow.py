@@ -16,7 +16,7 @@ from fairlead.cli.gpu.arrays import runs_named
 from fairlead.cli.gpu.jobs import output_file
 from fairlead.cli.gpu.render import reason_text, wait_text
 from fairlead.cli.main import EXIT_INTERRUPTED, EXIT_REFUSED
-from fairlead.cli.options import flag, option, server_option
+from fairlead.cli.options import Integer, flag, option, server_option
 from fairlead.cli.table import Output, cell, moment, note, show
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import parse_duration
@@ -96,7 +96,7 @@ def again(ask: Callable[[], T], *, patient: bool = True, within_s: float = AWAY_
 @click.command("logs")
 @click.argument("run", type=RUN)
 @flag("-f --follow", "Follow until the run ends.")
-@option("--tail", click.IntRange(0, 100_000), "Start this many lines from the end.")
+@option("--tail", Integer(0, 100_000), "Start this many lines from the end.")
 @flag("-p --previous", "The output of the start before the latest.")
 @flag("--exit-code", "Exit with the run's exit code; with -f once it has ended.")
 @server_option
@@ -215,8 +215,8 @@ def _wait(client: Client, name: str, wanted: Sequence[str], deadline: float) -> 
 
 @click.command("watch")
 @click.argument("which", type=OBJECT, required=False)
-@option("--after", click.IntRange(0), "Start after this entry [default: now].")
-@option("--limit", click.IntRange(1), "Stop after this many events.")
+@option("--after", Integer(0), "Start after this entry [default: now].")
+@option("--limit", Integer(1), "Stop after this many events.")
 @owner_option
 @reads_api
 def watch(

@@ -33,7 +33,7 @@ from fairlead.cli.gpu.render import (
     wait_text,
 )
 from fairlead.cli.input import object_name, read_manifests
-from fairlead.cli.options import Decorator, file_option, flag, option
+from fairlead.cli.options import Decorator, Integer, file_option, flag, option
 from fairlead.cli.table import Column, Output, cell, columns, moment, print_table, show, to_yaml
 from fairlead.core.units import counted
 
@@ -421,7 +421,7 @@ def nominate(client: Client, out: Output, *, names: tuple[str, ...], withdraw: b
 
 @click.command("shrink")
 @click.argument("name", type=RUN, metavar="RUN")
-@option("--to width", click.IntRange(1, 100_000), "Number of GPUs to keep.", required=True)
+@option("--to width", Integer(1, 100_000), "Number of GPUs to keep.", required=True)
 @changes_api
 def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
     """Shrink a malleable run to fewer GPUs.

@@ -19,7 +19,7 @@ from fairlead.cli.gpu.render import (
 )
 from fairlead.cli.input import Source, object_name, read_manifests
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.options import option
+from fairlead.cli.options import Integer, option
 from fairlead.cli.table import Output, moment, note, show
 from fairlead.host.clock import now_ms
 from fairlead.schema.border import BadInput
@@ -63,7 +63,7 @@ def _caps(ctx: click.Context, _: str) -> list[str]:
 
 @click.command("resolve")
 @option("--scope=KEY=VALUE,...", scope_labels, "Select GPUs: flavor=H100,region=west.")
-@option("--gpus", click.IntRange(1, 100_000), "Number of GPUs to free there.")
+@option("--gpus", Integer(1, 100_000), "Number of GPUs to free there.")
 @option(
     "--cap=BUDGET/NAME",
     Completed(_caps, cap_name),
@@ -189,6 +189,13 @@ MINUTE_MS = 60_000
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
+def _ahead_ms(text: str) -> int:
+    try:
+        return parse_duration(text[1:], "TIME")
+    except BadInput as error:
+        raise click.BadParameter(f"{text!r}: after the + {error.message}") from error
+
+
 def start_time(text: str) -> str:
     """A time with its zone, a day (midnight here), or `+2h` from now, as the server takes it.
 
@@ -197,7 +204,7 @@ def start_time(text: str) -> str:
     """
     try:
         if text.startswith("+"):
-            ahead_ms = 0 if text in ("+0", "+0s") else parse_duration(text[1:], "TIME")
+            ahead_ms = 0 if text in ("+0", "+0s") else _ahead_ms(text)
             step_ms = 1 if ahead_ms < MINUTE_MS else MINUTE_MS
             return format_time(-(-(now_ms() + ahead_ms) // step_ms) * step_ms)
         day = _DAY.fullmatch(text) and datetime.fromisoformat(text).astimezone()

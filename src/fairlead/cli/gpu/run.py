@@ -19,7 +19,7 @@ from fairlead.cli.gpu.objects import print_effects
 from fairlead.cli.gpu.sbatch import read_script, slurm_time
 from fairlead.cli.input import BadFile, read_manifests
 from fairlead.cli.main import EXIT_INTERRUPTED
-from fairlead.cli.options import flag, option, server_option
+from fairlead.cli.options import Integer, Number, flag, option, server_option
 from fairlead.cli.table import Output, cell, note
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import parse_duration
@@ -39,7 +39,7 @@ def run_time(text: str) -> str:
 
 _DASHES = "fairlead.dashes"
 _OPTIONS = (
-    option("-G --gpus", click.IntRange(1, 100_000), "Number of GPUs [default: 1]."),
+    option("-G --gpus", Integer(1, 100_000), "Number of GPUs [default: 1]."),
     option("-t --time", run_time, "How long it will take, like 90m, 2h or 2:00:00."),
     option("-J --name", str, "An unused name [default: made from the command]."),
     option("--owner", OWNER, "Who pays, if you act for several.", envvar="FAIRLEAD_OWNER"),
@@ -62,9 +62,9 @@ _OPTIONS = (
         "Start after a run or array (:any: failed too; repeatable).",
         multiple=True,
     ),
-    option("-c --cpus", click.FloatRange(0.001, 4096), "CPUs that it may use."),
+    option("-c --cpus", Number(0.001, 4096), "CPUs that it may use."),
     option("--mem=SIZE memory", str, "Memory that it may use, like 16Gi."),
-    option("--retry", click.IntRange(0, 1000), "Start again after a failure, this often."),
+    option("--retry", Integer(0, 1000), "Start again after a failure, this often."),
     option("--borrow=OWNER", OWNER, "Let this owner lend (repeatable, in order).", multiple=True),
 )
 

@@ -6,7 +6,7 @@ import click
 
 from fairlead.cli.importing.report import Imported
 from fairlead.cli.input import BadFile, head_of, reading
-from fairlead.cli.options import option, output_format
+from fairlead.cli.options import Integer, option, output_format
 from fairlead.cli.table import cell, note, show, to_yaml
 from fairlead.core.units import counted
 from fairlead.schema.border import BadInput
@@ -32,7 +32,7 @@ def command() -> None:
 @command.command("slurm")
 @_files
 @option("--flavor", str, "Flavor of GPUs without a type.", default="GPU")
-@option("--gpus", click.IntRange(1, 100_000), "GPUs of the cluster, for accounts without a limit.")
+@option("--gpus", Integer(1, 100_000), "GPUs of the cluster, for accounts without a limit.")
 @option(
     "--every recurrence",
     ("monthly", "quarterly"),

@@ -10,7 +10,7 @@ import click
 
 from fairlead.cli.kube.controller import controller, crds, restore
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.options import NEW_FOLDER, flag, option
+from fairlead.cli.options import NEW_FOLDER, Integer, flag, option
 
 CHECK_S = 1.0
 
@@ -55,8 +55,8 @@ def assets(*, check: bool, **sets: bool) -> None:
 
 
 @command.command("dev")
-@option("--nodes", click.IntRange(0, 5000), "Simulated nodes.", default=4)
-@option("--gpus", click.IntRange(0, 64), "GPUs of each node.", default=8)
+@option("--nodes", Integer(0, 5000), "Simulated nodes.", default=4)
+@option("--gpus", Integer(0, 64), "GPUs of each node.", default=8)
 @flag("--real-node", "Add a real kubelet with containerd, as root.")
 @option("--dir directory", NEW_FOLDER, "Keep the cluster here and continue it next time.")
 @flag("--no-controller bare", "Without Fairlead's kinds and controller.")

@@ -12,6 +12,8 @@ from fairlead.cli.options import (
     NEW_FILE,
     NEW_FOLDER,
     Decorator,
+    Integer,
+    Number,
     option,
     policy_options,
     preemption_policy,
@@ -50,13 +52,13 @@ def _default(names: str, type: Any, text: str, value: Any) -> Decorator:
 @option("--tls-cert", NEW_FILE, "Certificate of the HTTP server; read again when it changes.")
 @option("--tls-key", NEW_FILE, "Key of the certificate.")
 @option("--tls-service", str, "Issue and rotate the certificate of this Service instead.")
-@_default("--max-runs", click.IntRange(1), "Runs of one namespace that have not ended.", 20_000)
+@_default("--max-runs", Integer(1), "Runs of one namespace that have not ended.", 20_000)
 @option("--image", str, "Image of runs that have a command and no template.")
 @_default("--resolver", RESOLVER, "Preemption: never, previewed only, carried out.", "dry-run")
 @option("--may-resolve=OWNER", str, "Owner that may preempt at once (repeatable).", multiple=True)
 @policy_options
-@_default("--qps", click.FloatRange(0), "Requests to the API server a second; 0: no limit.", 50.0)
-@_default("--burst", click.IntRange(1), "Requests that may come at once after a pause.", 100)
+@_default("--qps", Number(0), "Requests to the API server a second; 0: no limit.", 50.0)
+@_default("--burst", Integer(1), "Requests that may come at once after a pause.", 100)
 def controller(
     *,
     resolver: Any,
@@ -125,7 +127,7 @@ def _listen(
 @click.command("restore")
 @option("--node", str, "Only the pods of this node.")
 @cluster_options
-@_default("--timeout", click.FloatRange(0), "Seconds to wait for the kubelets.", 60.0)
+@_default("--timeout", Number(0), "Seconds to wait for the kubelets.", 60.0)
 def restore(
     *, node: str | None, kubeconfig: Path | None, context: str | None, timeout: float
 ) -> None:

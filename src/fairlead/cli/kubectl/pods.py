@@ -16,7 +16,7 @@ from fairlead.cli.gpu.objects import print_effects
 from fairlead.cli.input import read_manifests
 from fairlead.cli.kubectl.target import transport
 from fairlead.cli.kubectl.transport import ClusterRefusal, KubeTransport, refusing, shown
-from fairlead.cli.options import file_option, flag, option, output_option
+from fairlead.cli.options import Integer, file_option, flag, option, output_option
 from fairlead.cli.table import Output, columns, note
 from fairlead.kube.client import ApiError
 from fairlead.kube.kinds import KINDS
@@ -111,10 +111,10 @@ def submit(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
 
 @click.command("logs")
 @click.argument("run", type=RUN)
-@option("--rank", click.IntRange(0), "Rank of the pod.", default=0)
+@option("--rank", Integer(0), "Rank of the pod.", default=0)
 @flag("-p --previous", "The container before its last restart.")
 @flag("-f --follow", "Follow until the container ends.")
-@option("--tail", click.IntRange(0), "Start this many lines from the end.")
+@option("--tail", Integer(0), "Start this many lines from the end.")
 @option("-c --container", str, "Container of the pod [default: its first].")
 def logs(
     *, run: str, rank: int, previous: bool, follow: bool, tail: int | None, container: str | None
@@ -162,7 +162,7 @@ def _reachable(node: str | None) -> Iterator[None]:
 
 @click.command("watch")
 @click.argument("which", type=OBJECT, required=False)
-@option("--limit", click.IntRange(1), "Stop after this many changes.")
+@option("--limit", Integer(1), "Stop after this many changes.")
 @flag("--now", "Begin with the present state of each.")
 @output_option
 def watch(*, which: tuple[str, str] | None, limit: int | None, now: bool, output: str) -> None:

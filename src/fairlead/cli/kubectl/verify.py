@@ -9,7 +9,7 @@ import click
 
 from fairlead.cli.audit.checkpoints import read_heads
 from fairlead.cli.client import Client
-from fairlead.cli.options import flag
+from fairlead.cli.options import Integer, flag
 from fairlead.ports.faults import PermanentFault
 
 _NAME = "fairlead_verify.py"
@@ -29,7 +29,7 @@ def _verifier() -> ModuleType:
 
 
 @click.command("verify")
-@click.argument("number", type=click.IntRange(1), metavar="N")
+@click.argument("number", type=Integer(1), metavar="N")
 @flag("--public", "Open no names in the export.")
 def verify(*, number: int, public: bool) -> None:
     """Verify outcome N: its lottery, its place in the ledger.

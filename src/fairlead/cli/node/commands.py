@@ -12,7 +12,7 @@ import click
 from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
 from fairlead.cli.main import EXIT_FAULT
 from fairlead.cli.node.status import explain_pod, print_status
-from fairlead.cli.options import FILE, flag, option
+from fairlead.cli.options import FILE, Integer, flag, option
 from fairlead.cli.table import Output
 from fairlead.host.paths import state_directory
 from fairlead.node.state import STATE, fields
@@ -84,7 +84,7 @@ _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 @_setting("--cgroups", str, "Where the host's cgroups are mounted [default: found].")
 @agent_commands.reports
 @flag("--dry-run", "Explain only; write no limit, state or record.")
-@option("--clears", click.IntRange(1), "Stop after this many clearings.")
+@option("--clears", Integer(1), "Stop after this many clearings.")
 def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
     end_with_supervisor()
     document = node_document(config_file, flags)

@@ -10,7 +10,16 @@ import click
 
 from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
 from fairlead.cli.main import LazyGroup
-from fairlead.cli.options import FILE, NEW_FILE, Decorator, flag, option, output_option
+from fairlead.cli.options import (
+    FILE,
+    NEW_FILE,
+    Decorator,
+    Integer,
+    Number,
+    flag,
+    option,
+    output_option,
+)
 from fairlead.cli.table import Output
 from fairlead.cli.traffic.status import explain_backend, explain_group, print_status
 from fairlead.host.paths import state_directory
@@ -72,10 +81,7 @@ _file = click.argument("file", type=FILE)
 agent_commands = AgentCommands("traffic", state_directory)
 _setting, _state_dir = agent_commands.setting, agent_commands.state_dir
 _wait = option(
-    "--wait wait_s",
-    click.FloatRange(0),
-    "Wait this many seconds for the agent to act.",
-    default=5.0,
+    "--wait wait_s", Number(0), "Wait this many seconds for the agent to act.", default=5.0
 )
 
 
@@ -111,7 +117,7 @@ _KUBE = ("node", "listen", "ports", "kubeconfig", "context")
 @_setting("--ledger", str, "Record transitions in this file or postgresql:// ledger.")
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
 @agent_commands.reports
-@option("--ticks", click.IntRange(1), "Stop after this many ticks.")
+@option("--ticks", Integer(1), "Stop after this many ticks.")
 def run(*, file: Path | None, ticks: int | None, kube: bool, **flags: Any) -> None:
     end_with_supervisor()
     cluster = {name: value for name in _KUBE if (value := flags.pop(name)) is not None}

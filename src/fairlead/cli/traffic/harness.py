@@ -18,6 +18,7 @@ from fairlead.cli.sim import (
     report_target,
     seed_option,
 )
+from fairlead.core.units import counted
 from fairlead.schema.traffic_scenario import read_traffic_scenario, traffic_scenario_schema
 from fairlead.sim import traffic
 from fairlead.sim.traffic import PromiseCheck, TrafficResult
@@ -105,9 +106,10 @@ def _summary(played: TrafficResult, checks: Sequence[PromiseCheck]) -> list[str]
     figures = measure(played)
     lines = [
         f"{played.scenario.name} on the {played.plane} dataplane, seed {played.seed}: "
-        f"{figures.arrivals} arrivals, {figures.good_ratio:.2%} within the SLO, "
+        f"{counted(figures.arrivals, 'arrival')}, {figures.good_ratio:.2%} within the SLO, "
         f"{figures.failed_ratio:.2%} failed, {figures.refused_ratio:.2%} refused, "
-        f"{figures.mode_changes} changes of mode, {figures.isolations} isolations"
+        f"{counted(figures.mode_changes, 'mode change')}, "
+        f"{counted(figures.isolations, 'isolation')}"
     ]
     for check in checks:
         word, problem = ("kept  ", "") if check.kept else ("BROKEN", f": {check.problem}")

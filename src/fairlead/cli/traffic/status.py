@@ -60,9 +60,9 @@ SENTENCES = {
 }
 ADMISSION = {
     "normal": "Admission is open.",
-    "soft": "Admission is soft: {rate:.4g} new requests per second, bursts of {burst:.4g}; the "
+    "soft": "Admission is soft: new requests at {rate:.4g} per second, bursts of {burst:.4g}; the "
     "others get 503 with Retry-After.",
-    "hard": "Admission is hard: {rate:.4g} probe requests per second; the others are rejected.",
+    "hard": "Admission is hard: probe requests at {rate:.4g} per second; the others are rejected.",
 }
 CAUSES = {
     "operator": "by the operator, until `fairlead traffic restore`",

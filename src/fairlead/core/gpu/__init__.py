@@ -24,6 +24,9 @@ from fairlead.core.gpu.charges import envelope_key as envelope_key
 from fairlead.core.gpu.charges import head_funding as head_funding
 from fairlead.core.gpu.claims import Claimant as Claimant
 from fairlead.core.gpu.claims import claimed as claimed
+from fairlead.core.gpu.clock_hold import ClockDecision as ClockDecision
+from fairlead.core.gpu.clock_hold import ClockRequest as ClockRequest
+from fairlead.core.gpu.clock_hold import judge_clock as judge_clock
 from fairlead.core.gpu.conflict import Action as Action
 from fairlead.core.gpu.conflict import Conflict as Conflict
 from fairlead.core.gpu.conflict import ConflictLease as ConflictLease
@@ -63,6 +66,7 @@ from fairlead.core.gpu.holdings import CapDemand as CapDemand
 from fairlead.core.gpu.holdings import CapKind as CapKind
 from fairlead.core.gpu.holdings import Demand as Demand
 from fairlead.core.gpu.holdings import GangDemand as GangDemand
+from fairlead.core.gpu.holdings import GuestEnvelope as GuestEnvelope
 from fairlead.core.gpu.holdings import HeldLease as HeldLease
 from fairlead.core.gpu.holdings import HoldingRun as HoldingRun
 from fairlead.core.gpu.holdings import Holdings as Holdings
@@ -141,6 +145,7 @@ from fairlead.core.gpu.quota import QuotaRequest as QuotaRequest
 from fairlead.core.gpu.quota import check_quota as check_quota
 from fairlead.core.gpu.recall import LentLease as LentLease
 from fairlead.core.gpu.recall import Recall as Recall
+from fairlead.core.gpu.recall import RecallRoom as RecallRoom
 from fairlead.core.gpu.recall import recall as recall
 from fairlead.core.gpu.recall import relation_of as relation_of
 from fairlead.core.gpu.refund import OwnerClaim as OwnerClaim

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from fairlead.core.units import Count, Integer
+
 PARTS = 1_000_000
 BOOTS_KEPT = 16
 """Of an earlier one no process is left whose end is not recorded."""
@@ -22,11 +24,11 @@ BOOTS_KEPT = 16
 class ClockPolicy:
     """From when on a difference is a jump, and how fast a smaller one is made up for."""
 
-    jump_ms: int = 300_000
-    downtime_ms: int = 90 * 86_400_000
+    jump_ms: Count = 300_000
+    downtime_ms: Count = 90 * 86_400_000
     """A machine may have been off for so long without a question: nothing ran, nothing is charged.
     A longer gap is more often a wrong clock."""
-    slew_ppm: int = 1_000
+    slew_ppm: Count = 1_000
     """Twice what time servers do (500 ppm): a correct clock is never left behind."""
 
     def anchor_ms(self, *, elsewhere: bool) -> int:
@@ -39,8 +41,8 @@ class ClockPolicy:
 class ClockReading:
     """What a machine's clocks say."""
 
-    wall_ms: int
-    monotonic_ms: int
+    wall_ms: Integer
+    monotonic_ms: Count
     """Since the boot, time asleep included; the same for all processes of the machine."""
     boot: str
     """Which boot that counts from. Empty: there is one clock only, and it is believed."""
@@ -51,11 +53,25 @@ class ClockReading:
 class ClockAnchor:
     """A moment that the ledger knows."""
 
-    ledger_ms: int
-    monotonic_ms: int
+    ledger_ms: Integer
+    monotonic_ms: Count
     boot: str
     host: str = ""
-    offset_ms: int = 0
+    offset_ms: Integer = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJump:
+    """A jump of the wall clock that no operator has judged; `seq`: the entry that says so."""
+
+    seq: Count
+    time_ms: Integer
+    ahead_ms: Integer
+    boot: str = ""
+    monotonic_ms: Count = 0
+    host: str = ""
+    asked: bool = False
+    """Whether a jump of an earlier boot was not judged either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +102,7 @@ class OpenRun:
 
     outlives: bool
     """It may have gone on: another machine runs its process, or it has none."""
-    ends_ms: int | None = None
+    ends_ms: Integer | None = None
     """When it ends without being told; None: it does not."""
 
 
@@ -100,6 +116,10 @@ class ClockReason(StrEnum):
     """The wall clock shows ledger time again, without an offset."""
     JUMPED_AHEAD = "JumpedAhead"
     JUMPED_BACK = "JumpedBack"
+    ACCEPTED = "Accepted"
+    """An operator says that the wall clock is right."""
+    REJECTED = "Rejected"
+    """An operator says that it is not."""
 
     @property
     def jumped(self) -> bool:
@@ -114,6 +134,11 @@ class LedgerTime:
     ahead_ms: int
     offset_ms: int
     reason: ClockReason
+
+    @property
+    def admits(self) -> bool:
+        """Whether runs may be started and preempted: no jump is to be judged."""
+        return not self.reason.jumped
 
 
 def ledger_time(

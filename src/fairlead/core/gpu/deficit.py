@@ -297,6 +297,9 @@ def _for_gang(demand: GangDemand, holdings: Holdings, locations: _Locations) -> 
     usable = [node for node in holdings.nodes if _is_usable(node, gang)]
     if place([node for node in usable if node.free], gang).placed:
         return Deficit(DeficitReason.FITS)
+    promised = {(lease.budget, lease.envelope) for lease in holdings.leases if lease.promised}
+    if any((payer.budget, payer.envelope) in promised for payer in demand.guest_of):
+        return Deficit(DeficitReason.ENVELOPE_PROMISED)
     found = _smallest(usable, _movable(demand, holdings, locations), gang)
     if found is None:
         groups = gang.groups()

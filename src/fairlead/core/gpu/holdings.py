@@ -51,6 +51,8 @@ class HeldLease:
     ending: bool = False
     recalled: bool = False
     """It began with funding, which the owner of its envelope recalled."""
+    promised: bool = False
+    """The run that it was recalled for still waits for its envelope."""
 
     def faults(self) -> Iterator[OutOfRange]:
         if not self.slots:
@@ -104,6 +106,14 @@ class Holdings:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestEnvelope:
+    """An envelope of another owner that would pay for a gang."""
+
+    budget: Name
+    envelope: Name
+
+
+@dataclass(frozen=True, slots=True)
 class GangDemand:
     """Room for a gang that is funded; `run` will be placed on it, and is no candidate itself."""
 
@@ -112,6 +122,10 @@ class GangDemand:
     gang: Gang
     unfunded_only: bool = False
     """Only runs with an unfunded lease are candidates."""
+    guest_of: tuple[GuestEnvelope, ...] = ()
+    """Where one of these is promised to a run of its owner, nothing is preempted: the gang would
+    take the devices of the leases that lost this funding, lose the funding itself, and they would
+    take them back, at every turn and never for the owner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,22 @@ missing. Nothing is recalled that does not help, and nothing for a request that 
              first, then by id
     fewest   recalled in this order until the request is covered; then every one without which it
              would still be covered keeps its funding, the one that ranks last first
+    room     nothing is recalled for a request that would not be placed if every lease had ended: it
+             would take the funding of others for as long as it waits
 """
 
 from collections import ChainMap
 from collections.abc import Iterable, Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fairlead.core.gpu.cover import Book, cover
+from fairlead.core.gpu.devices import FreeDevices
 from fairlead.core.gpu.family import COUSIN, PARENT, SIBLING, Families
 from fairlead.core.gpu.model import Request
+from fairlead.core.gpu.place import Gang, Node
+from fairlead.core.gpu.start import GangShape
 from fairlead.core.gpu.usage import Key, Usage
 from fairlead.core.reasons import RecallReason
 from fairlead.core.units import Count, Gpus, Name, Time, Written
@@ -46,6 +51,27 @@ class LentLease:
 
 
 @dataclass(frozen=True, slots=True)
+class RecallRoom:
+    """The devices as if every lease had ended, and how the request is placed on them."""
+
+    nodes: tuple[Node, ...]
+    shape: GangShape
+
+    def fits(self, book: Book, request: Request, now_ms: int) -> bool:
+        """Whether a request that is covered would be placed at its minimum."""
+        return FreeDevices(self.nodes).place(self._least(book, request, now_ms)).placed
+
+    def deciding(self, book: Book, request: Request, now_ms: int) -> "RecallRoom":
+        """The same with the nodes that decide it, and no others."""
+        gang = self._least(book, request, now_ms)
+        return replace(self, nodes=tuple(FreeDevices(self.nodes).candidates(gang)))
+
+    def _least(self, book: Book, request: Request, now_ms: int) -> Gang:
+        gang = self.shape.gang(request, cover(book, request, now_ms))
+        return replace(gang, gpus=self.shape.without_spares(request.enough_gpus))
+
+
+@dataclass(frozen=True, slots=True)
 class RecalledLease:
     """A lease that is unfunded from now on, and why it was chosen."""
 
@@ -57,7 +83,8 @@ class RecalledLease:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Leases that lose their funding, in order of recall; none: it is covered, or cannot be."""
+    """Leases that lose their funding, in order of recall; none: it is covered, or cannot be, or
+    would find no room."""
 
     leases: tuple[RecalledLease, ...] = ()
     gpus: int = 0
@@ -75,7 +102,14 @@ def relation_of(families: Families, lessee: str, payer: str, *, borrowed: bool) 
     return by_kin.get(kin, RecallReason.COUSIN)
 
 
-def recall(book: Book, request: Request, leases: Iterable[LentLease], now_ms: int) -> Recall:
+def recall(
+    book: Book,
+    request: Request,
+    leases: Iterable[LentLease],
+    now_ms: int,
+    room: RecallRoom | None = None,
+) -> Recall:
+    """`room` None: as in version 1, devices do not count."""
     order = sorted(
         leases, key=lambda lease: (_ORDER.index(lease.relation), -lease.start_ms, lease.id)
     )
@@ -91,6 +125,8 @@ def recall(book: Book, request: Request, leases: Iterable[LentLease], now_ms: in
         rest = [other for other in chosen if other.id != lease.id]
         if covers(rest):
             chosen = rest
+    if room is not None and not room.fits(without(book, chosen), request, now_ms):
+        return Recall()
     rows = tuple(RecalledLease(row.id, row.run, row.gpus, row.relation) for row in chosen)
     return Recall(rows, sum(row.gpus for row in rows))
 

@@ -12,11 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
-from fairlead.core.gpu.clock import BootSpan, ClockAnchor, follow_boot
+from fairlead.core.gpu.clock import BootSpan, ClockAnchor, ClockJump, follow_boot
 from fairlead.engine.gpu.entries import NewEntry, Stamp
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import (
-    ClockJump,
     Condition,
     LeaseFact,
     ResolverState,

@@ -7,7 +7,8 @@ time that passed, and none is started or preempted.
 from typing import Literal
 
 from fairlead.core.gpu.clock import LedgerTime
-from fairlead.engine.gpu.clock_news import anchored, news
+from fairlead.core.gpu.clock_hold import ClockJudgement
+from fairlead.engine.gpu.clock_news import news
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry
 from fairlead.engine.gpu.values import Author, Forbidden, Refused
@@ -21,13 +22,12 @@ class ClockWatch:
 
     def __init__(self, committer: Committer, faults: dict[str, str]) -> None:
         self._committer, self._faults = committer, faults
-        self._projection = committer.projection
 
     def watch(self) -> bool:
         """Record what is new; whether runs may start."""
-        self._committer.commit(lambda: news(self._committer.clock, self._projection))
+        self._committer.commit(lambda: news(self._committer.clock))
         found, _ = self._committer.clock.time()
-        if not found.reason.jumped:
+        if found.admits:
             self._faults.pop("*clock", None)
             return True
         self._faults["*clock"] = _question(found)
@@ -37,11 +37,12 @@ class ClockWatch:
         """The operator says whether the wall clock is right (`accept`) or not (`reject`)."""
         if not author.admin:
             raise Forbidden(f"{author.user} may not judge the clock")
-        decide = self._accepted if judgement == "accept" else self._rejected
 
         def made() -> list[NewEntry]:
-            entry = decide(author.user)
-            return [] if dry_run else [entry]
+            entries = news(self._committer.clock, ClockJudgement(judgement), author.user)
+            if not entries:
+                raise Refused("ClockAgrees", "the clock agrees with the ledger: there is no jump")
+            return [] if dry_run else entries
 
         with self._committer.current():
             self._committer.commit(made)
@@ -51,8 +52,7 @@ class ClockWatch:
     def report(self) -> Document:
         """The clocks and what they differ by."""
         found, reading = self._committer.clock.time()
-        jump = found.reason.jumped
-        state = "held" if jump else "steady" if not found.offset_ms else "offset"
+        state = "held" if not found.admits else "steady" if not found.offset_ms else "offset"
         difference_ms = reading.wall_ms - found.now_ms
         return {
             "state": state,
@@ -60,35 +60,14 @@ class ClockWatch:
             "wallTime": format_time(reading.wall_ms),
             "differenceMs": difference_ms,
             "boundMs": self._committer.config.clock.jump_ms,
-            "message": _question(found) if jump else _MESSAGES[state],
+            "message": _question(found) if state == "held" else _MESSAGES[state],
         }
-
-    def _accepted(self, author: str) -> NewEntry:
-        """The wall clock is right. Behind it, ledger time catches up, and open leases are restated:
-        they began as long ago as they did. Ahead of it, ledger time goes on, for it never goes
-        back."""
-        found, reading = self._committer.clock.time()
-        if not found.reason.jumped and not found.offset_ms:
-            raise Refused("ClockAgrees", "the clock agrees with the ledger: there is no jump")
-        difference_ms = reading.wall_ms - found.now_ms
-        shift_ms = max(0, difference_ms)
-        moved = LedgerTime(found.now_ms + shift_ms, 0, max(0, -difference_ms), found.reason)
-        return anchored(moved, reading, "Accepted", author, shift_ms)
-
-    def _rejected(self, author: str) -> NewEntry:
-        """The wall clock is wrong: the ledger goes on in its own time until the two agree."""
-        found, reading = self._committer.clock.time()
-        if not found.reason.jumped:
-            raise Refused("ClockAgrees", "the clock agrees with the ledger: there is no jump")
-        offset_ms = found.now_ms - reading.wall_ms
-        kept = LedgerTime(found.now_ms, 0, offset_ms, found.reason)
-        return anchored(kept, reading, "Rejected", author)
 
 
 def refuse_if_held(committer: Committer) -> None:
     """While the clock has jumped and no operator has judged it, no run is preempted or started."""
     found, _ = committer.clock.time()
-    if found.reason.jumped:
+    if not found.admits:
         raise Refused("ClockHeld", _question(found))
 
 

@@ -114,9 +114,11 @@ class ControlRecovered(Body, frozen=True):
 
 
 class ClockAnchored(Body, frozen=True):
-    """A moment at which ledger time, this entry's, and both clocks of the machine were known."""
+    """A moment at which ledger time, this entry's, and both clocks of the machine were known.
+    Version 2 holds the decision, `gpu.clock`."""
 
     ENTRY = "clock.anchored"
+    VERSION = 2
     wall_ms: int
     monotonic_ms: int
     boot: str
@@ -127,18 +129,22 @@ class ClockAnchored(Body, frozen=True):
     """By how much ledger time was set forward: open leases are restated by as much, so none is
     charged for it."""
     reason: str
+    output: Document | UnsetType = UNSET
 
 
 class ClockHeld(Body, frozen=True):
-    """The wall clock jumped: no run is started until it is set right or an operator judges it."""
+    """The wall clock jumped: no run is started until it is set right or an operator judges it.
+    Version 2 holds the decision, `gpu.clock`."""
 
     ENTRY = "clock.held"
+    VERSION = 2
     wall_ms: int
     monotonic_ms: int
     boot: str
     host: str
     ahead_ms: int
     reason: str
+    output: Document | UnsetType = UNSET
 
 
 # -- runs and leases ------------------------------------------------------------------------------
@@ -533,17 +539,21 @@ class RefundDecision(Body, frozen=True):
 
 
 class DeficitDecision(Body, frozen=True):
-    """Which scope is short of how many GPUs, and which leases are candidates."""
+    """Which scope is short of how many GPUs, and which leases are candidates. In version 2 a run
+    takes no devices where an envelope that would pay for it is promised to its owner."""
 
     ENTRY = "gpu.deficit"
+    VERSION = 2
     cause: str
     output: Document
 
 
 class RecallDecision(RunDecision, frozen=True):
-    """Which leases of others lose their funding to the owner of their envelope, for its run."""
+    """Which leases of others lose their funding to the owner of their envelope, for its run. In
+    version 2 nothing is recalled for a run that would find no room."""
 
     ENTRY = "gpu.recall"
+    VERSION = 2
 
 
 class OverdrawDecision(RunDecision, frozen=True):

@@ -23,13 +23,15 @@ _ABOUT = (("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), 
 _LEFT_OUT = frozenset(
     {"input", "blobs", "spec", "parts", "nonce", "nonce_owners", "signature", "approval", "rows"}
 )
-# Who waits and who is a candidate: rows of all tenants, as many as there are runs or leases.
+# Who waits and who is a candidate: rows of all tenants, as many as there are runs or leases. And
+# what an entry of the clock says anyhow.
 _WITHOUT_OUTPUT = tuple(
     kind.ENTRY
     for kind in (
         *(entries.DeficitDecision, entries.BackfillDecision, entries.RefundDecision),
         *(entries.QueueDecision, entries.ActivateDecision, entries.GrowDecision),
         *(entries.RankDecision, entries.IdleDecision),
+        *(entries.ClockAnchored, entries.ClockHeld),
     )
 )
 _RESOLVER = frozenset(

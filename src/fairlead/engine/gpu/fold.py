@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from fairlead.core.gpu.clock import ClockAnchor, follow_boot
+from fairlead.core.gpu.clock import ClockAnchor, ClockJump, follow_boot
 from fairlead.core.invariant import require
 from fairlead.core.lottery import BeaconRound
 from fairlead.core.reasons import AfterReason, LimitReason
@@ -82,7 +82,7 @@ def _clock_anchored(known: "Projection", at: Stamp, body: entries.ClockAnchored)
 def _clock_held(known: "Projection", at: Stamp, body: entries.ClockHeld) -> None:
     before, since = known.clock_jump, (body.boot, body.monotonic_ms, body.host)
     asked = before is not None and (before.asked or before.boot != body.boot)
-    known.clock_jump = state.ClockJump(at.seq, at.time_ms, body.ahead_ms, *since, asked)
+    known.clock_jump = ClockJump(at.seq, at.time_ms, body.ahead_ms, *since, asked)
     seen = ClockAnchor(at.time_ms, body.monotonic_ms, body.boot, body.host)
     known.boots = follow_boot(known.boots, seen, known.time_ms)
 

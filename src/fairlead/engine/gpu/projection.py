@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fairlead.core.canonical import Rendered, text
 from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices, ReservedStart
 from fairlead.core.gpu.accounts import Accounts
-from fairlead.core.gpu.clock import BootSpan, ClockAnchor
+from fairlead.core.gpu.clock import BootSpan, ClockAnchor, ClockJump
 from fairlead.core.invariant import of_kind, require
 from fairlead.engine.gpu import state
 from fairlead.engine.gpu.entries import Body, Stamp, decode
@@ -81,7 +81,7 @@ class Projection:
         """Runs that have a reservation, and which."""
         self.clock: ClockAnchor | None = None
         """The last moment at which the machine's clocks were recorded; None in early ledgers."""
-        self.clock_jump: state.ClockJump | None = None
+        self.clock_jump: ClockJump | None = None
         """The wall clock jumped then, and no operator has judged it."""
         # The last boots of the machine: ends of processes are placed by them.
         self.boots: tuple[BootSpan, ...] = ()

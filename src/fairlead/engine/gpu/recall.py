@@ -6,7 +6,6 @@ unfunded runs are the first to be preempted (`reclaim.py`, `reservations.py`), w
 """
 
 from collections.abc import Container, Sequence
-from dataclasses import replace
 from functools import partial
 
 from fairlead.core import gpu
@@ -121,35 +120,38 @@ def asked_of(
 def recall_of(projection: Projection, spec: objects.RunSpec, now_ms: int) -> gpu.Recall:
     """What a run would recall if it waited now."""
     request = objects.to_request(spec)
-    leases = asked_of(projection, request, now_ms)
-    return gpu.recall(projection.book(now_ms), request, leases, now_ms)
+    leases, room = asked_of(projection, request, now_ms), room_of(projection, spec)
+    return gpu.recall(projection.book(now_ms), request, leases, now_ms, room)
 
 
-def _could_fit(projection: Projection, run: str, book: gpu.Book, now_ms: int) -> bool:
-    """Whether a run would be placed if every lease had ended."""
-    spec = projection.run_spec(run)
-    request, shape = objects.to_request(spec), objects.to_shape(spec)
-    gang = shape.gang(request, gpu.cover(book, request, now_ms))
-    least = replace(gang, gpus=shape.without_spares(request.enough_gpus))
-    leased = (slot for lease in projection.leases.values() for slot in lease.slots)
-    return projection.devices.after(leased).place(least).placed
+def room_of(projection: Projection, spec: objects.RunSpec) -> gpu.RecallRoom:
+    """The devices that a run could have if every lease had ended."""
+
+    def find() -> tuple[gpu.Node, ...]:
+        leased = (slot for lease in projection.leases.values() for slot in lease.slots)
+        nodes = projection.devices.after(leased).nodes
+        return tuple(node for node in nodes if node.flavor == spec.flavor and not node.cordoned)
+
+    nodes = projection.kept(f"all devices of {spec.flavor}", find)
+    return gpu.RecallRoom(nodes, objects.to_shape(spec))
 
 
 def recall_entries(at: Context, run: str, order: TurnOrder | None = None) -> list[NewEntry]:
-    """The decision and what follows; none where it is covered, or a recall would not help: a run
-    that fits on no device in service would take the funding of others for as long as it waits.
-    A preview has no order: it is of one run."""
+    """The decision and what follows; none where it is covered, or a recall would not help. A
+    preview has no order: it is of one run."""
     projection, now_ms = at.projection, at.now_ms
-    request, book = objects.to_request(projection.run_spec(run)), projection.book(now_ms)
+    spec, book = projection.run_spec(run), projection.book(now_ms)
+    request = objects.to_request(spec)
     if gpu.cover(book, request, now_ms).funded:
         return []  # as `recall` would say: most of thousands, at every turn
-    leases = asked_of(projection, request, now_ms)
-    found = gpu.recall(book, request, leases, now_ms)
-    recalled = {row.lease for row in found.leases}
-    chosen = [lease for lease in leases if lease.id in recalled]
-    if not chosen or not _could_fit(projection, run, without(book, chosen), now_ms):
+    leases, room = asked_of(projection, request, now_ms), room_of(projection, spec)
+    found = gpu.recall(book, request, leases, now_ms, room)
+    if not found.leases:
         return []
-    document = recall_document(fund_input(projection, request, now_ms), leases)
+    recalled = {row.lease for row in found.leases}
+    after = without(book, [lease for lease in leases if lease.id in recalled])
+    decided_by = room.deciding(after, request, now_ms)
+    document = recall_document(fund_input(projection, request, now_ms), leases, decided_by)
     reasons = tuple(sorted({row.reason.value for row in found.leases}))
     body = RecallDecision(run, STYLE.from_core(found))
     ordered = [] if order is None else order.entries(run)

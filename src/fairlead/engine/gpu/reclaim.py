@@ -6,12 +6,11 @@ it does for a run that began with funding, lost it by a recall, and has its mini
 So does a run that would be paid for by an envelope which its owner recalled for another one.
 """
 
-from fairlead.core import gpu
 from fairlead.core.gpu import GangDemand
 from fairlead.core.reasons import DeficitReason, RankCause
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.orders import TurnOrder, rank_order
-from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
+from fairlead.engine.gpu.resolver.deficit import guest_of, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
 from fairlead.engine.gpu.values import Refused
 
@@ -62,27 +61,14 @@ class Reclaims:
             },
         )
 
-    def _is_promised(self, run: str, plan: gpu.Plan) -> bool:
-        """Whether a run would be paid for by an envelope that its owner recalled for another run.
-        It would take the devices from the leases that lost this funding, lose the funding itself,
-        and they would take them back: at every turn, and never for the owner."""
-        projection = self._projection
-        owner, promised = projection.run_spec(run).owner, projection.recalled()
-        leases = (projection.leases[lease] for lease in promised)
-        claimed = {(lease.budget, lease.envelope) for lease in leases}
-        return any(
-            (line.budget, line.envelope) in claimed
-            and projection.budgets[line.budget].owner != owner
-            for line in plan.lines
-        )
-
     def _reclaim(self, run: str, now_ms: int, order: TurnOrder) -> None:
         """Begin an outcome for a run, or remember when to ask again."""
         found, seq = need_of(self._projection, run, now_ms).found, self._projection.seq
         self._asked[run] = (seq, None)
-        if found.gang is None or found.starts or self._is_promised(run, found.plan):
+        if found.gang is None or found.starts:
             return
-        demand = GangDemand(run, found.gang, unfunded_only=True)
+        guest = guest_of(self._projection, run, found.plan)
+        demand = GangDemand(run, found.gang, unfunded_only=True, guest_of=guest)
         shortage = shortage_of(self._projection, demand, self._committer.protection())
         if shortage.deficit.reason is not DeficitReason.RESOLVABLE:
             self._asked[run] = (seq, shortage.next_candidate_ms)

@@ -346,19 +346,6 @@ class Condition(Struct, frozen=True):
     since_ms: int
 
 
-class ClockJump(Struct, frozen=True):
-    """A jump of the wall clock that no operator has judged."""
-
-    seq: int
-    time_ms: int
-    ahead_ms: int
-    boot: str = ""
-    monotonic_ms: int = 0
-    host: str = ""
-    asked: bool = False
-    """Whether a jump of an earlier boot was not judged either."""
-
-
 # -- the resolver ---------------------------------------------------------------------------------
 
 

@@ -95,7 +95,7 @@ def deficit_decision(shortage: Shortage, cause: str, now_ms: int) -> NewEntry:
 
 def holdings_of(projection: Projection, flavor: str) -> gpu.Holdings:
     """Nodes, runs and open leases of a flavor; those of others decide nothing."""
-    runs, leases = [], []
+    runs, leases, promised = [], [], projection.recalled()
     for name, state in projection.live.items():
         spec = projection.run_spec(name)
         if spec.flavor != flavor or not state.leases:
@@ -125,6 +125,7 @@ def holdings_of(projection: Projection, flavor: str) -> gpu.Holdings:
                 lease.envelope,
                 _is_ending(state, lease),
                 lease.id in state.recalled,
+                lease.id in promised,
             )
             for lease in state.leases.values()
         ]
@@ -152,6 +153,17 @@ def need_of(
     `devices`: not on all that are free; `claims`: what owners keep of their envelopes."""
     freed = tuple(slot for lease in ending for slot in lease.slots)
     return ask(projection, projection.run_spec(run), now_ms, devices, claims, freed=freed)
+
+
+def guest_of(projection: Projection, run: str, plan: gpu.Plan) -> tuple[gpu.GuestEnvelope, ...]:
+    """The envelopes of other owners that would pay for a run."""
+    owner = projection.run_spec(run).owner
+    lines = {(line.budget, line.envelope) for line in plan.lines}
+    return tuple(
+        gpu.GuestEnvelope(budget, envelope)
+        for budget, envelope in sorted(lines)
+        if projection.budgets[budget].owner != owner
+    )
 
 
 OBSTACLES = {

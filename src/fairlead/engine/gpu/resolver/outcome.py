@@ -42,6 +42,7 @@ from fairlead.engine.gpu.resolver.deficit import (
     OBSTACLES,
     Shortage,
     deficit_decision,
+    guest_of,
     need_of,
     shortage_of,
 )
@@ -116,8 +117,10 @@ class Outcomes:
         chance = needed(self._chance)
         protection = self._committer.protection()
         deficit = shortage_of(self._projection, case.demand, protection).deficit
-        # Callers begin no outcome for a gang that no node can ever hold.
-        scope = known(deficit.scope, "an outcome has a scope")
+        # Callers begin no outcome for a gang that no node can ever hold, nor for one that fits.
+        if deficit.scope is None:
+            raise _changed()
+        scope = deficit.scope
         chain = self._hashes.open_chain(scope.flavor)
 
         def decide() -> Sequence[NewEntry]:
@@ -143,8 +146,10 @@ class Outcomes:
         answer = need_of(self._projection, run, at.now_ms)
         gang, reason = answer.found.gang, answer.found.reason
         wanted = case.demand
-        lacks = isinstance(wanted, gpu.GangDemand) and (wanted.run, wanted.gang) == (run, gang)
-        if reason is not StartReason.NO_DEVICES or not lacks:
+        if reason is not StartReason.NO_DEVICES or not isinstance(wanted, gpu.GangDemand):
+            raise _changed()
+        guest = guest_of(self._projection, run, answer.found.plan) if wanted.unfunded_only else ()
+        if (wanted.run, wanted.gang, wanted.guest_of) != (run, gang, guest):
             raise _changed()
         return [start_decision(at, run, answer, case.cause)]
 
