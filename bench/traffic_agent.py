@@ -28,10 +28,10 @@ from typing import Any
 
 from bench.cpu.workloads import die_with_parent
 from bench.timing import ROOT, Spread, machine, results_folder, write_results
-from bench.traffic.arms import free_port
 from bench.traffic.peers import PREPARE
 from bench.traffic.place import own_bpffs
 from fairlead.dataplane.ebpf import build, uninstall
+from fairlead.host.process import free_port
 from fairlead.sim.traffic.backend import HttpServer, ServiceMetrics
 
 HOLD_S, WARM_UP_S, LATE_S = 0.05, 8.0, 0.02

@@ -32,6 +32,9 @@ STATIC = {
     "imports": ["lint-imports", "--no-cache"],
 }
 CORE = ["tests/core", "tests/golden", "tests/schema", "tests/engine"]
+# The others reach every branch of the core; tracing more than doubles the time of a test.
+UNTRACED = ["tests/engine/gpu", "tests/engine/test_acts.py", "tests/engine/test_traffic_life.py"]
+TRACED = [*COVERAGE, *CORE, *(f"--ignore={path}" for path in UNTRACED)]
 # There is one real node per machine. A worker that tests clusters keeps its own from file to file.
 REAL_NODES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/kube/test_real_*.py"))
 CLUSTERS = ["tests/kube", *(f"--ignore={path}" for path in REAL_NODES)]
@@ -52,7 +55,8 @@ LANES = {
     "static": STATIC,
     # Two: when the other lanes have ended, both cores are there for what is left.
     "core": {
-        "tests of the core": [*PYTEST, "-n", "2", "--dist", "worksteal", *COVERAGE, *CORE],
+        "tests of the core": [*PYTEST, "-n", "2", "--dist", "worksteal", *TRACED],
+        "tests of the engine": [*PYTEST, "-n", "2", "--dist", "worksteal", *UNTRACED],
         "tests of the compiled core": [sys.executable, "-m", "tests.compiled"],
     },
 }

@@ -9,7 +9,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from bench.traffic.peers import PREPARE
 from bench.traffic.place import ARM, BACKENDS_CPU, CLIENTS, PROXY_CPU, Place, own_bpffs
 from bench.traffic.scenarios import MEAN_S, SLO_S
 from fairlead.dataplane.ebpf import build, uninstall
+from fairlead.host.process import free_port
 
 GROUP, STATE = "web", "state"
 _VIP = "127.99.0.1"
@@ -195,10 +195,3 @@ def _answers(target: tuple[str, int]) -> bool:
         return False
     finally:
         connection.close()
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -109,7 +109,8 @@ def test_who_reconnects_gets_what_changed_meanwhile(server: Running) -> None:
     for wrong in ("x", "1.2", "00000000." + "9" * 20):
         reply = server.send("GET", "/v1/reports?kind=node", headers={"Last-Event-ID": wrong})
         assert reply.status == 422
-    assert server.send("GET", "/v1/reports?kind=pod").status == 422
+    for query in ("kind=pod", "kind=", "kind=node&kind=group", "other=1"):
+        assert server.send("GET", f"/v1/reports?{query}&limit=1").status == 422, query
 
 
 def test_a_reader_that_reads_nothing_hurts_no_other(server: Running) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,21 @@ from tests.verify.stories import VALUE
 FIRST = Path(__file__).parents[2] / "verify" / "fairlead_verify.py"
 PLACE = {"region": "west", "domain": "rack-1"}
 NEVER = "2999-01-01T08:00:00Z"
+SOON = (datetime.now(UTC) + timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:00Z")
+"""While the runs of 9 h go on."""
 ELASTIC = {"groupGPUs": 1, "malleable": {"minTotalGPUs": 1, "stepGPUs": 1}}
 
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """Eight GPUs: spares, an elastic run and a gang, which have no known end; and a resolver that
-    means it."""
+    """Eight GPUs: spares, an elastic run and a gang; and a resolver that means it."""
     heads = tmp_path_factory.mktemp("heads") / "heads.json"
     with short_folder() as folder, serving(folder, resolver="enforce") as running:
         running.apply(
             manifest("Node", "box", flavor="H100", devices=8, location=PLACE),
             *(budget(f"team-{name}", 8) for name in "abc"),
-            run("gang", "team-c", 4),
-            run("backed", "team-b", 2, groupGPUs=2, sparesPerGroup=2),
+            run("gang", "team-c", 4, duration="9h"),
+            run("backed", "team-b", 2, groupGPUs=2, sparesPerGroup=2, duration="9h"),
         )
         for name in ("gang", "backed"):
             running.until("runs", lambda name=name: running.status("Run", name)["width"])
@@ -68,14 +70,14 @@ def test_a_reservation_from_the_command_line(crowded: Shell) -> None:
     """Tried first, then made, moved, listed, described and explained, with who would give way."""
     big = documents(run("big", "team-a", 4, duration="9h"))
     size = crowded.server.ok("GET", "/v1/head")["size"]
-    tried = crowded.ok("reserve", "-f", "-", "--at", NEVER, "--dry-run", input=big).splitlines()
+    tried = crowded.ok("reserve", "-f", "-", "--at", SOON, "--dry-run", input=big).splitlines()
     assert tried[:2] == ["run/big created (dry run)", "reservation/big created (dry run)"]
     assert crowded.server.ok("GET", "/v1/head")["size"] == size
-    made = crowded.ok("reserve", "-f", "-", "--at", NEVER, input=big).splitlines()
+    made = crowded.ok("reserve", "-f", "-", "--at", SOON, input=big).splitlines()
     assert made[:3] == [
         "run/big created",
         "reservation/big created",
-        f"  run big is to start at {NEVER}",
+        f"  run big is to start at {SOON}",
     ]
     assert made[3:] == tried[3:], "the dry run said the same"
     shown = "\n".join(made)
@@ -89,7 +91,7 @@ def test_a_reservation_from_the_command_line(crowded: Shell) -> None:
     assert crowded.ok("get", "reservations").splitlines()[1].split()[:6] == [
         "big",
         "big",
-        NEVER,
+        SOON,
         "Pending",
         "NotDue",
         "-",
@@ -98,13 +100,16 @@ def test_a_reservation_from_the_command_line(crowded: Shell) -> None:
     described = json.loads(crowded.ok("describe", "reservation/big", "-o", "json"))
     assert (described["forecast"]["deficitGPUs"], described["forecast"]["earliestStart"]) == (
         4,
-        NEVER,
+        SOON,
     )
     assert "may be selected" in crowded.ok("explain", "reservation/big")
     assert "fairlead explain reservation/big" in crowded.ok("explain", "run/big")
-    moved = crowded.ok("reserve", "big", "--at", "+3h").splitlines()
+    moved = crowded.ok("reserve", "big", "--at", NEVER).splitlines()
     assert moved[0] == "reservation/big configured"
-    again = documents(manifest("Reservation", "big", run="big", earliestStart=NEVER))
+    assumed = "assumes that 2 runs with 8 GPUs will have ended by then"
+    assert any(assumed in line for line in moved)
+    assert not any("may be selected" in line for line in moved)
+    again = documents(manifest("Reservation", "big", run="big", earliestStart=SOON))
     applied = crowded.ok("apply", "-f", "-", "--dry-run", input=again)
     assert "may be selected" in applied
 

@@ -25,3 +25,8 @@ def test_only_true_and_false_are_yes_and_no(given: Any) -> None:
     with pytest.raises(OutOfRange, match="must be true or false"):
         Switch(on=given)
     assert Switch(on=True).on
+
+
+def test_sentences_count() -> None:
+    assert [units.counted(number, "GPU") for number in (0, 1, 2)] == ["0 GPUs", "1 GPU", "2 GPUs"]
+    assert [units.are(number) for number in (0, 1, 2)] == ["are", "is", "are"]

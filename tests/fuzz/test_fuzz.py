@@ -4,10 +4,16 @@
 """
 
 import random
+import signal
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from fairlead.host.clock import wait_until
 from fairlead.schema.border import BadInput, parse_json
+from tests.fuzz.__main__ import run_bounded
 from tests.fuzz.corpus import kept
 from tests.fuzz.mutate import mutate
 from tests.fuzz.targets import TARGETS
@@ -53,3 +59,32 @@ def test_two_faults_of_one_text_are_one_refusal(text: str, refusal: str) -> None
     with pytest.raises(BadInput) as caught:
         parse_json(text.encode())
     assert str(caught.value).startswith(refusal)
+
+
+def test_a_search_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    """With what it started; and its stacks say where it was."""
+    child = "import time; print('child', flush=True); time.sleep(600)"
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "print('process', child.pid, file=sys.stderr, flush=True)\n"
+        "def hang(): time.sleep(600)\n"
+        "hang()\n"
+    )
+    started = time.monotonic()
+    ended, said = run_bounded([sys.executable, "-c", code], tmp_path, within_s=5)
+    assert time.monotonic() - started < 60
+    assert ended == -signal.SIGABRT
+    assert "in hang" in said
+    pid = int(said.split()[1])
+    assert wait_until(lambda: not _runs(pid), within_s=60)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there that has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

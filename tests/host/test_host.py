@@ -1,5 +1,6 @@
 """Clocks, directories and child processes."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -91,3 +92,22 @@ os.kill(parent, signal.SIGKILL)
     assert said == "True False"
     stat = Path(f"/proc/{child}/stat")
     assert clock.wait_until(lambda: not stat.exists() or " Z " in stat.read_text(), within_s=10)
+
+
+def test_a_port_is_given_to_one_process_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before its server listens, and where both begin their search at the same port."""
+    monkeypatch.setattr(process.os, "getpid", lambda: 7)
+    code = (
+        "import os, sys; from fairlead.host import process; os.getpid = lambda: 7;"
+        "print(process.free_port(), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code]
+    monkeypatch.setattr(process, "_ASKED", itertools.count())
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        theirs = int(other.stdout.readline())
+        ours = process.free_port()
+        other.communicate()
+    assert ours != theirs
+    monkeypatch.setattr(process, "_ASKED", itertools.count())
+    assert process.free_port() == theirs

@@ -6,7 +6,6 @@ process of this machine, as the DaemonSet's would be; the controller runs in the
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from fairlead.cli.kube.commands import node_agent_command
+from fairlead.host.process import free_port
 from fairlead.kube.cpu.pods import container_ids, millicores
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
@@ -63,7 +63,7 @@ class Node:
         self.cluster, self.world, self.state = cluster, world, folder / "node"
         self.config = folder / "node.yaml"
         self.config.write_text(json.dumps(SETTINGS))
-        self.port = _free_port()
+        self.port = free_port()
 
     def run(self, name: str, request: int, limit: int, *command: str, **notes: str) -> None:
         document = pod(name, *command, cpu=f"{limit}m")
@@ -134,12 +134,6 @@ def read_millicores(path: Path) -> int:
     if path.name == "cpu.max":
         return int(text[0]) * 1000 // int(text[1])
     return int(text[0]) * 1000 // int((path.parent / "cpu.cfs_period_us").read_text())
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Sampler:

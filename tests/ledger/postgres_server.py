@@ -6,7 +6,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fairlead.host.process import free_port
 
 _PR_SET_PDEATHSIG = 1
 START_S = 60
@@ -98,9 +99,7 @@ def _init(programs: Path, account: dict[str, Any], place: Path, password: str) -
 
 @contextmanager
 def _running(programs: Path, account: dict[str, Any], place: Path, password: str) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [
         str(programs / "postgres"),
         "-D",

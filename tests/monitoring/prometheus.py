@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from fairlead.host.process import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "deploy" / "chart" / "fairlead" / "files"
@@ -65,9 +66,7 @@ class Prometheus:
     """Scrapes four times a second."""
 
     def __init__(self, folder: Path, targets: Mapping[str, str]) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         folder.mkdir(exist_ok=True)
         self._log = folder / "prometheus.log"
         config = {

@@ -1,12 +1,12 @@
 """The story of `make up` in a real browser: every act in order, and the page after a restart."""
 
-import socket
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from fairlead.api.story_acts import TITLES, Act
+from fairlead.host.process import free_port
 from tests.e2e.demos import PATIENCE_S, Demo
 from tests.web.browser import Visits, assert_accessible, assert_narrow
 
@@ -24,12 +24,6 @@ CAPTIONS = """
   note();
 }
 """
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
 
 
 def test_the_story_is_seen_from_beginning_to_end(browser: Browser, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """Child processes in a session of their own, without our terminal and input; ports for them."""
 
-import contextlib
 import errno
 import itertools
 import os
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +13,7 @@ from typing import IO, Any
 from fairlead.host.kernel import DIE_WITH_PARENT, load_prctl
 
 _PORTS, _ASKED = 12_000, itertools.count()
+_CLAIMS, _CLAIMS_MAX = deque[socket.socket](), 256
 
 
 def spawn(
@@ -74,15 +75,32 @@ def run_detached(
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that is free now, outside of those that the kernel hands to clients: any connection
-    could take one of those before a server listens on it."""
+    could take one of those before a server listens on it.
+
+    No other process is given it as long as this one lives, or until this one has asked for 256
+    more: a server may take seconds to listen.
+    """
     ranges = Path("/proc/sys/net/ipv4/ip_local_port_range")
     low = int(ranges.read_text().split()[0]) if ranges.exists() else 32_768
-    # Processes that start one after the other ask for hundreds each: their ranges lie far apart.
     first = os.getpid() * 2_003 + next(_ASKED)
     for offset in range(_PORTS):
         port = low - 1 - (first + offset) % _PORTS
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            return port
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            # A name without a file: ports have the same namespaces, and it ends with this process.
+            claim.bind(f"\0fairlead-port-{port}")
+            _require_free(host, port)
+        except OSError:
+            claim.close()
+            continue
+        _CLAIMS.append(claim)
+        if len(_CLAIMS) > _CLAIMS_MAX:
+            _CLAIMS.popleft().close()
+        return port
     raise OSError(errno.EADDRINUSE, f"no port below {low} is free")
+
+
+def _require_free(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))

@@ -90,3 +90,11 @@ def test_where_a_group_spans_nodes_all_of_them_decide() -> None:
     assert FreeDevices(away).candidates(Gang("H100", 4, location={"region": "w"})) == []
     elsewhere = Gang("H100", 4, location={"region": "w"}, elsewhere=True)
     assert FreeDevices(away).candidates(elsewhere) == away
+
+
+def test_all_nodes_are_by_name_also_after_a_change() -> None:
+    late, early = (Node(name, "H100", {}, (0,)) for name in ("b", "a"))
+    devices = FreeDevices([late])
+    assert devices.nodes == devices.nodes == [late]
+    devices.put(early)
+    assert devices.nodes == [early, late]

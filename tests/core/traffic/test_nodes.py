@@ -6,6 +6,7 @@ from fairlead.core.traffic import Config, Node, Psi, Resource, Sighting, StallTo
 from fairlead.core.traffic.config import Theta
 from fairlead.core.traffic.nodes import (
     follow,
+    observe_nodes,
     observe_totals,
     stalls,
     sustained,
@@ -256,6 +257,16 @@ def test_a_counter_or_a_clock_that_goes_back_starts_anew() -> None:
     assert observe_totals(window, counters(1, 600))[1] is None
     _, psi = observe_totals(window, counters(1, 9_000_000, mem_full=7, io_full=3))
     assert psi == Psi(cpu_some=1.0, mem_full=0.0)
+
+
+def test_waiting_for_a_disk_is_a_share_of_the_time_that_passed() -> None:
+    """Nothing is said without a reading, before time has passed, and where a counter goes back."""
+    windows, shares = {}, []
+    for now in (None, (0, 0, 0), (100, 50, 10), (200, 100, 5), (300, 10, 0), (400, 20, 9)):
+        cpu = None if now is None else CpuTimes(*now)
+        windows, (node,) = observe_nodes(windows, [NodeReading("n", cpu=cpu)])
+        shares.append(node.iowait_ratio)
+    assert shares == [None, None, 0.2, 0.05, None, 0.9]
 
 
 def test_counters_that_no_machine_can_have_are_missing() -> None:

@@ -15,6 +15,7 @@ from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.ledger import HeadMoved
 from fairlead.schema.replay import Verdict
+from tests.engine.gpu.resolving import outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, HOUR, World, budget, envelope, node, run, state_of
 from tests.ledger.memory import MemoryKeys, MemoryLedger
 
@@ -77,6 +78,37 @@ def test_times_never_go_back_where_another_replica_was_quicker() -> None:
         (entry,) = committer.commit(lambda: [NewEntry(late, began_ms)])
     times = [each.time_ms for each in world.log]
     assert (entry.time_ms, times) == (began_ms + 1_000, sorted(times))
+
+
+class Interrupted(MemoryLedger):
+    """Another replica acts just before the first entry of a kind is appended."""
+
+    kind, act = "", None
+
+    def append(self, drafts, *, expected_size=None):
+        if self.act is not None and drafts[0].kind == self.kind:
+            act, self.act = self.act, None
+            act()
+        return super().append(drafts, expected_size=expected_size)
+
+
+def test_devices_that_become_free_before_a_resolve_begins_preempt_nothing() -> None:
+    """Between the decision to preempt and the resolve, another replica may end a run: the turn
+    goes on, and the next one starts the reserved runs on what is free."""
+    ledger = Interrupted()
+    world = world_of(ledger=ledger, devices=4)
+    world.apply(run("held", "b", gpus=4))
+    world.turn()
+    for name in ("first", "second"):  # with one alone there is no order to record
+        reserve(world, run(name, "a", gpus=2))
+    other = world.open()
+    ledger.kind = "gpu.activate"
+    ledger.act = lambda: other.verbs.act("Run", "held", "cancel", author=ADMIN)
+    world.plane.reconcile()
+    assert ledger.act is None, "the other replica was quicker"
+    world.turn()
+    assert phases(world) == {"held": "Failed", "first": "Running", "second": "Running"}
+    assert outcomes(world) == []
 
 
 def test_a_replica_sees_what_the_other_did() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from fairlead.core.traffic.sighting import Look, Probed, Reading
+from fairlead.host.process import free_port
 from fairlead.node.traffic.poller import Poller
 from fairlead.node.traffic.probes import DnsService, DnsServices, NetworkProber
 from fairlead.node.traffic.scrape import Scraper
@@ -179,12 +180,6 @@ def test_who_left_is_asked_no_more(poller: Poller) -> None:
         until(lambda: scraper.read(clock.now_ms), "scraped")
         scraper.watch({"web": RULES}, {"web": []})
         assert scraper.read(clock.now_ms) == {}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(prober: NetworkProber) -> list[Probed]:

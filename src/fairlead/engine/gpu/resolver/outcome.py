@@ -117,10 +117,9 @@ class Outcomes:
         chance = needed(self._chance)
         protection = self._committer.protection()
         deficit = shortage_of(self._projection, case.demand, protection).deficit
-        # Callers begin no outcome for a gang that no node can ever hold, nor for one that fits.
-        if deficit.scope is None:
-            raise _changed()
         scope = deficit.scope
+        if scope is None:  # nothing is missing any more: another replica was quicker
+            raise _changed()
         chain = self._hashes.open_chain(scope.flavor)
 
         def decide() -> Sequence[NewEntry]:
