@@ -34,11 +34,12 @@ export const link = (path, ...children) => el("a", {href: path}, ...children);
 export const soft = (...children) => el("span", {class: "soft"}, ...children);
 
 // A moment in the reader's own time; today without the date, other days with it.
-export function moment(text) {
+export function stamp(text) {
   const at = new Date(text), today = at.toDateString() === new Date().toDateString();
-  const words = today ? at.toLocaleTimeString() : at.toLocaleString(undefined, {dateStyle: "medium", timeStyle: "short"});
-  return el("time", {datetime: at.toISOString(), title: at.toLocaleString()}, words);
+  return today ? at.toLocaleTimeString() : at.toLocaleString(undefined, {dateStyle: "medium", timeStyle: "short"});
 }
+
+export const moment = (text) => el("time", {datetime: new Date(text).toISOString(), title: new Date(text).toLocaleString()}, stamp(text));
 
 // A function to wait for before asking again: a busy ledger has several events a second, and a reader's
 // requests per second are limited. The first call does not wait.

@@ -10,11 +10,10 @@ import {debtGraph} from "../lib/graph.js";
 import {NodePages} from "../lib/nodes.js";
 import {introduce, ownerKey} from "../lib/owners.js";
 import {amount, RunList, runLink, whyCell} from "../lib/runs.js";
-import {plain} from "../lib/words.js";
+import {conditions, plain} from "../lib/words.js";
 
 const WAITS = {NotDue: "not due yet"};
 const STATES = {Pending: "warn", Active: "good", Released: "soft", Blocked: "bad"};
-const CONDITIONS = {Healthy: "good", NearLimit: "warn", Exhausted: "bad", Overcommitted: "bad"};
 const PARTS = [["devices", "Devices"], ["timeline", "Timeline"], ["budgets", "Budgets"], ["queue", "Queue"], ["runs", "Runs"], ["reservations", "Reservations"], ["owes", "Who owes whom"]];
 const MINUTE = 60000, RANGES = {"20min": 20 * MINUTE, "3h": 180 * MINUTE, "1d": 1440 * MINUTE, "7d": 10080 * MINUTE};
 const FIT = "fit", LEAST = 2 * MINUTE, AHEAD = 2;
@@ -28,7 +27,7 @@ function budgetCells(row) {
     bar(`GPUs of ${name}`, row.used_gpus, row.limit_gpus, "GPUs"),
     [bar(`GPU-hours of ${name}`, row.used_gpu_hours + row.held_gpu_hours, row.limit_gpu_hours, "GPU-hours"),
       parts.map(([word, used]) => el("div", {class: word === "overdraft" ? "bad" : "soft"}, `${hours(used)} ${word}`))],
-    more ? burnDown(more) : "–", number(row.lent_gpus), row.conditions.map((each) => el("div", {class: CONDITIONS[each] || "warn"}, each))];
+    more ? burnDown(more) : "–", number(row.lent_gpus), conditions(row.conditions).map(([style, words, name]) => el("div", {class: style, title: name}, words))];
 }
 
 function queueCells(run) {

@@ -6,7 +6,7 @@ import {ago, byId, count, el, hours, link, moment, number, pace, section, soft, 
 import {Output} from "../lib/output.js";
 import {introduce, ownerKey} from "../lib/owners.js";
 import {phaseWord, runLink} from "../lib/runs.js";
-import {cap, payer, plain, remedy} from "../lib/words.js";
+import {cap, EVENTS as KINDS, payer, plain, remedy, said as worded} from "../lib/words.js";
 
 const EVENTS = 50, OUTPUT_MS = 2000, PACE_MS = 1000;
 const percent = (chance) => `${number(chance * 100, 1)} %`;
@@ -83,7 +83,7 @@ function saying(event) {
 }
 
 function eventCells(row) {
-  return [entry(row.seq), moment(row.time), row.kind, row.words || soft("–"), row.author, row.decides ? decision(row.seq) : soft("–")];
+  return [entry(row.seq), moment(row.time), el("span", {title: row.kind}, worded(KINDS, row.kind)), row.words || soft("–"), row.author, row.decides ? decision(row.seq) : soft("–")];
 }
 
 export function open(root, context) {
