@@ -48,7 +48,10 @@ def test_the_views_of_the_gpu_governor(lab: Running, visits: Visits) -> None:
     shown = {row[0]: row for row in table(page, "run-rows")}
     assert shown["first"][3] == "Running"
     assert "too many GPUs at once" in shown["wish"][4]
-    assert "it would be funded if envelope team-a/main allowed 11 GPUs at once (now 4)" in shown["wish"][4]
+    assert (
+        "it would be funded if envelope team-a/main allowed 11 GPUs at once (now 4)"
+        in shown["wish"][4]
+    )
     leased = page.get_by_role("link", name="box, devices 0 to 1: run first of team-a")
     expect(leased).to_have_attribute("href", "/runs/first")
     (row,) = table(page, "reservation-rows")

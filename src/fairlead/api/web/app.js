@@ -125,6 +125,7 @@ function say(text, lost) {
   const state = byId("state");
   if (state.textContent !== text) state.textContent = text;
   state.classList.toggle("lost", Boolean(lost));
+  state.classList.toggle("waiting", !live);
 }
 
 // Go to a part of the view, such as `#budgets`.

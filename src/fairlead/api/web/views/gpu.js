@@ -104,7 +104,7 @@ export function open(root, context) {
   const reservations = new Table("Reservations", ["Reservation", "Run", "Start", "State", "Why", "Outcome"],
     {key: (item) => item.metadata.uid, cells: reservationCells, nothing: "No reservations: fairlead reserve RUN --at TIME"});
   const debts = new Table("Who owes whom", ["Borrower", "Lender", "GPUs now", "GPU-hours ever"],
-    {key: (row) => `${row.borrower} ${row.lender}`, cells: owesCells, nothing: "No owner ever borrowed."});
+    {key: (row) => `${row.borrower} ${row.lender}`, cells: owesCells, numbers: ["GPUs now", "GPU-hours ever"], nothing: "No owner ever borrowed."});
   for (const [table, name] of [[budgets, "budget"], [waiting, "queue"], [reservations, "reservation"], [debts, "owes"]]) table.body.id = `${name}-rows`;
   const showNodes = async (known) => {
     const asked = nodes.query, [page] = await Promise.all([read("/v1/devices", {limit: NODES, ...asked}), known]);

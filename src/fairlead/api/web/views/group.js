@@ -41,7 +41,7 @@ export function open(root, {params, query}) {
   const name = params.group, path = `/v1/groups/${encodeURIComponent(name)}`, agent = {agent: query.agent};
   const about = el("dl", {class: "facts plain"}), charts = el("div", {class: "charts"}), summed = el("div", {id: "decision-summary"});
   const term = el("select", {id: "term", change: () => draw()}, TERMS.map((word) => el("option", {value: word}, word)));
-  const backends = new Table("Backends", ["Backend", "Slots", "Target", "Pressure", "p95", "Errors", "Queue", "State"], {key: (row) => row.backend, cells: backendCells, nothing: "The group has no backends."});
+  const backends = new Table("Backends", ["Backend", "Slots", "Target", "Pressure", "p95", "Errors", "Queue", "State"], {key: (row) => row.backend, cells: backendCells, numbers: ["Slots", "Target", "p95", "Errors", "Queue"], nothing: "The group has no backends."});
   backends.body.id = "backend-rows";
   const series = new Series(`${path}/series`), orders = new BackendOrders(name);
   let newest = null;
