@@ -208,15 +208,20 @@ def test_one_peak_flattens_no_chart(visits: Visits) -> None:
             group_moment(n, now - (100 - n) * 1_000, conductance=10.0 if n == 60 else usual[n % 3])
             for n in range(100)
         ]
+        # A tick that changed something is reported at once: no rate of 1000 a second.
+        moments.append(group_moment(100, now - 999))
         push(server, report("web-1", groups={"web": moments}))
         page = visits.open(server, "/traffic/web")
         figure = page.locator("figure", has=page.get_by_text("Conductance", exact=True))
         expect(figure.get_by_role("img", name="Conductance, peak 10")).to_be_visible()
         marks = figure.locator(".mark").all_text_contents()
-        assert marks[:5] == ["0", "1", "2", "▲ 10", marks[4]]
+        assert marks[:6] == ["0", "0.5", "1", "1.5", "2", "▲ 10"]
         slots = page.locator("figure", has=page.get_by_text("Slots by backend", exact=True))
         assert slots.locator(".mark").all_text_contents()[:4] == ["0", "50", "100", "150"]
         expect(slots.locator(".peak")).to_have_count(0)
+        rates = page.locator("figure", has=page.get_by_text("Requests per second", exact=True))
+        expect(rates.locator(".keys")).to_contain_text("admitted: 2 ")
+        expect(rates.locator(".peak")).to_have_count(0)
 
 
 def test_a_list_draws_what_comes(visits: Visits) -> None:

@@ -31,7 +31,7 @@ function reach(values, high) {
 
 // Round values for the marks of an axis, from 0 on; the last is the top.
 function marksOf(most) {
-  const rough = most / 3, size = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find((each) => each * size >= rough * 0.999) * size;
+  const rough = most / 4, size = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 2.5, 5, 10].find((each) => each * size >= rough * 0.999) * size;
   return Array.from({length: Math.ceil(most / step * 0.999) + 1}, (_, index) => index * step);
 }
 
