@@ -78,7 +78,9 @@ def list_nodes(service: Service, call: Call) -> list[shapes.MachineRow]:
     for subject in service.fleet.subjects("node", service.now_ms()):
         cpus.setdefault(subject.key.name, []).append(subject)
     return [
-        shapes.MachineRow(name, gpus.get(name), cpu_row(service, governor, call.query.recent))
+        shapes.MachineRow(
+            name, gpus.get(name), cpu_row(service, governor, recent=call.query.recent)
+        )
         for name in sorted(gpus.keys() | cpus.keys())
         for governor in cpus.get(name, [None])
     ]
@@ -130,7 +132,7 @@ def list_groups(service: Service, call: Call) -> list[shapes.GroupRow]:
     """List route groups as their traffic agents report them."""
     found = service.fleet.subjects("group", service.now_ms())
     recent = call.query.recent
-    return [shapes.GroupRow(**group_row(service, subject, recent)) for subject in found]
+    return [shapes.GroupRow(**group_row(service, subject, recent=recent)) for subject in found]
 
 
 @routes("GET /v1/groups/{name}", shapes.GroupDetail, shapes.AgentQuery)
@@ -234,7 +236,7 @@ def _worst_p95_ms(backends: Iterable[KeptBackend | BackendReport]) -> float | No
 
 
 def cpu_row(
-    service: Service, subject: Subject | None, recent: bool = False
+    service: Service, subject: Subject | None, *, recent: bool = False
 ) -> shapes.CpuRow | None:
     state = None if subject is None else _node_state(subject)
     if subject is None or state is None:
@@ -287,7 +289,7 @@ def _group_state(subject: Subject) -> GroupReport:
     return subject.state
 
 
-def group_row(service: Service, subject: Subject, recent: bool = False) -> dict[str, Any]:
+def group_row(service: Service, subject: Subject, *, recent: bool = False) -> dict[str, Any]:
     state = _group_state(subject)
     refused = (state.refused_soft, state.refused_hard)
     known = [count for count in refused if count is not None]

@@ -69,8 +69,8 @@ class Heard(Shape, kw_only=True):
 
 
 class CpuRow(Heard, kw_only=True):
-    """The CPU governor of a node, in millicores. `throttling` is the worst pod's. `recent`, where it
-    is asked for: times in milliseconds since 1970, and the need then."""
+    """The CPU governor of a node, in millicores. `throttling` is the worst pod's. `recent`, where
+    it is asked for: times in milliseconds since 1970, and the need then."""
 
     mode: str
     policy: str
@@ -84,7 +84,7 @@ class CpuRow(Heard, kw_only=True):
     pods: int
     observed_only: bool
     problems: list[str]
-    recent: list[tuple[int, float | None]] = []
+    recent: list[tuple[int, float | None]] = field(default_factory=list)
 
 
 class GpuRow(Shape):
@@ -134,7 +134,7 @@ class GroupRow(Heard, kw_only=True):
     error_rate: float | None
     reasons: list[str]
     fault: str
-    recent: list[tuple[int, float | None]] = []
+    recent: list[tuple[int, float | None]] = field(default_factory=list)
 
 
 class ReportNews(Shape):

@@ -86,7 +86,7 @@ def find_object(client: Client, which: tuple[str, str]) -> tuple[str, str]:
         return which
     kinds = ["Budget", "Run", "Node", "Reservation"]
     names = {
-        kind: [item["metadata"]["name"] for item in client.get(f"/v1/objects/{kind}")["items"]]
+        kind: [item["metadata"]["name"] for item in client.objects(kind)]
         for kind in kinds
     }
     found = [kind for kind in kinds if name in names[kind]]

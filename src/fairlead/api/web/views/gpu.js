@@ -17,7 +17,7 @@ const STATES = {Pending: "warn", Active: "good", Released: "soft", Blocked: "bad
 const PARTS = [["devices", "Devices"], ["timeline", "Timeline"], ["budgets", "Budgets"], ["queue", "Queue"], ["runs", "Runs"], ["reservations", "Reservations"], ["owes", "Who owes whom"]];
 const MINUTE = 60000, RANGES = {"20min": 20 * MINUTE, "3h": 180 * MINUTE, "1d": 1440 * MINUTE, "7d": 10080 * MINUTE};
 const FIT = "fit", LEAST = 2 * MINUTE, AHEAD = 2;
-const PACE_MS = 1000, NODES = onPhone ? 24 : 48, TIMELINE_NODES = onPhone ? 8 : 16, QUEUE = 10;
+const PACE_MS = 1000, NODES = onPhone ? 24 : 48, TIMELINE_NODES = onPhone ? 8 : 16, QUEUE = 10, RESERVATIONS = 100;
 
 function budgetCells(row) {
   const name = `${row.budget}/${row.envelope}`, more = row.more;
@@ -113,11 +113,11 @@ export function open(root, context) {
     nodes.show(page);
   };
   const nodes = new NodePages(context.query, () => Promise.all([showNodes(), time.refresh()]).catch(() => { /* the next refresh says why */ }));
-  const map = new DeviceMap(), time = new Timeline(context.query, nodes), runs = new RunList(context.query), graph = el("div"), more = el("p", {class: "soft"});
+  const map = new DeviceMap(), time = new Timeline(context.query, nodes), runs = new RunList(context.query), graph = el("div"), more = el("p", {class: "soft"}), booked = el("p", {class: "soft"});
   root.append(el("h1", null, "GPU"), el("nav", {class: "parts", "aria-label": "Parts of this view"}, PARTS.map(([id, words]) => el("a", {href: `#${id}`}, words))),
     section("devices", "Devices", nodes.filter, map.root, nodes.pages), section("timeline", "Timeline", time.root), section("budgets", "Budgets", budgets.root),
     section("queue", "Queue", waiting.root, more), section("runs", "Runs", runs.root),
-    section("reservations", "Reservations", reservations.root), section("owes", "Who owes whom", el("div", {class: "beside"}, graph, debts.root)));
+    section("reservations", "Reservations", reservations.root, booked), section("owes", "Who owes whom", el("div", {class: "beside"}, graph, debts.root)));
   let rows = [], series = new Map(), owed = "";
   const showBudgets = () => budgets.show(rows.map((row) => ({...row, more: series.get(`${row.budget}/${row.envelope}`)})));
   const burning = every(10_000, async () => {
@@ -144,7 +144,10 @@ export function open(root, context) {
           more.textContent = page.next === null ? "" : `The first ${page.items.length} of ${count(page.total, "waiting run")}; Pending in the list below has all.`;
         }),
         runs.refresh(known),
-        read("/v1/objects/Reservation").then((found) => reservations.show(found.items)),
+        read("/v1/objects/Reservation", {limit: RESERVATIONS}).then((found) => {
+          reservations.show(found.items);
+          booked.textContent = found.next === null ? "" : `The first ${RESERVATIONS} by name; fairlead get reservations lists all.`;
+        }),
       ];
       await Promise.all([...parts, drawing(known), burning(), owing(known)]);
     },
