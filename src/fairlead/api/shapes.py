@@ -63,7 +63,7 @@ class ObjectDocument(Shape, rename="camel"):
 
 
 class ObjectList(Shape):
-    """Objects of a kind, sorted by name. `next`: the cursor of the next page, where there is one."""
+    """Objects of a kind, sorted by name. `next`: the cursor of the page after, if any."""
 
     items: list[ObjectDocument]
     next: str | None
@@ -385,8 +385,8 @@ class ReportRow(Shape):
 
 
 class ListQuery(Shape):
-    """Limit the list to one owner, or to objects with a label, as KEY=VALUE. `cursor`: `next` of the
-    page before."""
+    """Limit the list to one owner, or to objects with a label, as KEY=VALUE. `cursor`: `next`
+    of the page before."""
 
     owner: Label | None = None
     label: Annotated[str, Meta(pattern="^[^=]+=", max_length=2 * LABEL_MAX)] | None = None

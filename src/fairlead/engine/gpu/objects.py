@@ -170,7 +170,9 @@ class Objects:
         key, _, value = (label or "").partition("=")
         with self._committer.current() as projection:
             if kind == "Lease":
-                leases = (lease for name, lease in sorted(projection.leases.items()) if name > after)
+                leases = (
+                    lease for name, lease in sorted(projection.leases.items()) if name > after
+                )
                 shown = (lease for lease in leases if owner in (None, lease.owner))
                 return [] if label else [self._lease(lease) for lease in islice(shown, limit)]
             found = (
