@@ -268,6 +268,23 @@ def test_watchers_hear_of_everything_in_order(server: Running) -> None:
     assert server.send("GET", "/v1/watch?limit=1", headers={"Last-Event-ID": "x"}).status == 422
 
 
+def test_objects_are_listed_by_page(server: Running) -> None:
+    """By name, each once; a page says where the next begins, the last one that it is the last."""
+    envelopes = [{"name": "main", "flavor": "H100", "concurrency": 1}]
+    made = (f"paged-{n:02}" for n in range(7))
+    server.apply(*(manifest("Budget", name, owner="paged", envelopes=envelopes) for name in made))
+    pages, cursor = [], ""
+    while cursor is not None:
+        page = server.ok("GET", f"/v1/objects/Budget?owner=paged&limit=3&cursor={cursor}")
+        pages.append([item["metadata"]["name"] for item in page["items"]])
+        cursor = page["next"]
+    assert [len(page) for page in pages] == [3, 3, 1]
+    assert [name for page in pages for name in page] == [f"paged-{n:02}" for n in range(7)]
+    assert server.ok("GET", "/v1/objects/Budget?limit=7&owner=paged")["next"] is None
+    assert server.ok("GET", "/v1/objects/Lease?limit=1")["next"] is None
+    assert server.send("GET", "/v1/objects/Budget?limit=501").status == 422
+
+
 def test_every_reply_carries_the_head(server: Running) -> None:
     """Successes and errors; a later one is proved to continue the earlier."""
     replies = [server.send("GET", path) for path in ("/v1/budgets", "/v1/none", "/metrics")]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fairlead.cli.client import Client
-from tests.api.servers import budget, run
+from tests.api.servers import budget, manifest, run
 from tests.cli.shells import Shell
 from tests.e2e.planes import documents
 
@@ -24,6 +24,17 @@ def test_what_is_got_can_be_applied_again(shell: Shell) -> None:
     lines = shell("get", "nodes").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["NAME", "box"]
     assert shell("get", "runs").stdout.splitlines()[0].startswith("NAME")
+
+
+def test_a_list_has_every_page(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server answers with a page; commands list all of them, each object once."""
+    monkeypatch.setattr("fairlead.cli.client.PAGE", 2)
+    made = [f"many-{n}" for n in range(5)]
+    shell.server.apply(*(manifest("Node", name, flavor="H100", devices=1) for name in made))
+    got = json.loads(shell.ok("get", "nodes", "-o", "json"))
+    assert [node["metadata"]["name"] for node in got] == ["box", *made]
+    for name in made:
+        shell.server.ok("DELETE", f"/v1/objects/Node/{name}")
 
 
 def test_exit_codes_and_the_offending_field(shell: Shell) -> None:

@@ -1,10 +1,14 @@
 """`fairlead up --demo` as a visitor sees it: alive, real, quiet, and gone when it ends."""
 
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from fairlead.api.access import user_name
 from fairlead.api.lab import CASTS, OWNERS, POLICY, manifests
 from fairlead.cli.up import command
 from tests.e2e.demos import Demo
@@ -29,6 +33,9 @@ def test_the_lab_lives_and_leaves_nothing_behind(tmp_path: Path) -> None:
             "10s",
             "20s",
         )
+        (applied,) = demo.ask("/v1/entries?kind=object.applied&limit=1")["items"]
+        assert applied["author"] == user_name(os.geteuid()), "who started it, root too"
+        _look_from_another_shell(demo, tmp_path)
         assert "cover failed" in (demo.folder / "fairlead.log").read_text(), "the log is a file"
     finally:
         demo.stop()
@@ -37,6 +44,15 @@ def test_the_lab_lives_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert len(said.splitlines()) < 16, "where to look and how to stop, and no more"
     assert "cover failed" not in said
     assert "Ctrl-C" in said
+
+
+def _look_from_another_shell(demo: Demo, home: Path) -> None:
+    """As the terminal says. The checkpoints that are seen of it go with it: no later alarm."""
+    (lines,) = re.findall(r"export (?:.*\\\n)*.*", demo.terminal)
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    subprocess.run(["sh", "-ec", f"{lines}\nfairlead status"], env=env, check=True)
+    assert (demo.folder / "heads.json").is_file()
+    assert not list(home.rglob("heads.json"))
 
 
 def test_the_lab_is_what_it_says() -> None:

@@ -60,6 +60,8 @@ def test_nodes_over_time_and_each_decision(
     expect(page.locator("#cpu-summary")).to_contain_text("1 node, 1 short of CPU")
     ((name, mode, *_, gpus, heard),) = table(page, "node-rows")
     assert (name, mode, gpus, heard) == ("gpu-1", "overloaded", "8 H100", "live")
+    drawn = page.locator("#node-rows").get_by_role("img", name="Need of gpu-1 in the last 2 min")
+    expect(drawn).to_be_visible()
     assert_accessible(page)
     page.get_by_role("link", name="gpu-1").click()
     expect(page.locator("h1")).to_have_text("gpu-1")
@@ -104,6 +106,8 @@ def test_a_route_group_over_time_and_each_decision(
     """Slots, pressure by term, admission; a moment in which every backend was ejected."""
     page = visits.open(fleet, "/traffic")
     expect(page.locator("#group-rows")).to_contain_text("4 of 4")
+    drawn = page.locator("#group-rows").get_by_role("img", name="p95 of web in the last")
+    expect(drawn).to_be_visible()
     page.get_by_role("link", name="web").click()
     charts = ("Slots by backend", "Latency p95, ms", "Errors, %", "Requests per second")
     for chart in charts:
@@ -194,3 +198,41 @@ def test_news_silence_and_odd_names(
     why = page.locator("#pod-rows td[data-column=Why]").first
     expect(why).to_be_visible()
     assert why.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth"), "nothing is cut off"
+
+
+def test_one_peak_flattens_no_chart(visits: Visits) -> None:
+    """The axis ends above the usual values, at a round number; the peak is marked with its own."""
+    now, usual = int(time.time() * 1000), [1.4, 1.5, 1.6]
+    with short_folder() as folder, serving(folder) as server:
+        moments = [
+            group_moment(n, now - (100 - n) * 1_000, conductance=10.0 if n == 60 else usual[n % 3])
+            for n in range(100)
+        ]
+        # A tick that changed something is reported at once: no rate of 1000 a second.
+        moments.append(group_moment(100, now - 999))
+        push(server, report("web-1", groups={"web": moments}))
+        page = visits.open(server, "/traffic/web")
+        figure = page.locator("figure", has=page.get_by_text("Conductance", exact=True))
+        expect(figure.get_by_role("img", name="Conductance, peak 10")).to_be_visible()
+        marks = figure.locator(".mark").all_text_contents()
+        assert marks[:6] == ["0", "0.5", "1", "1.5", "2", "▲ 10"]
+        slots = page.locator("figure", has=page.get_by_text("Slots by backend", exact=True))
+        assert slots.locator(".mark").all_text_contents()[:4] == ["0", "50", "100", "150"]
+        expect(slots.locator(".peak")).to_have_count(0)
+        rates = page.locator("figure", has=page.get_by_text("Requests per second", exact=True))
+        expect(rates.locator(".keys")).to_contain_text("admitted: 2 ")
+        expect(rates.locator(".peak")).to_have_count(0)
+
+
+def test_a_list_draws_what_comes(visits: Visits) -> None:
+    """The past of a row comes with the first answer; each report adds a point."""
+    now = int(time.time() * 1000)
+    with short_folder() as folder, serving(folder) as server:
+        past = [node_moment(n, now - (10 - n) * 1_000) for n in range(1, 3)]
+        push(server, report("n1", nodes={"n1": past}))
+        page = visits.open(server, "/cpu")
+        drawn = page.locator("#node-rows").get_by_role("img")
+        expect(drawn.last).to_have_attribute("aria-label", re.compile("2.4 to 2.4 cores"))
+        push(server, report("n1", nodes={"n1": [node_moment(3, now, need_millicores=3_600)]}))
+        expect(drawn.last).to_have_attribute("aria-label", re.compile("2.4 to 3.6 cores"))
+        assert server.ok("GET", "/v1/nodes")[0]["cpu"]["recent"] == []

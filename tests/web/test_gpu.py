@@ -63,7 +63,7 @@ def test_devices_leases_and_debts_are_drawn(lab: Running, visits: Visits) -> Non
     assert debt[2] == "1"
     (waiting,) = table(page, "queue-rows")
     assert waiting[:2] == ["1", "wish"]
-    assert "too many GPUs at once; it would be funded if the GPUs at once of" in waiting[4]
+    assert "too many GPUs at once; it would be funded if envelope" in waiting[4]
     (planned,) = table(page, "reservation-rows")
     assert (planned[:2], planned[3]) == (["monday", "booked"], "Pending")
     lab.apply(node("later", 1))

@@ -214,3 +214,24 @@ def test_another_decision_is_shown_as_another(lab: Running, visits: Visits) -> N
     page.click("#replay")
     expect(page.locator(".verdict.bad")).to_contain_text("gpus: recorded 1, decided 2")
     expect(page.locator("#replay-title ~ div pre")).to_contain_text('"gpus": 2')
+
+
+def test_a_demo_raises_no_alarm_after_another_ledger(lab: Running, visits: Visits) -> None:
+    """Its ledger ends with it: the tab keeps its checkpoint, and says what it is not compared with.
+    What the browser kept of a real ledger at this address stays."""
+    other = "window.localStorage.setItem('fairlead.ledger', 'a-former-one')"
+    page = visits.open(lab, "/gpu")
+    page.evaluate(other)
+    page.goto("/ledger")
+    expect(page.locator("#standing.alarm")).to_contain_text("saw ledger a-former-one")
+    story = {"began": "", "round": 1, "programme": [], "acts": [], "next": None}
+    page.route("**/healthz", lambda route: route.fulfill(json={"ok": True, "demo": True}))
+    page.route("**/v1/story", lambda route: route.fulfill(json=story))
+    page.reload()
+    expect(page.locator("#standing.good")).to_contain_text("A demo’s ledger ends with it")
+    expect(page.locator("#standing")).to_contain_text("not compared with ledger a-former-one")
+    page.reload()
+    expect(page.locator("#standing.good")).to_contain_text("it continues what you saw on")
+    assert page.evaluate("localStorage.getItem('fairlead.ledger')") == "a-former-one"
+    ledger = lab.ok("GET", "/v1/head")["ledger"]
+    assert page.evaluate(f"localStorage.getItem('fairlead.checkpoint.{ledger}')") is None

@@ -48,7 +48,10 @@ def test_the_views_of_the_gpu_governor(lab: Running, visits: Visits) -> None:
     shown = {row[0]: row for row in table(page, "run-rows")}
     assert shown["first"][3] == "Running"
     assert "too many GPUs at once" in shown["wish"][4]
-    assert "the GPUs at once of envelope team-a/main were 11 instead of 4" in shown["wish"][4]
+    assert (
+        "it would be funded if envelope team-a/main allowed 11 GPUs at once (now 4)"
+        in shown["wish"][4]
+    )
     leased = page.get_by_role("link", name="box, devices 0 to 1: run first of team-a")
     expect(leased).to_have_attribute("href", "/runs/first")
     (row,) = table(page, "reservation-rows")
@@ -122,4 +125,22 @@ def test_the_page_says_when_the_server_is_gone(browser: Browser) -> None:
             expect(page.locator("#state")).to_have_text("Live")
             expect(page.locator("main")).to_contain_text("No runs yet: fairlead submit")
         expect(page.locator("#state.lost")).to_be_visible()
+    visits.close()
+
+
+def test_an_address_without_anything_says_so(lab: Running, browser: Browser) -> None:
+    """No empty headings and no JSON: a person reads what is missing, and finds the way back."""
+    visits = Visits(browser)  # the console tells of each 404
+    page = visits.open(lab, "/no-such-view")
+    expect(page.locator("h1")).to_have_text("No such view")
+    page.goto("/runs/none")
+    expect(page.locator("#missing")).to_contain_text("There is no Run 'none'.")
+    expect(page.get_by_role("heading", name="Funding plan")).to_be_hidden()
+    expect(page.locator("#state")).to_have_text("Live")
+    lab.apply(run("none", gpus=1, duration="1h"))
+    expect(page.get_by_role("heading", name="Funding plan")).to_be_visible()
+    expect(page.locator("#missing")).to_have_count(0)
+    page.goto("/no-such-view")
+    page.get_by_role("link", name="Go to the overview").click()
+    expect(page).to_have_title("Overview · Fairlead")
     visits.close()

@@ -106,6 +106,8 @@ class _Application:
 
     async def unknown(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 404
+        if web.wants_page(request):
+            return await self._finish(request, web.missing_page())
         reply = problem(status, "NotFound", f"there is no {request.url.path}")
         return await self._finish(request, reply)
 

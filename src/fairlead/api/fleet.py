@@ -4,7 +4,7 @@ An agent pushes with a token of its own, which may report its node and its group
 What is reported is kept in bounded memory (`fleet_history`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 
 from fairlead.api import fleet_shapes as shapes
 from fairlead.api.endpoint import Call, Routes
-from fairlead.api.fleet_history import KeptGroup, KeptNode, Moment, Subject
+from fairlead.api.fleet_history import KeptBackend, KeptGroup, KeptNode, Moment, Subject
 from fairlead.api.objects import UnknownWord
 from fairlead.api.service import Service
 from fairlead.api.shapes import DryRunQuery
@@ -21,10 +21,18 @@ from fairlead.engine.gpu import Author, Forbidden, NotFound
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.convert import decode_json
 from fairlead.schema.replay import Replayer
-from fairlead.schema.reports import AgentReport, BackendOrder, GroupReport, NodeReport
+from fairlead.schema.reports import (
+    AgentReport,
+    BackendOrder,
+    BackendReport,
+    GroupReport,
+    NodeReport,
+)
 from fairlead.schema.times import format_time
 
 routes = Routes()
+RECENT_MAX = 90
+"""Moments of each row that a list can draw."""
 _ORDERS: dict[str, BackendOrder | None] = {"isolate": "isolate", "drain": "drain", "restore": None}
 
 
@@ -59,7 +67,7 @@ def _check_rights(author: Author, report: AgentReport) -> None:
 # --- nodes
 
 
-@routes("GET /v1/nodes", list[shapes.MachineRow])
+@routes("GET /v1/nodes", list[shapes.MachineRow], shapes.FleetQuery)
 def list_nodes(service: Service, call: Call) -> list[shapes.MachineRow]:
     """List machines: their GPU devices, and their CPU governors."""
     gpus = {
@@ -70,7 +78,9 @@ def list_nodes(service: Service, call: Call) -> list[shapes.MachineRow]:
     for subject in service.fleet.subjects("node", service.now_ms()):
         cpus.setdefault(subject.key.name, []).append(subject)
     return [
-        shapes.MachineRow(name, gpus.get(name), cpu_row(service, governor))
+        shapes.MachineRow(
+            name, gpus.get(name), cpu_row(service, governor, recent=call.query.recent)
+        )
         for name in sorted(gpus.keys() | cpus.keys())
         for governor in cpus.get(name, [None])
     ]
@@ -117,11 +127,12 @@ def replay_node_decision(service: Service, call: Call) -> shapes.AgentReplay:
 # --- groups
 
 
-@routes("GET /v1/groups", list[shapes.GroupRow])
+@routes("GET /v1/groups", list[shapes.GroupRow], shapes.FleetQuery)
 def list_groups(service: Service, call: Call) -> list[shapes.GroupRow]:
     """List route groups as their traffic agents report them."""
     found = service.fleet.subjects("group", service.now_ms())
-    return [shapes.GroupRow(**group_row(service, subject)) for subject in found]
+    recent = call.query.recent
+    return [shapes.GroupRow(**group_row(service, subject, recent=recent)) for subject in found]
 
 
 @routes("GET /v1/groups/{name}", shapes.GroupDetail, shapes.AgentQuery)
@@ -208,7 +219,25 @@ def _node_state(subject: Subject) -> NodeReport | None:
     return subject.state if isinstance(subject.state, NodeReport) else None
 
 
-def cpu_row(service: Service, subject: Subject | None) -> shapes.CpuRow | None:
+def _recent(service: Service, subject: Subject) -> list[tuple[int, float | None]]:
+    """The need of a node, or the p95 of the worst backend in service, as the row has it."""
+    moments = service.fleet.moments(subject, 0)[-RECENT_MAX:]
+    if subject.key.kind == "node":
+        return [(each.time_ms, decode_json(each.point, KeptNode).need) for each in moments]
+    return [
+        (each.time_ms, _worst_p95_ms(decode_json(each.point, KeptGroup).backends))
+        for each in moments
+    ]
+
+
+def _worst_p95_ms(backends: Iterable[KeptBackend | BackendReport]) -> float | None:
+    rows = (row.p95_ms for row in backends if row.isolated is None)
+    return max((p95_ms for p95_ms in rows if p95_ms is not None), default=None)
+
+
+def cpu_row(
+    service: Service, subject: Subject | None, *, recent: bool = False
+) -> shapes.CpuRow | None:
     state = None if subject is None else _node_state(subject)
     if subject is None or state is None:
         return None
@@ -227,6 +256,7 @@ def cpu_row(service: Service, subject: Subject | None) -> shapes.CpuRow | None:
         pods=len(state.pods) + state.pods_left_out,
         observed_only=state.observed_only,
         problems=state.problems,
+        recent=_recent(service, subject) if recent else [],
     )
 
 
@@ -259,7 +289,7 @@ def _group_state(subject: Subject) -> GroupReport:
     return subject.state
 
 
-def group_row(service: Service, subject: Subject) -> dict[str, Any]:
+def group_row(service: Service, subject: Subject, *, recent: bool = False) -> dict[str, Any]:
     state = _group_state(subject)
     refused = (state.refused_soft, state.refused_hard)
     known = [count for count in refused if count is not None]
@@ -280,12 +310,13 @@ def group_row(service: Service, subject: Subject) -> dict[str, Any]:
         "refused": sum(known) if known else None,
         "backends": len(state.backends) + state.backends_left_out,
         "ejected": [row.backend for row in state.backends if row.isolated is not None],
-        "p95_ms": max((row.p95_ms for row in rows if row.p95_ms is not None), default=None),
+        "p95_ms": _worst_p95_ms(rows),
         "error_rate": max(
             (row.error_rate for row in rows if row.error_rate is not None), default=None
         ),
         "reasons": state.reasons,
         "fault": state.fault,
+        "recent": _recent(service, subject) if recent else [],
     }
 
 

@@ -21,6 +21,12 @@ class AgentQuery(Shape):
     agent: Annotated[str, Meta(max_length=253)] | None = None
 
 
+class FleetQuery(Shape):
+    """`recent`: with the last moments of each row, to draw them."""
+
+    recent: bool = False
+
+
 class AgentDecisionQuery(AgentQuery):
     """The same; `at` (milliseconds since 1970): an agent that lost its record counts anew, so the
     decision of that number that is nearest to this time. Default: the newest."""
@@ -63,7 +69,8 @@ class Heard(Shape, kw_only=True):
 
 
 class CpuRow(Heard, kw_only=True):
-    """The CPU governor of a node, in millicores. `throttling` is the worst pod's."""
+    """The CPU governor of a node, in millicores. `throttling` is the worst pod's. `recent`, where
+    it is asked for: times in milliseconds since 1970, and the need then."""
 
     mode: str
     policy: str
@@ -77,6 +84,7 @@ class CpuRow(Heard, kw_only=True):
     pods: int
     observed_only: bool
     problems: list[str]
+    recent: list[tuple[int, float | None]] = field(default_factory=list)
 
 
 class GpuRow(Shape):
@@ -105,7 +113,8 @@ class NodeDetail(MachineRow):
 
 
 class GroupRow(Heard, kw_only=True):
-    """A route group as its agent last reported it."""
+    """A route group as its agent last reported it. `recent`, where it is asked for: times in
+    milliseconds since 1970, and `p95_ms` then."""
 
     name: str
     plane: str
@@ -125,6 +134,7 @@ class GroupRow(Heard, kw_only=True):
     error_rate: float | None
     reasons: list[str]
     fault: str
+    recent: list[tuple[int, float | None]] = field(default_factory=list)
 
 
 class ReportNews(Shape):

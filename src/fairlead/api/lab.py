@@ -148,12 +148,11 @@ class Lab:
     def __init__(self, service: Service, story: Story, folder: Path, world: World) -> None:
         self._service, self._story, self._world = service, story, world
         self._folder, self._stop = folder, threading.Event()
-        uid = os.geteuid() or NOBODY_UID  # of the commands: never root
-        user = user_name(uid)
+        user = user_name(os.geteuid())  # who started the demo; root's commands are nobody's
         self._admin, self._teams = Author(user, admin=True), Author(user, owners=OWNERS)
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         if not os.geteuid():
-            os.chown(folder, uid, -1)
+            os.chown(folder, NOBODY_UID, -1)
         self._captions = GpuCaptions(service.plane, self._progress)
         self._threads = [
             threading.Thread(target=work, name=work.__name__, daemon=True)

@@ -56,10 +56,20 @@ def found(service: Service, kind: str, name: str) -> dict[str, Any]:
 
 @routes("GET /v1/objects/{kind}", shapes.ObjectList, shapes.ListQuery, any_kind=True)
 def list_objects(service: Service, call: Call) -> dict[str, Any]:
-    """List objects of a kind."""
+    """List objects of a kind by page."""
     query: shapes.ListQuery = call.query
-    objects = service.plane.objects.list(known_kind(call), owner=query.owner, label=query.label)
-    return {"items": [visible_to(call.author, document) for document in objects]}
+    objects = service.plane.objects.list(
+        known_kind(call),
+        owner=query.owner,
+        label=query.label,
+        after=query.cursor,
+        limit=query.limit + 1,
+    )
+    page, more = objects[: query.limit], len(objects) > query.limit
+    return {
+        "items": [visible_to(call.author, document) for document in page],
+        "next": page[-1]["metadata"]["name"] if more else None,
+    }
 
 
 @routes(f"GET {_ONE}", shapes.ObjectDocument, any_kind=True)

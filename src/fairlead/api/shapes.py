@@ -63,9 +63,10 @@ class ObjectDocument(Shape, rename="camel"):
 
 
 class ObjectList(Shape):
-    """Objects of a kind, sorted by name."""
+    """Objects of a kind, sorted by name. `next`: the cursor of the page after, if any."""
 
     items: list[ObjectDocument]
+    next: str | None
 
 
 class Change(Shape):
@@ -384,10 +385,13 @@ class ReportRow(Shape):
 
 
 class ListQuery(Shape):
-    """Limit the list to one owner, or to objects with a label, as KEY=VALUE."""
+    """Limit the list to one owner, or to objects with a label, as KEY=VALUE. `cursor`: `next`
+    of the page before."""
 
     owner: Label | None = None
     label: Annotated[str, Meta(pattern="^[^=]+=", max_length=2 * LABEL_MAX)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=500)] = 500
+    cursor: Annotated[str, Meta(max_length=253)] = ""
 
 
 class DryRunQuery(Shape):

@@ -36,6 +36,8 @@ from fairlead.ports.faults import PermanentFault
 
 SOCKET = "fairlead.sock"
 MACHINE = Path("/var/lib/fairlead") / SOCKET
+PAGE = 500
+"""Objects that one request asks for."""
 TIMEOUT_S, HASTY_S = 90.0, 2.0
 ARRAY = "fairlead.dev/array"
 """The label of an array's tasks; its value is the name of the array."""
@@ -172,6 +174,16 @@ class Client:
         with self._open("GET", path, query) as reply:
             yield from reply.chunks()
 
+    def objects(self, kind: str, **query: Any) -> list[dict[str, Any]]:
+        """All objects of a kind, page by page; a cluster answers with one page."""
+        items: list[dict[str, Any]] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.get(f"/v1/objects/{kind}", limit=PAGE, cursor=cursor, **query)
+            items += page["items"]
+            cursor = page.get("next")
+        return items
+
     def get_object(self, kind: str, name: str) -> dict[str, Any]:
         with self.about(kind, name) as path:
             return dict(self.get(f"/v1/objects/{path}"))
@@ -190,7 +202,7 @@ class Client:
         except ServerError as error:
             if error.status != 404:
                 raise
-            items = self.get(f"/v1/objects/{kind}")["items"]
+            items = self.objects(kind)
             names = [item["metadata"]["name"] for item in items]
             if name in names:
                 raise  # it is there; what is missing is something of it

@@ -85,10 +85,7 @@ def find_object(client: Client, which: tuple[str, str]) -> tuple[str, str]:
     if kind:
         return which
     kinds = ["Budget", "Run", "Node", "Reservation"]
-    names = {
-        kind: [item["metadata"]["name"] for item in client.get(f"/v1/objects/{kind}")["items"]]
-        for kind in kinds
-    }
+    names = {kind: [item["metadata"]["name"] for item in client.objects(kind)] for kind in kinds}
     found = [kind for kind in kinds if name in names[kind]]
     if len(found) == 1 or found == ["Run", "Reservation"]:  # a reservation is called like its run
         return found[0], name

@@ -97,7 +97,7 @@ def list_nodes(client: Client, out: Output) -> None:
     if out.is_table:
         out.rows(rows, NODES, empty="there are no nodes")
         return
-    objects = client.get("/v1/objects/Node")["items"]
+    objects = client.objects("Node")
     out.rows(_documents(rows, objects), columns("NAME=metadata.name"))
 
 

@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from fairlead.cli.agents import bad_usage, lasting, structured_logs
+from fairlead.cli.audit.checkpoints import FILE as HEADS
 from fairlead.cli.node.commands import node_document
 from fairlead.cli.options import (
     NEW_FOLDER,
@@ -47,7 +48,8 @@ DEMO = """
   Look at            the story at the top of the page: teams share and lend, a reservation
                      is announced with odds, a lottery, a preempted run resumes, a node is
                      congested, a backend turns slow. It takes a minute, then it repeats.
-  In another shell   export FAIRLEAD_SERVER={socket} FAIRLEAD_LEDGER={ledger} PATH={programs}:$PATH
+  In another shell   export FAIRLEAD_SERVER={socket} FAIRLEAD_LEDGER={ledger} \\
+                            FAIRLEAD_HEADS={heads} PATH={programs}:$PATH
                      fairlead status; fairlead budgets; fairlead leases; fairlead watch
   To act             fairlead login prints a link: it signs your browser in to the page
   Log                {log}
@@ -337,9 +339,14 @@ def demo_defaults(ctx: click.Context) -> dict[str, Any]:
 def _welcome(address: str | None, config: "UpConfig", log: Path | None) -> None:
     programs = Path(sys.executable).parent  # `make up` puts it on no path
     where = "the terminal (--verbose)" if log is None else str(log)
-    socket, ledger = config.socket_path, config.data / FILE
+    socket = config.socket_path
     text = DEMO.format(
-        address=address or socket, socket=socket, ledger=ledger, programs=programs, log=where
+        address=address or socket,
+        socket=socket,
+        ledger=config.data / FILE,
+        heads=config.data / HEADS,  # the checkpoints that are seen of it go with it
+        programs=programs,
+        log=where,
     )
     click.echo(text, file=lasting(sys.stderr))
 

@@ -110,8 +110,11 @@ def test_a_used_up_envelope_is_urgent_and_a_cordoned_node_a_note() -> None:
     world.turn(1.5)
     world.turn()
     rows = attention(world)["budget"]
-    found = [(row["severity"], row["text"].split()[3]) for row in rows]
-    assert found == [("bad", "Exhausted:"), ("bad", "Overcommitted:"), ("warn", "NearLimit:")]
+    assert [(row["severity"], row["text"].partition(":")[0]) for row in rows] == [
+        ("bad", "Budget a has used up its hours"),
+        ("bad", "Budget a is over its limit"),
+        ("warn", "Budget a is near its limit"),
+    ]
     world.plane.verbs.act("Node", "n1", "cordon", author=ADMIN)
     (row,) = attention(world)["node"]
     assert row["severity"] == "note"

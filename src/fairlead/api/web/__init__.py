@@ -8,6 +8,7 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.endpoint import Call, Endpoint
@@ -128,6 +129,17 @@ def _page(path: str, name: str, media: str) -> Endpoint:
     # One view loads some thirty files: they would use up what its reader may ask per second.
     said = "The web page"
     return Endpoint("GET", path, said, handle, str, media=media, page=True, unlimited=True)
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a person asks with a browser: programs get an error as JSON."""
+    return request.method == "GET" and "text/html" in request.headers.get("accept", "")
+
+
+def missing_page() -> Response:
+    """The shell for an address without a view: it says so, and has the way to the others."""
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
+    return Response(content("page.html"), 404, headers, "text/html" + _TEXT)
 
 
 PAGES = tuple(_page(path, name, media) for path, (name, media) in _FILES.items())

@@ -52,7 +52,7 @@ async function show() {
   if (current && current.close) current.close();
   current = null;
   view.replaceChildren(root);
-  if (!load) { root.append(el("h1", null, title), el("p", null, `There is nothing at ${path}.`)); return; }
+  if (!load) { root.append(...nothing(title, `There is nothing at ${path}.`)); say(live ? "Live" : "Waiting for events…"); return; }
   const params = match(pattern, path);
   const context = {params, query: Object.fromEntries(new URLSearchParams(location.search)), go};
   try {
@@ -79,7 +79,14 @@ async function refresh() {
   if (!current) return;
   busy = true;
   try {
-    await current.refresh();
+    const asked = current;
+    try {
+      await asked.refresh();
+      if (asked === current) there(asked);
+    } catch (error) {
+      if (error.status !== 404 || asked.seen) throw error;
+      if (asked === current) missing(error);
+    }
     say(live ? "Live" : "Waiting for events…");
   } catch (error) {
     failed(error);
@@ -87,6 +94,23 @@ async function refresh() {
     busy = false;
     if (again) { again = false; soon(); }
   }
+}
+
+const nothing = (title, words) => [el("h1", null, title), el("p", null, words), el("p", null, el("a", {href: "/"}, "Go to the overview"))];
+
+// What a view is about does not exist, or not yet: the view is hidden, and asks again.
+function missing(error) {
+  byId("view").firstChild.hidden = true;
+  if (byId("missing")) return;
+  const words = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
+  byId("view").append(el("div", {id: "missing"}, nothing("Not found", `${words} Check the address; what is shown here appears once it exists.`)));
+}
+
+function there(view) {
+  view.seen = true;
+  if (!byId("missing")) return;
+  byId("missing").remove();
+  byId("view").firstChild.hidden = false;
 }
 
 function failed(error) {
@@ -101,6 +125,7 @@ function say(text, lost) {
   const state = byId("state");
   if (state.textContent !== text) state.textContent = text;
   state.classList.toggle("lost", Boolean(lost));
+  state.classList.toggle("waiting", !live);
 }
 
 // Go to a part of the view, such as `#budgets`.

@@ -11,7 +11,7 @@ ENDED = ("Completed", "Failed")
 
 def tasks_of(client: Client, name: str) -> list[dict[str, Any]]:
     """The tasks of an array by their indices; none where there is no such array."""
-    tasks = client.get("/v1/objects/Run", label=f"{ARRAY}={name}")["items"]
+    tasks = client.objects("Run", label=f"{ARRAY}={name}")
     return sorted(tasks, key=lambda task: _index(task["metadata"]["name"]))
 
 

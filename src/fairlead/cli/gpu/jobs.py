@@ -224,7 +224,7 @@ def chosen(client: Client, job: JobRequest) -> JobRequest:
         return job
     me, budgets = client.get("/v1/whoami"), client.get("/v1/budgets")
     in_service, devices = Counter[str](), Counter[str]()
-    for node in client.get("/v1/objects/Node")["items"]:
+    for node in client.objects("Node"):
         spec = node["spec"]
         devices[spec["flavor"]] += spec["devices"]
         in_service[spec["flavor"]] += 0 if spec["cordoned"] else spec["devices"]

@@ -216,7 +216,7 @@ def get(
         (list_nodes if kind == "Node" else list_groups)(client, out)
         return
     if name is None:
-        items = client.get(f"/v1/objects/{kind}", owner=owner, label=label)["items"]
+        items = client.objects(kind, owner=owner, label=label)
         empty = f"there are no {kind.lower()}s" + (f" of owner {owner!r}" if owner else "")
         empty += f" with label {label!r}" if label else ""
         out.rows(items, COLUMNS[kind], empty=empty)

@@ -7,6 +7,7 @@ their order never matters, and either all of them are applied or none.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from msgspec import UNSET
@@ -157,20 +158,32 @@ class Objects:
             stored = projection.get(kind, name)
             return None if stored is None else self.render(stored)
 
-    def list(self, kind: str, *, owner: str | None = None, label: str | None = None) -> Documents:
-        """All objects of a kind by name; open leases only, which have no labels."""
+    def list(
+        self,
+        kind: str,
+        *,
+        owner: str | None = None,
+        label: str | None = None,
+        after: str = "",
+        limit: int | None = None,
+    ) -> Documents:
+        """Objects of a kind by name, those after a name; open leases only, which have no labels."""
         key, _, value = (label or "").partition("=")
         with self._committer.current() as projection:
             if kind == "Lease":
-                leases = (lease for _, lease in sorted(projection.leases.items()))
+                leases = (
+                    lease for name, lease in sorted(projection.leases.items()) if name > after
+                )
                 shown = (lease for lease in leases if owner in (None, lease.owner))
-                return [] if label else [self._lease(lease) for lease in shown]
-            return [
-                self.render(stored)
+                return [] if label else [self._lease(lease) for lease in islice(shown, limit)]
+            found = (
+                stored
                 for stored in projection.of_kind(kind)
-                if (owner is None or projection.owner_of(stored) == owner)
+                if stored.name > after
+                and (owner is None or projection.owner_of(stored) == owner)
                 and (label is None or stored.labels.get(key) == value)
-            ]
+            )
+            return [self.render(stored) for stored in islice(found, limit)]
 
     def plan(self, manifest: Document, *, author: Author) -> Document:
         """What applying a Run would lead to now: cover and placement; nothing is written."""

@@ -194,15 +194,20 @@ def _not_funded(projection: Projection) -> list[Document]:
     return list(short(lines, "runs that are not funded", "/gpu?phase=Pending", more))
 
 
-_CAPS = {"Exhausted": "bad", "Overcommitted": "bad", "NearLimit": "warn"}
+_CAPS = {
+    "Exhausted": ("bad", "has used up its hours"),
+    "Overcommitted": ("bad", "is over its limit"),
+    "NearLimit": ("warn", "is near its limit"),
+}
 
 
 def _caps(projection: Projection) -> list[Document]:
     made = []
     for (budget, kind), condition in sorted(projection.conditions.items()):
         if condition.status and kind in _CAPS:
-            text = f"Budget {budget} is {kind}: {condition.message or condition.reason}"
-            made.append(line("budget", _CAPS[kind], text, "/gpu#budgets", condition.since_ms))
+            severity, words = _CAPS[kind]
+            text = f"Budget {budget} {words}: {condition.message or condition.reason}"
+            made.append(line("budget", severity, text, "/gpu#budgets", condition.since_ms))
     return made
 
 

@@ -1,9 +1,8 @@
 // The hours that an envelope has left, from the start of its period to the end; without a limit, the hours used.
-import {el, hours} from "./dom.js";
+import {el, hours, stamp} from "./dom.js";
 
 const WIDTH = 220, HEIGHT = 58, PAD = 3;
 const time = (text) => new Date(text).getTime();
-const stamp = (text) => new Date(text).toLocaleString(undefined, {dateStyle: "medium", timeStyle: "short"});
 
 export function burnDown(row) {
   const from = time(row.period_start), now = time(row.now), to = row.period_end ? time(row.period_end) : now;
@@ -23,7 +22,7 @@ export function burnDown(row) {
   drawn.push(el("line", {class: "grid", x1: PAD, x2: WIDTH - PAD, y1: HEIGHT - PAD, y2: HEIGHT - PAD}));
   if (to > now) drawn.push(el("line", {class: "now", x1: x(now), x2: x(now), y1: 0, y2: HEIGHT}));
   const words = limit === null ? `${hours(row.used_gpu_hours)} in 30 days`
-    : row.runs_out ? `used up ${stamp(row.runs_out)} at this rate` : row.period_end ? `lasts to ${stamp(row.period_end)}` : `${hours(left)} left`;
+    : row.runs_out ? `used up ${stamp(row.runs_out)} at this rate` : row.period_end ? `lasts until ${stamp(row.period_end)}` : `${hours(left)} left`;
   return el("figure", {class: "burn"},
     el("svg", {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${row.budget}/${row.envelope}: ${words}`}, drawn),
     el("figcaption", {class: row.runs_out ? "warn" : "soft"}, words));

@@ -18,8 +18,14 @@ export function unable() {
 export const cannotSign = (error) => (error.name === "NotSupportedError"
   ? "This browser cannot check Ed25519 signatures; a newer one can." : null);
 
-function stored(key) {
-  try { return localStorage.getItem(key); } catch { return null; }  // a browser may keep nothing
+// A demo's ledger ends with it, and the next demo at its address has another one: this tab keeps its checkpoint,
+// and compares it with nothing but itself.
+let demo = false;
+export async function settle() { demo = demo || (await read("/healthz")).demo; }
+const shelf = () => demo ? sessionStorage : localStorage;
+
+function stored(key, from = shelf) {
+  try { return from().getItem(key); } catch { return null; }  // a browser may keep nothing
 }
 
 // What this browser kept of a ledger: the checkpoint, its keys, and when it was seen. null: nothing.
@@ -27,20 +33,20 @@ export function kept(ledger) {
   try { return JSON.parse(stored(PLACE + ledger)); } catch { return null; }
 }
 
-export const keptLedger = () => stored(HERE);
+export const keptLedger = () => demo ? null : stored(HERE);
 
 export function forget() {
-  const ledger = keptLedger();
-  if (ledger) localStorage.removeItem(PLACE + ledger);
-  localStorage.removeItem(HERE);
+  const ledger = keptLedger() || (last && last.head.ledger);
+  if (ledger) shelf().removeItem(PLACE + ledger);
+  if (!demo) localStorage.removeItem(HERE);
   last = null;
   origin = undefined;
 }
 
 function keep(head, keys) {
   try {
-    localStorage.setItem(PLACE + head.ledger, JSON.stringify({head, keys, seen: new Date().toISOString()}));
-    localStorage.setItem(HERE, head.ledger);
+    shelf().setItem(PLACE + head.ledger, JSON.stringify({head, keys, seen: new Date().toISOString()}));
+    if (!demo) localStorage.setItem(HERE, head.ledger);
     return true;
   } catch { return false; }
 }
@@ -105,14 +111,15 @@ async function check(v, head) {
     ? `the log has ${head.size} entries, and had ${before.head.size}` : `the log of ${head.size} entries does not continue the one of ${before && before.head.size}`);
   const keeps = before && before.head.size >= head.size ? true : keep(head, keys);
   if (origin === undefined) origin = before;
-  return {state: origin ? "continues" : "first", head, before: origin, keeps};
+  return {state: origin ? "continues" : "first", head, before: origin, keeps, demo, other: demo ? stored(HERE, () => localStorage) : null};
 }
 
 let last = null, origin;  // what was kept before this visit: step by step, each checkpoint continues it
 
 // {state, head, before?, keeps?, why?}: "first", "continues", "alarm" or "unchecked".
 export async function examine(head) {
-  if (last && last.head.size === head.size && last.head.root === head.root && last.head.signature === head.signature && keptLedger()) return last;
+  await settle();
+  if (last && last.head.size === head.size && last.head.root === head.root && last.head.signature === head.signature && kept(head.ledger)) return last;
   const why = unable();
   if (why) return {state: "unchecked", head, why};
   try {

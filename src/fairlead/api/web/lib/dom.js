@@ -34,11 +34,12 @@ export const link = (path, ...children) => el("a", {href: path}, ...children);
 export const soft = (...children) => el("span", {class: "soft"}, ...children);
 
 // A moment in the reader's own time; today without the date, other days with it.
-export function moment(text) {
+export function stamp(text) {
   const at = new Date(text), today = at.toDateString() === new Date().toDateString();
-  const words = today ? at.toLocaleTimeString() : at.toLocaleString(undefined, {dateStyle: "medium", timeStyle: "short"});
-  return el("time", {datetime: at.toISOString(), title: at.toLocaleString()}, words);
+  return today ? at.toLocaleTimeString() : at.toLocaleString(undefined, {dateStyle: "medium", timeStyle: "short"});
 }
+
+export const moment = (text) => el("time", {datetime: new Date(text).toISOString(), title: new Date(text).toLocaleString()}, stamp(text));
 
 // A function to wait for before asking again: a busy ledger has several events a second, and a reader's
 // requests per second are limited. The first call does not wait.
@@ -74,13 +75,13 @@ export function section(id, title, ...children) {
 
 // A table whose rows are kept by key: what did not change is left alone, so that focus and selection
 // stay where they are. `columns` are names; `cells(item)` gives one content per column. On a phone a row is a card, with
-// the column's name before each content; a `brief` one has no names of columns. The roles keep it a table for a screen reader.
+// the column's name before each content; a `brief` one has no names of columns. `numbers`: columns whose digits stand below each other. The roles keep it a table for a screen reader.
 export class Table {
-  constructor(label, columns, {key, cells, nothing, brief = false}) {
-    Object.assign(this, {key, cells, nothing, columns});
+  constructor(label, columns, {key, cells, nothing, brief = false, numbers = []}) {
+    Object.assign(this, {key, cells, nothing, columns, numbers});
     this.body = el("tbody", {role: "rowgroup"});
     this.root = el("div", {class: brief ? "scroll brief" : "scroll", role: "region", "aria-label": label, tabindex: "0"},
-      el("table", {role: "table"}, el("thead", {role: "rowgroup"}, el("tr", {role: "row"}, ...columns.map((name) => el("th", {scope: "col", role: "columnheader"}, name)))),
+      el("table", {role: "table"}, el("thead", {role: "rowgroup"}, el("tr", {role: "row"}, ...columns.map((name) => el("th", {scope: "col", role: "columnheader", class: numbers.includes(name) && "number"}, name)))),
         this.body));
   }
 
@@ -93,7 +94,7 @@ export class Table {
         row.dataset.key = key;
         row.dataset.said = said;
         row.replaceChildren(...this.cells(item).map((content, at) =>
-          el(at ? "td" : "th", {scope: at ? null : "row", role: at ? "cell" : "rowheader", "data-column": this.columns[at]}, content)));
+          el(at ? "td" : "th", {scope: at ? null : "row", role: at ? "cell" : "rowheader", "data-column": this.columns[at], class: this.numbers.includes(this.columns[at]) && "number"}, content)));
         row.cells[0].classList.toggle("long", row.cells[0].textContent.length > LONG);
       }
       return row;

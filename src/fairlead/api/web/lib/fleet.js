@@ -1,9 +1,10 @@
 // What the views of nodes and route groups share: how fresh a report is, and series that grow.
 import {read} from "./api.js";
+import {sparkline} from "./chart.js";
 import {ago, el, moment, number} from "./dom.js";
 import {followReports} from "./live.js";
 
-const POINTS_MAX = 720;
+const POINTS_MAX = 720, RECENT_MAX = 90;
 export const cores = (millicores) => millicores === null ? null : millicores / 1000;
 export const percent = (share, digits = 1) => share === null || share === undefined ? "–" : `${number(share * 100, digits)} %`;
 
@@ -16,7 +17,7 @@ export function freshness(heard) {
 }
 
 export function facts(pairs) {
-  return pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").flatMap(([name, value]) => [el("dt", null, name), el("dd", null, value)]);
+  return pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => el("div", null, el("dt", null, name), el("dd", null, value)));
 }
 
 // The points of `path`, read in parts: each refresh asks for what came since. Another query begins anew.
@@ -64,6 +65,23 @@ export function serial(work) {
 
 // Refresh a view by every report of what it shows.
 export const refreshed = (query, refresh) => followReports(query, () => refresh().catch(() => { /* the shell says what is wrong */ }));
+
+// The last moments of each row of a list, drawn. The first read has them (`recent`); then each report adds one.
+export class Recent {
+  constructor() { this.points = new Map(); }
+
+  add(key, row, value) {
+    const at = new Date(row.time).getTime(), points = this.points.get(key) || row.recent || [];
+    if (!points.length || points.at(-1)[0] < at) points.push([at, value]);
+    this.points.set(key, points.slice(-RECENT_MAX));
+  }
+
+  draw(key, what, {unit, scale = 1, ...options}) {
+    const points = (this.points.get(key) || []).map(([at, value]) => [at, value === null ? null : value * scale]), known = points.map(([, value]) => value).filter((value) => value !== null);
+    const words = known.length ? `${what} in the last ${ago(points.at(-1)[0] - points[0][0])}: ${number(Math.min(...known), 1)} to ${number(Math.max(...known), 1)} ${unit}` : "";
+    return sparkline(words, points, options);
+  }
+}
 
 // Rows of a list by key, of which reports replace single ones.
 export class Rows {

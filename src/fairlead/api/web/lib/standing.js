@@ -4,6 +4,12 @@ import {el, moment, number} from "./dom.js";
 
 // `again` is called after the reader told the browser to forget what it kept.
 export function standing(found, again) {
+  const shown = verdict(found, again);
+  if (found.other) shown.append(el("span", {class: "warn"}, ` This server says that it is a demo: it is not compared with ledger ${found.other}, which this browser saw at this address.`));
+  return shown;
+}
+
+function verdict(found, again) {
   const {state, before, head} = found;
   if (state === "unchecked") return el("p", {class: "standing warn", id: "standing"}, "Not checked. ", found.why);
   if (state === "alarm")
@@ -14,7 +20,7 @@ export function standing(found, again) {
       el("button", {type: "button", click: () => { forget(); again(); }}, "Forget what this browser kept"));
   if (state === "first")
     return el("p", {class: "standing good", id: "standing"}, "✓ Signed by the ledger’s own key. ",
-      found.keeps ? "This browser keeps the checkpoint from now on, and will notice if the past is changed." : "This browser keeps nothing, so it cannot notice later changes.");
+      found.demo ? "A demo’s ledger ends with it: this tab keeps the checkpoint as long as it is open." : found.keeps ? "This browser keeps the checkpoint from now on, and will notice if the past is changed." : "This browser keeps nothing, so it cannot notice later changes.");
   return el("p", {class: "standing good", id: "standing"}, "✓ Signed, and it continues what you saw on ", moment(before.seen),
     ` (${number(before.head.size)} entries).`);
 }

@@ -18,8 +18,10 @@ function remember(folded) {
 const tag = (act) => act.simulated ? el("span", {class: "tag"}, "simulated") : "";
 const links = (act) => act.links.map((each, at) => [at ? " · " : " See ", link(each.path, each.text)]);
 
+const toldIn = (story) => new Set(story.acts.filter((act) => act.round === story.round).map((act) => act.act));
+
 function steps(story) {
-  const told = new Set(story.acts.filter((act) => act.round === story.round).map((act) => act.act));
+  const told = toldIn(story);
   return story.programme.map(({act, title}) => {
     const state = told.has(act) ? "told" : story.next && story.next.act === act ? "now" : "later";
     const words = {told: "happened", now: "is awaited", later: "comes later"}[state];
@@ -64,8 +66,8 @@ export async function mount() {
       caption.dataset.key = key;
       if (last) caption.replaceChildren(el("b", null, `${last.title}. `), tag(last), el("span", null, last.text, links(last)));
     }
-    const over = happened === story.programme.length;
-    next.replaceChildren(story.next ? `Next: ${story.next.title.toLowerCase()}; ${story.next.text}.` : over ? "The story begins again in a while, with other teams." : "");
+    const told = toldIn(story), ahead = story.programme.find(({act}) => !told.has(act));
+    next.replaceChildren(story.next ? `Next: ${story.next.title.toLowerCase()}; ${story.next.text}.` : ahead ? `Next: ${ahead.title.toLowerCase()}.` : "The story begins again in a while, with other teams.");
     programme.replaceChildren(...steps(story));
     acts.replaceChildren(...past(story));
   }

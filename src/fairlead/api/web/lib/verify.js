@@ -1,7 +1,7 @@
 // "Verify": the published verifier, run in this browser on the exported outcome. The file that was checked can be
 // downloaded, to check it again with nothing of ours.
 import {read, readBytes} from "./api.js";
-import {cannotSign, examine, kept, unable, verifier} from "./checkpoint.js";
+import {cannotSign, examine, kept, settle, unable, verifier} from "./checkpoint.js";
 import {el, soft} from "./dom.js";
 import {save} from "./files.js";
 import {plain} from "./words.js";
@@ -26,6 +26,7 @@ const CHECKS = {
 const SIGNS = new Map([[true, ["✓", "good", "holds"]], [false, ["✗", "bad", "does not hold"]], [null, ["–", "soft", "not checked"]]]);
 
 async function exported(outcome) {
+  await settle();
   const who = await read("/v1/whoami"), {ledger} = await read("/v1/head"), before = kept(ledger);
   const head = before ? `${before.head.size}:${before.head.root}` : null;
   const data = await readBytes(`/v1/outcomes/${encodeURIComponent(outcome)}/export`, {public: who.owners.length ? null : true, head});

@@ -1,8 +1,11 @@
 // What the engine says, for people. The record keeps its words; the page says the same in plain ones.
 
+// What a change of a limit would allow: (its owner, the new value, the value now).
 const LIMITS = {
-  "envelope-concurrency": "the GPUs at once of envelope", "aggregate-concurrency": "the GPUs at once of cap", "envelope-hours": "the GPU-hours of envelope", "aggregate-hours": "the GPU-hours of cap",
-  "lending-concurrency": "the GPUs lent at once by envelope", "lending-hours": "the GPU-hours lent by envelope", "lending-acl": "the borrowers of envelope", "borrow-limit": "the run's",
+  "envelope-concurrency": (name, to, now) => `envelope ${name} allowed ${gpus(to)} at once${now}`, "aggregate-concurrency": (name, to, now) => `cap ${name} allowed ${gpus(to)} at once${now}`,
+  "envelope-hours": (name, to, now) => `envelope ${name} had ${to} GPU-hours${now}`, "aggregate-hours": (name, to, now) => `cap ${name} had ${to} GPU-hours${now}`,
+  "lending-concurrency": (name, to, now) => `envelope ${name} lent ${gpus(to)} at once${now}`, "lending-hours": (name, to, now) => `envelope ${name} lent ${to} GPU-hours${now}`,
+  "lending-acl": (name, to) => `envelope ${name} lent to ${to}`, "borrow-limit": (name, to, now) => name === "allow_borrow" ? "the run were allowed to borrow" : `the run were allowed to borrow ${gpus(to)}${now}`,
 };
 // Kinds of entries, for people; the ledger view has the kinds themselves.
 export const EVENTS = {
@@ -18,6 +21,9 @@ export const EVENTS = {
   "clock.anchored": "clock anchored", "clock.held": "clock jumped", "control.recovered": "recording again", "job.gone": "foreign process ended", "job.unknown": "foreign process runs",
   "owner.key": "owner’s key", "owner.pseudonym": "owner’s pseudonyms", "pod.mismatch": "pod differs from its lease",
 };
+const CONDITIONS = {
+  Healthy: ["good", "healthy"], NearLimit: ["warn", "near its limit"], Exhausted: ["bad", "hours used up"], Overcommitted: ["bad", "over its limit"], UnusedLendingEntry: ["warn", "lends to an unknown owner"],
+};
 const CAPS = {envelope: "envelope", aggregate: "cap", lending: "lending of envelope", acl: "owners that may borrow from", borrow: "borrowing:"};
 const TIERS = {own: "its own", sibling: "a sibling", parent: "its parent", cousin: "a cousin", sponsor: "a sponsor"};
 const ELSEWHERE = "-elsewhere";
@@ -26,10 +32,21 @@ const REMEDY = /([a-z]+-[a-z]+) of (\S+) from (.+?) to (.+?)( would do)?$/;
 // The words of a code. Codes come from agents and may be any text, such as "constructor", which every object has.
 export const said = (words, code) => Object.hasOwn(words, code) ? words[code] : code;
 
+// Conditions of a budget: [[colour, words, name], …]. It can be healthy and near its limit at once; the page says what matters.
+export const conditions = (names) => names.filter((name) => name !== "Healthy" || names.length === 1)
+  .map((name) => [...(Object.hasOwn(CONDITIONS, name) ? CONDITIONS[name] : ["warn", name]), name]);
+
 // Whose envelope pays, seen from the run's owner.
 export const payer = (tier) => tier.endsWith(ELSEWHERE) ? `${said(TIERS, tier.slice(0, -ELSEWHERE.length))}, at another location` : said(TIERS, tier);
 
-const changed = (change, target, from, to) => `${LIMITS[change]} ${target} were ${to} instead of ${from}`;
+const gpus = (value) => `${value} ${value === "1" ? "GPU" : "GPUs"}`;
+const UNSET = ["", "null", "None", "none"];
+
+// Values as a manifest or a recorded sentence has them: a list, or its text with brackets and quotes.
+function changed(change, name, from, to) {
+  const [was, will] = [from, to].map((value) => String(Array.isArray(value) ? value.join(", ") : value).replace(/[[\]()'"]/g, "").replace(/^\d+\.\d{3,}$/, (long) => String(Math.ceil(long * 100) / 100)));
+  return LIMITS[change](name, will, UNSET.includes(was) ? "" : ` (now ${was})`);
+}
 
 // "… ; envelope-concurrency of a/b from 4 to 6 would do" says what to change, and how.
 export function plain(text) {

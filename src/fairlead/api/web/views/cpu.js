@@ -1,7 +1,7 @@
 // The CPU governor: every node that reports.
 import {read} from "../lib/api.js";
 import {bar, count, el, link, number, soft, Table} from "../lib/dom.js";
-import {aged, cores, freshness, percent, Rows, serial} from "../lib/fleet.js";
+import {aged, cores, freshness, percent, Recent, Rows, serial} from "../lib/fleet.js";
 import {followReports} from "../lib/live.js";
 
 export const MODES = {
@@ -15,28 +15,32 @@ export function mode(name) {
   return el("span", {class: style, title: why}, word);
 }
 
-function cells({name, gpu, cpu}) {
+const key = (row) => `${row.name}/${row.cpu ? row.cpu.agent : ""}`;
+
+function cells({name, gpu, cpu}, recent) {
   const capacity = cores(cpu.capacity_millicores);
   return [link(`/cpu/${encodeURIComponent(name)}?agent=${encodeURIComponent(cpu.agent)}`, name), [mode(cpu.mode), cpu.observed_only && el("div", {class: "warn"}, "observes only")],
-    bar(`Need of ${name}`, cores(cpu.need_millicores), capacity, "cores"), bar(`Usage of ${name}`, cores(cpu.usage_millicores), capacity, "cores"),
+    bar(`Need of ${name}`, cores(cpu.need_millicores), capacity, "cores"), recent.draw(key({name, cpu}), `Need of ${name}`, {unit: "cores", scale: 0.001, mark: capacity}), bar(`Usage of ${name}`, cores(cpu.usage_millicores), capacity, "cores"),
     percent(cpu.throttling), cpu.shadow_price === null ? "–" : number(cpu.shadow_price, 3), number(cpu.pods),
     gpu ? `${number(gpu.devices)} ${gpu.flavor}` : "–", [freshness(cpu), cpu.problems.length > 0 && el("div", {class: "bad"}, count(cpu.problems.length, "limit"), " not written")]];
 }
 
 export function open(root) {
-  const nodes = new Table("Nodes", ["Node", "Mode", "Need", "Usage", "Throttled", "Shadow price", "Pods", "GPUs", "Report"],
-    {key: (row) => `${row.name}/${row.cpu.agent}`, cells, nothing: "No node agent reports here: fairlead up --node node.yaml, or fairlead node run --report-to"});
+  const recent = new Recent();
+  const nodes = new Table("Nodes", ["Node", "Mode", "Need", "Need, recently", "Usage", "Throttled", "Shadow price", "Pods", "GPUs", "Report"],
+    {key, cells: (row) => cells(row, recent), numbers: ["Throttled", "Shadow price", "Pods"], nothing: "No node agent reports here: fairlead up --node node.yaml, or fairlead node run --report-to"});
   nodes.body.id = "node-rows";
   const said = el("p", {id: "cpu-summary"});
   root.append(el("h1", null, "CPU"), said, nodes.root,
-    el("p", {class: "soft"}, "Throttled is the share of scheduling periods in which the most throttled pod had to wait. The shadow price is what one more core would be worth while the node is congested."));
-  const all = new Rows((row) => `${row.name}/${row.cpu ? row.cpu.agent : ""}`, (found) => {
+    el("p", {class: "soft"}, "The dashed line is the capacity. Throttled is the share of scheduling periods in which the most throttled pod had to wait. The shadow price is what one more core would be worth while the node is congested."));
+  const all = new Rows(key, (found) => {
     const rows = found.filter((row) => row.cpu), worst = (row) => ["overloaded", "congested"].indexOf(row.cpu.mode) + 1 || 9;
     rows.sort((a, b) => worst(a) - worst(b) || (a.name < b.name ? -1 : 1));
     const scarce = rows.filter((row) => row.cpu.mode !== "uncongested").length, stale = rows.filter((row) => row.cpu.stale_since).length;
     said.replaceChildren(`${count(rows.length, "node")}, ${number(scarce)} short of CPU, ${number(stale)} stale`, rows.length < found.length ? soft(`; ${count(found.length - rows.length, "node")} with GPUs and without a CPU agent`) : "");
+    for (const row of rows) recent.add(key(row), row.cpu, row.cpu.need_millicores);
     nodes.show(rows.map((row) => ({...row, age: aged(row.cpu)})));
   });
-  const refresh = serial(async () => all.replace(await read("/v1/nodes")));
+  const refresh = serial(async () => all.replace(await read("/v1/nodes", {recent: recent.points.size ? null : true})));
   return {refresh, close: followReports({kind: "node"}, ({name, cpu}) => { if (!all.put({name, cpu})) refresh().catch(() => { /* the shell says what is wrong */ }); })};
 }

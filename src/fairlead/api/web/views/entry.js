@@ -4,6 +4,7 @@ import {cannotSign, examine, isIn, unable, verifier} from "../lib/checkpoint.js"
 import {el, link, moment, number, section} from "../lib/dom.js";
 import {save} from "../lib/files.js";
 import {standing} from "../lib/standing.js";
+import {plain} from "../lib/words.js";
 
 async function proved({event, entry, leaf, proof, head}) {
   if (unable()) return ["warn", `Not checked. ${unable()}`];
@@ -31,7 +32,7 @@ export function open(root, {params}) {
     place.replaceChildren(standing(await examine(found.head), show));
     const about = event.object && `${event.object.kind.toLowerCase()}/${event.object.name}`;
     const facts = [["Kind", event.kind], ["Time", moment(event.time)], ["Author", event.author], ["About", about], ["Owner", event.owner], ["Reason", event.reason],
-      ["Message", event.message]].filter(([, value]) => value);
+      ["Message", event.message && plain(event.message)]].filter(([, value]) => value);
     const shown = entry === null ? event.body : JSON.parse(entry);
     body.replaceChildren(el("div", null,
       el("nav", {class: "buttons", "aria-label": "Entries"}, seq > 1 ? link(`/ledger/${seq - 1}`, `‹ ${seq - 1}`) : null,

@@ -10,15 +10,14 @@ import {debtGraph} from "../lib/graph.js";
 import {NodePages} from "../lib/nodes.js";
 import {introduce, ownerKey} from "../lib/owners.js";
 import {amount, RunList, runLink, whyCell} from "../lib/runs.js";
-import {plain} from "../lib/words.js";
+import {conditions, plain} from "../lib/words.js";
 
 const WAITS = {NotDue: "not due yet"};
 const STATES = {Pending: "warn", Active: "good", Released: "soft", Blocked: "bad"};
-const CONDITIONS = {Healthy: "good", NearLimit: "warn", Exhausted: "bad", Overcommitted: "bad"};
 const PARTS = [["devices", "Devices"], ["timeline", "Timeline"], ["budgets", "Budgets"], ["queue", "Queue"], ["runs", "Runs"], ["reservations", "Reservations"], ["owes", "Who owes whom"]];
 const MINUTE = 60000, RANGES = {"20min": 20 * MINUTE, "3h": 180 * MINUTE, "1d": 1440 * MINUTE, "7d": 10080 * MINUTE};
 const FIT = "fit", LEAST = 2 * MINUTE, AHEAD = 2;
-const PACE_MS = 1000, NODES = onPhone ? 24 : 48, TIMELINE_NODES = onPhone ? 8 : 16, QUEUE = 10;
+const PACE_MS = 1000, NODES = onPhone ? 24 : 48, TIMELINE_NODES = onPhone ? 8 : 16, QUEUE = 10, RESERVATIONS = 100;
 
 function budgetCells(row) {
   const name = `${row.budget}/${row.envelope}`, more = row.more;
@@ -28,7 +27,7 @@ function budgetCells(row) {
     bar(`GPUs of ${name}`, row.used_gpus, row.limit_gpus, "GPUs"),
     [bar(`GPU-hours of ${name}`, row.used_gpu_hours + row.held_gpu_hours, row.limit_gpu_hours, "GPU-hours"),
       parts.map(([word, used]) => el("div", {class: word === "overdraft" ? "bad" : "soft"}, `${hours(used)} ${word}`))],
-    more ? burnDown(more) : "–", number(row.lent_gpus), row.conditions.map((each) => el("div", {class: CONDITIONS[each] || "warn"}, each))];
+    more ? burnDown(more) : "–", number(row.lent_gpus), conditions(row.conditions).map(([style, words, name]) => el("div", {class: style, title: name}, words))];
 }
 
 function queueCells(run) {
@@ -105,7 +104,7 @@ export function open(root, context) {
   const reservations = new Table("Reservations", ["Reservation", "Run", "Start", "State", "Why", "Outcome"],
     {key: (item) => item.metadata.uid, cells: reservationCells, nothing: "No reservations: fairlead reserve RUN --at TIME"});
   const debts = new Table("Who owes whom", ["Borrower", "Lender", "GPUs now", "GPU-hours ever"],
-    {key: (row) => `${row.borrower} ${row.lender}`, cells: owesCells, nothing: "No owner ever borrowed."});
+    {key: (row) => `${row.borrower} ${row.lender}`, cells: owesCells, numbers: ["GPUs now", "GPU-hours ever"], nothing: "No owner ever borrowed."});
   for (const [table, name] of [[budgets, "budget"], [waiting, "queue"], [reservations, "reservation"], [debts, "owes"]]) table.body.id = `${name}-rows`;
   const showNodes = async (known) => {
     const asked = nodes.query, [page] = await Promise.all([read("/v1/devices", {limit: NODES, ...asked}), known]);
@@ -114,11 +113,11 @@ export function open(root, context) {
     nodes.show(page);
   };
   const nodes = new NodePages(context.query, () => Promise.all([showNodes(), time.refresh()]).catch(() => { /* the next refresh says why */ }));
-  const map = new DeviceMap(), time = new Timeline(context.query, nodes), runs = new RunList(context.query), graph = el("div"), more = el("p", {class: "soft"});
+  const map = new DeviceMap(), time = new Timeline(context.query, nodes), runs = new RunList(context.query), graph = el("div"), more = el("p", {class: "soft"}), booked = el("p", {class: "soft"});
   root.append(el("h1", null, "GPU"), el("nav", {class: "parts", "aria-label": "Parts of this view"}, PARTS.map(([id, words]) => el("a", {href: `#${id}`}, words))),
     section("devices", "Devices", nodes.filter, map.root, nodes.pages), section("timeline", "Timeline", time.root), section("budgets", "Budgets", budgets.root),
     section("queue", "Queue", waiting.root, more), section("runs", "Runs", runs.root),
-    section("reservations", "Reservations", reservations.root), section("owes", "Who owes whom", el("div", {class: "beside"}, graph, debts.root)));
+    section("reservations", "Reservations", reservations.root, booked), section("owes", "Who owes whom", el("div", {class: "beside"}, graph, debts.root)));
   let rows = [], series = new Map(), owed = "";
   const showBudgets = () => budgets.show(rows.map((row) => ({...row, more: series.get(`${row.budget}/${row.envelope}`)})));
   const burning = every(10_000, async () => {
@@ -145,7 +144,10 @@ export function open(root, context) {
           more.textContent = page.next === null ? "" : `The first ${page.items.length} of ${count(page.total, "waiting run")}; Pending in the list below has all.`;
         }),
         runs.refresh(known),
-        read("/v1/objects/Reservation").then((found) => reservations.show(found.items)),
+        read("/v1/objects/Reservation", {limit: RESERVATIONS}).then((found) => {
+          reservations.show(found.items);
+          booked.textContent = found.next === null ? "" : `The first ${RESERVATIONS} by name; fairlead get reservations lists all.`;
+        }),
       ];
       await Promise.all([...parts, drawing(known), burning(), owing(known)]);
     },

@@ -8,7 +8,7 @@ import {Scrubber} from "../lib/scrubber.js";
 import {said} from "../lib/words.js";
 import {admission, REASONS, why} from "./traffic.js";
 
-const TERMS = ["total", "queue", "latency", "error", "penalty"], LINES_MAX = 6;
+const TERMS = ["total", "queue", "latency", "error", "penalty"], LINES_MAX = 6, RATE_MS = 900;
 const BANDS = {soft: "band-congested", hard: "band-overloaded"};
 const REGIMES = {laminar: "requests flow freely", transition: "pressure rises", crisis: "in crisis", recovery: "recovering"};
 const PLANES = {haproxy: "HAProxy", envoy: "Envoy", ebpf: "eBPF", memory: "none: simulated, in memory"};
@@ -28,12 +28,14 @@ function ofDecision({input, output}, point) {
     p95_ms: row.p95_ms ?? null, error_rate: row.error_rate ?? null, queue: row.queue ?? null, isolated: row.isolated ? (point.backends[row.id] && point.backends[row.id].isolated) || "isolated" : null}));
 }
 
-// What was counted, per second, between two points; null where the counter began anew.
+// What was counted, per second, since a point of most of a second ago or more: a tick that changed something is
+// reported at once, and a few milliseconds make no rate. null where the counter began anew.
 function rates(points, key) {
+  let last = 0;
   return points.map((point, index) => {
-    const before = points[index - 1], seconds = before ? (point.time_ms - before.time_ms) / 1000 : 0;
-    const added = before && point[key] !== null && before[key] !== null ? point[key] - before[key] : null;
-    return [point.time_ms, added === null || added < 0 || seconds <= 0 ? null : added / seconds];
+    while (last + 1 < index && point.time_ms - points[last + 1].time_ms >= RATE_MS) last += 1;
+    const before = points[last], passed = point.time_ms - before.time_ms, known = point[key] !== null && before[key] !== null;
+    return [point.time_ms, passed < RATE_MS || !known || point[key] < before[key] ? null : (point[key] - before[key]) / passed * 1000];
   });
 }
 
@@ -41,7 +43,7 @@ export function open(root, {params, query}) {
   const name = params.group, path = `/v1/groups/${encodeURIComponent(name)}`, agent = {agent: query.agent};
   const about = el("dl", {class: "facts plain"}), charts = el("div", {class: "charts"}), summed = el("div", {id: "decision-summary"});
   const term = el("select", {id: "term", change: () => draw()}, TERMS.map((word) => el("option", {value: word}, word)));
-  const backends = new Table("Backends", ["Backend", "Slots", "Target", "Pressure", "p95", "Errors", "Queue", "State"], {key: (row) => row.backend, cells: backendCells, nothing: "The group has no backends."});
+  const backends = new Table("Backends", ["Backend", "Slots", "Target", "Pressure", "p95", "Errors", "Queue", "State"], {key: (row) => row.backend, cells: backendCells, numbers: ["Slots", "Target", "p95", "Errors", "Queue"], nothing: "The group has no backends."});
   backends.body.id = "backend-rows";
   const series = new Series(`${path}/series`), orders = new BackendOrders(name);
   let newest = null;

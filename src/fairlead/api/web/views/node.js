@@ -52,7 +52,7 @@ function ofDecision({input, output}) {
 export function open(root, {params, query}) {
   const name = params.node, path = `/v1/nodes/${encodeURIComponent(name)}`, agent = {agent: query.agent};
   const about = el("dl", {class: "facts plain"}), charts = el("div", {class: "charts"}), choice = el("select", {id: "pod", change: () => refresh()}, el("option", {value: ""}, "the whole node"));
-  const pods = new Table("Pods", ["Pod", "Need", "Allocation", "Limit", "Usage", "Throttled", "Bounds", "Why"], {key: (row) => row.pod, cells: podCells, nothing: "No pod is governed here."});
+  const pods = new Table("Pods", ["Pod", "Need", "Allocation", "Limit", "Usage", "Throttled", "Bounds", "Why"], {key: (row) => row.pod, cells: podCells, numbers: ["Need", "Allocation", "Limit", "Usage", "Throttled", "Bounds"], nothing: "No pod is governed here."});
   pods.body.id = "pod-rows";
   const about2 = el("p", {id: "decision-summary"}), series = new Series(`${path}/series`);
   let newest = null;

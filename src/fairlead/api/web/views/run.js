@@ -6,9 +6,10 @@ import {ago, byId, count, el, hours, link, moment, number, pace, section, soft, 
 import {Output} from "../lib/output.js";
 import {introduce, ownerKey} from "../lib/owners.js";
 import {phaseWord, runLink} from "../lib/runs.js";
-import {cap, payer, plain, remedy} from "../lib/words.js";
+import {cap, EVENTS as KINDS, payer, plain, remedy, said as worded} from "../lib/words.js";
 
 const EVENTS = 50, OUTPUT_MS = 2000, PACE_MS = 1000;
+const NONE = () => el("span", {class: "soft none"}, "–");
 const percent = (chance) => `${number(chance * 100, 1)} %`;
 const entry = (seq) => link(`/ledger/${seq}`, `#${seq}`);
 const decision = (seq, words = "decision") => link(`/decision/ledger/${seq}`, words);
@@ -83,13 +84,13 @@ function saying(event) {
 }
 
 function eventCells(row) {
-  return [entry(row.seq), moment(row.time), row.kind, row.words || soft("–"), row.author, row.decides ? decision(row.seq) : soft("–")];
+  return [entry(row.seq), moment(row.time), el("span", {title: row.kind}, worded(KINDS, row.kind)), row.words || NONE(), row.author, row.decides ? decision(row.seq) : NONE()];
 }
 
 export function open(root, context) {
   const {name} = context.params, path = encodeURIComponent(name), head = el("p", {class: "summary"}), reasons = el("div"), plan = el("div"), use = el("div"), note = el("p", {class: "soft"});
   const attempts = new Table("Attempts", ["Attempt", "Started", "Ended", "Length", "Devices", "Paid by", "How it ended", "GPU-hours"],
-    {key: (row) => row.attempt, cells: attemptCells, nothing: "It has not started yet."});
+    {key: (row) => row.attempt, cells: attemptCells, numbers: ["Length", "GPU-hours"], nothing: "It has not started yet."});
   const events = new Table("Events", ["Entry", "Time", "Event", "What", "Author", "Decision"], {key: (row) => row.seq, cells: eventCells, nothing: "No events.", brief: true});
   attempts.body.id = "attempt-rows";
   events.body.id = "run-event-rows";

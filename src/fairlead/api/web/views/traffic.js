@@ -1,7 +1,7 @@
 // The traffic governor: every route group that reports.
 import {read} from "../lib/api.js";
 import {count, el, link, number, Table} from "../lib/dom.js";
-import {aged, freshness, percent, Rows, serial} from "../lib/fleet.js";
+import {aged, freshness, percent, Recent, Rows, serial} from "../lib/fleet.js";
 import {followReports} from "../lib/live.js";
 import {said} from "../lib/words.js";
 
@@ -23,28 +23,32 @@ export const REASONS = {
 };
 export const why = (codes) => codes.map((code) => el("div", {title: code}, said(REASONS, code)));
 
-function cells(row) {
+const key = (row) => `${row.name}/${row.agent}`;
+
+function cells(row, recent) {
   const serving = row.backends - row.ejected.length;
   return [link(`/traffic/${encodeURIComponent(row.name)}?agent=${encodeURIComponent(row.agent)}`, row.name), admission(row.mode),
     [el("span", {class: serving < row.backends ? "warn" : null}, `${number(serving)} of ${number(row.backends)}`), row.ejected.length > 0 && el("div", {class: "soft"}, `ejected: ${row.ejected.slice(0, 5).join(", ")}`)],
-    row.p95_ms === null ? "–" : `${number(row.p95_ms, 0)} ms`, el("span", {class: row.error_rate > 0.05 ? "bad" : null}, percent(row.error_rate)),
+    row.p95_ms === null ? "–" : `${number(row.p95_ms, 0)} ms`, recent.draw(key(row), `p95 of ${row.name}`, {unit: "ms"}), el("span", {class: row.error_rate > 0.05 ? "bad" : null}, percent(row.error_rate)),
     [row.admitted === null ? "–" : number(row.admitted), row.refused ? el("div", {class: "warn"}, `${number(row.refused)} rejected`) : null],
     why(row.reasons), [freshness(row), row.fault && el("div", {class: "bad"}, row.fault)]];
 }
 
 export function open(root) {
-  const groups = new Table("Route groups", ["Group", "Admission", "Backends in service", "p95", "Errors", "Admitted", "Why", "Report"],
-    {key: (row) => `${row.name}/${row.agent}`, cells, nothing: "No traffic agent reports here: fairlead up --traffic web.yaml, or fairlead traffic run --report-to"});
+  const recent = new Recent();
+  const groups = new Table("Route groups", ["Group", "Admission", "Backends in service", "p95", "p95, recently", "Errors", "Admitted", "Why", "Report"],
+    {key, cells: (row) => cells(row, recent), numbers: ["p95", "Errors", "Admitted"], nothing: "No traffic agent reports here: fairlead up --traffic web.yaml, or fairlead traffic run --report-to"});
   groups.body.id = "group-rows";
   const summary = el("p", {id: "traffic-summary"});
   root.append(el("h1", null, "Traffic"), summary, groups.root, el("p", {class: "soft"}, "p95 and errors are of the worst backend in service."));
-  const all = new Rows((row) => `${row.name}/${row.agent}`, (rows) => {
+  const all = new Rows(key, (rows) => {
     const rank = (row) => ["hard", "soft"].indexOf(row.mode) + 1 || 9;
     rows.sort((a, b) => rank(a) - rank(b) || b.ejected.length - a.ejected.length || (a.name < b.name ? -1 : 1));
     const shedding = rows.filter((row) => row.mode !== "normal").length, ejected = rows.reduce((sum, row) => sum + row.ejected.length, 0);
     summary.textContent = `${count(rows.length, "route group")}, ${number(shedding)} shedding load, ${count(ejected, "backend")} ejected, ${number(rows.filter((row) => row.stale_since).length)} stale`;
+    for (const row of rows) recent.add(key(row), row, row.p95_ms);
     groups.show(rows.map((row) => ({...row, age: aged(row)})));
   });
-  const refresh = serial(async () => all.replace(await read("/v1/groups")));
+  const refresh = serial(async () => all.replace(await read("/v1/groups", {recent: recent.points.size ? null : true})));
   return {refresh, close: followReports({kind: "group"}, ({group}) => { if (!all.put(group)) refresh().catch(() => { /* the shell says what is wrong */ }); })};
 }
