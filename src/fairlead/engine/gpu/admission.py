@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from msgspec import structs
+from msgspec import json, structs
 
 from fairlead.core import gpu
 from fairlead.core.canonical import Rendered, text
@@ -48,10 +48,13 @@ _Scope = tuple[object, ...]
 """A flavor and a location: runs of one scope wait for the same devices, and have a head."""
 
 
+_RowKey = tuple[int, ...]
+
+
 class _Row(NamedTuple):
     """A run that waits, as it was when something of it last changed."""
 
-    key: object
+    key: _RowKey
     waiting: gpu.WaitingRun
     request: gpu.Request
     alike: str
@@ -150,7 +153,8 @@ class RunAdmission:
             for run in waiting.runs
         ]
         output: Document = STYLE.from_core(replace(queue, order=()))
-        output["order"] = [Rendered(text(STYLE.from_core(row))) for row in queue.order]
+        # In one call: tens of thousands of rows of names and whole numbers, in their order.
+        output["order"] = Rendered(json.encode(queue.order, order="sorted").decode())
         return NewEntry(entries.QueueDecision(output), waiting.now_ms, input=asked)
 
     def _keep_refusal(self, alike: str, made: list[NewEntry], *, behind: bool) -> None:
@@ -245,14 +249,17 @@ class RunAdmission:
     def _waiting_runs(self) -> tuple[gpu.WaitingRun, ...]:
         """Every run that waits, by name. Most are the same from turn to turn, and are kept."""
         projection, before, self._rows = self._projection, self._rows, {}
-        for run, state in sorted(projection.live.items()):
+        live, following, reserved = projection.live, projection.following, projection.reserved
+        for run in sorted(live):
+            state = live[run]
             if state.phase is not Phase.PENDING or state.stopping:
                 continue
-            if projection.waits_for_runs(run):
+            if run in following and projection.waits_for_runs(run):
                 continue
-            reserved = projection.reserved.get(run)
-            slot = reserved and projection.objects["Reservation", reserved].version
-            key = (state.submitted_seq, state.since_ms, slot, projection.waits_for_time(run))
+            key: _RowKey = (state.submitted_seq, state.since_ms)
+            if run in reserved:
+                slot = projection.objects["Reservation", reserved[run]].version
+                key = (*key, slot, projection.waits_for_time(run))
             row = before.get(run)
             if row is None or row.key != key:
                 waiting, request = _waiting_run(projection, run)

@@ -35,35 +35,40 @@ class Recalls:
         before, self._asked = self._asked, {}
         if not lent:
             return
+        runs, alike = [run for run in projection.live if self._may_ask(run, lent)], dict[str, str]()
+        for run in runs:
+            self._asked[run] = asked = self._request_of(run, before.get(run))
+            alike.setdefault(asked[1], run)
+        # Thousands may wait, and ask for the same: they are ordered where a recall would help one.
+        if not any(recalled(projection, run, now_ms) for run in alike.values()):
+            return
         seq, in_vain = projection.seq, set[str]()
-        order = self._order(now_ms, lent)
+        order = rank_order(
+            projection, RankCause.RECALL, runs, now_ms, self._committer.config.hold_ms
+        )
         for run in order.names:
-            stored, asked = projection.get("Run", run), before.get(run)
-            if stored is None:
-                continue  # another replica removed it
-            if asked is None or asked[0] != stored.version:
-                spec = projection.run_spec(run)
-                asked = stored.version, repr((objects.to_request(spec), objects.to_shape(spec)))
-            self._asked[run] = asked
             if projection.seq != seq:
                 seq = projection.seq
                 in_vain.clear()
-            if asked[1] in in_vain:
+            request = self._asked[run][1]
+            if request in in_vain:
                 continue
             if not self._committer.commit(partial(self._recall, run, now_ms, order)):
-                in_vain.add(asked[1])
+                in_vain.add(request)
 
-    def _order(self, now_ms: int, owners: Container[str]) -> TurnOrder:
-        """Of runs of some owners that wait."""
-        projection, hold_ms = self._projection, self._committer.config.hold_ms
-        runs = (
-            run
-            for run, state in projection.live.items()
-            if _waits(state)
-            and projection.run_spec(run).owner in owners
-            and not projection.waits_for_runs(run)
-        )
-        return rank_order(projection, RankCause.RECALL, runs, now_ms, hold_ms)
+    def _may_ask(self, run: str, owners: Container[str]) -> bool:
+        """Whether a run of one of these owners waits."""
+        projection = self._projection
+        if not _waits(projection.live[run]) or projection.run_spec(run).owner not in owners:
+            return False
+        return not projection.waits_for_runs(run)
+
+    def _request_of(self, run: str, before: tuple[int, str] | None) -> tuple[int, str]:
+        version = self._committer.stored("Run", run).version
+        if before is not None and before[0] == version:
+            return before
+        spec = self._projection.run_spec(run)
+        return version, repr((objects.to_request(spec), objects.to_shape(spec)))
 
     def _recall(self, run: str, now_ms: int, order: TurnOrder) -> Sequence[NewEntry]:
         state = self._projection.live.get(run)
@@ -135,18 +140,27 @@ def _could_fit(projection: Projection, run: str, book: gpu.Book, now_ms: int) ->
     return projection.devices.after(leased).place(least).placed
 
 
+def recalled(projection: Projection, run: str, now_ms: int) -> gpu.Recall | None:
+    """What a run recalls; None where it is covered, or a recall would not help."""
+    request, book = objects.to_request(projection.run_spec(run)), projection.book(now_ms)
+    if gpu.cover(book, request, now_ms).funded:
+        return None  # as `recall` would say: most of thousands, at every turn
+    leases = asked_of(projection, request, now_ms)
+    found = gpu.recall(book, request, leases, now_ms)
+    taken = {row.lease for row in found.leases}
+    chosen = [lease for lease in leases if lease.id in taken]
+    fits = bool(chosen) and _could_fit(projection, run, without(book, chosen), now_ms)
+    return found if fits else None
+
+
 def recall_entries(at: Context, run: str, order: TurnOrder) -> list[NewEntry]:
     """The decision and what follows; none where it is covered, or a recall would not help: a run
     that fits on no device in service would take the funding of others for as long as it waits."""
     projection, now_ms = at.projection, at.now_ms
-    request, book = objects.to_request(projection.run_spec(run)), projection.book(now_ms)
-    if gpu.cover(book, request, now_ms).funded:
-        return []  # as `recall` would say: most of thousands, at every turn
+    request = objects.to_request(projection.run_spec(run))
     leases = asked_of(projection, request, now_ms)
-    found = gpu.recall(book, request, leases, now_ms)
-    recalled = {row.lease for row in found.leases}
-    chosen = [lease for lease in leases if lease.id in recalled]
-    if not chosen or not _could_fit(projection, run, without(book, chosen), now_ms):
+    found = recalled(projection, run, now_ms)
+    if found is None:
         return []
     document = recall_document(fund_input(projection, request, now_ms), leases)
     reasons = tuple(sorted({row.reason.value for row in found.leases}))
