@@ -79,6 +79,8 @@ class RunAdmission:
         self._alike: dict[str, tuple[str, gpu.Request]] = {}
         """Requests by their text: one of each is kept."""
         self._covers: Covers = {}
+        self._said: dict[tuple[str, int, str], bool] = {}
+        """Whether that is what is recorded of runs with the same refusal and reason, likewise."""
         self._refusals: dict[str, tuple[bool, list[NewEntry]]] = {}
         """What is recorded of runs that are alike and are refused, likewise; and whether because
         of owners' claims."""
@@ -288,7 +290,10 @@ class RunAdmission:
             )
         answer = self._covers[row.alike]
         refusal = answer.refusal
-        if refusal is None or answer.is_known(state):
+        same = (row.alike, id(recorded), state.reason)  # equal refusals are one, which runs keep
+        if same not in self._said:
+            self._said[same] = answer.is_known(state)
+        if refusal is None or self._said[same]:
             return refusal is not None
         if self._projection.run_spec(run).funding.allow_unfunded is True:
             return False  # it starts without funding when it is refused
@@ -316,6 +321,7 @@ class RunAdmission:
             nonlocal decided
             made: list[NewEntry] = []
             self._covers.clear()
+            self._said.clear()
             self._refusals.clear()
             for number in range(first, len(queue)):
                 decided, found = number + 1, decide(queue[number])
