@@ -150,12 +150,13 @@ class RunAdmission:
     def _queue_decision(self, queue: gpu.Queue, waiting: gpu.Waiting) -> NewEntry:
         """As `order_decision` of these; most of the rows were written in an earlier turn."""
         asked: Document = STYLE.from_core(replace(waiting, runs=()))
-        asked["runs"] = [
-            self._rows[run.id].written if run.promised_ms is None else STYLE.from_core(run)
+        rows = (
+            self._rows[run.id].written if run.promised_ms is None else text(STYLE.from_core(run))
             for run in waiting.runs
-        ]
+        )
+        asked["runs"] = Rendered(f"[{','.join(rows)}]")
         output: Document = STYLE.from_core(replace(queue, order=()))
-        # In one call: tens of thousands of rows of names and whole numbers, in their order.
+        # In one call: tens of thousands of rows of names and whole numbers.
         output["order"] = Rendered(json.encode(queue.order, order="sorted").decode())
         return NewEntry(entries.QueueDecision(output), waiting.now_ms, input=asked)
 
