@@ -25,6 +25,8 @@ from fairlead.kube.kinds import KINDS, crds
 
 Line = dict[str, Any]
 QPS, BURST = 50.0, 100
+BEFORE_S = 3.0
+"""Before workloads are created: either controller has its whole burst again."""
 GPUS = 8
 PREFIX = "fairlead-bench-"
 RAM = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -53,6 +55,7 @@ def fairlead(load: Load, *, limited: bool) -> Line:
             try:
                 await_ready(lambda: b"leads" in (Path(data) / "log").read_bytes(), process)
                 await_ready(lambda: is_ready(client, load), process)
+                time.sleep(BEFORE_S)
                 server.watch_processes(controller=process.pid)
                 before = server.used()
                 threads = [
@@ -86,7 +89,7 @@ def kueue(load: Load, *, limited: bool) -> Line:
                 ends_with_us=signal.SIGKILL,
             )
             before_others(controller.pid)
-            time.sleep(3)  # it has no probe; by then it has listed what it watches
+            time.sleep(BEFORE_S)  # it has no probe; by then it has listed what it watches
             server.watch_processes(controller=controller.pid)
             before = server.used()
             command = [programs.path("kueue-perf-runner"), "--o", out, "--timeout=30m"]

@@ -91,8 +91,11 @@ def main() -> None:
     options = parser.parse_args()
     keep_little()
     limit = RateLimit(options.qps, options.burst) if options.qps else None
-    client = KubeClient(connection(options.kubeconfig), limit)
-    election = Election(client, f"{socket.gethostname()}-{os.getpid()}", namespace="default")
+    to = connection(options.kubeconfig)
+    client = KubeClient(to, limit)
+    # As in the product: the lease is renewed whatever else waits for the limit.
+    identity = f"{socket.gethostname()}-{os.getpid()}"
+    election = Election(KubeClient(to), identity, namespace="default")
     executor = TimedExecutor()
     with ExitStack() as opened:
 

@@ -169,6 +169,27 @@ def test_what_waits_longest_is_written_whatever_else_is_due(
     assert any("/budgets/team-a" in path for _, path, _ in small.client.sent)
 
 
+def test_what_waits_to_be_shown_is_kept_at_most_twice(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that start and end while nothing can be written leave their former ranks behind."""
+    monkeypatch.setattr("fairlead.kube.gpu.mirror.STALE", 0)
+    later = Later(small.client, monkeypatch, room=0)
+    small.add("team-a", *(run(f"r{number}", 1) for number in range(8)))
+    step(small)
+    put(small.sources.nodes, node("n1"))
+    step(small)
+    for number in range(8):
+        end(small, f"team-a.r{number}")
+        step(small)
+        assert len(small.mirror._ranked) <= 2 * len(small.mirror._due)
+    monkeypatch.setattr(small.client, "room", lambda span_s: 100)
+    for _ in range(3):
+        step(small)
+        later.write()
+    assert [shown(small, f"r{number}") for number in range(8)] == [["Completed"]] * 8
+
+
 def test_a_run_that_was_deleted_while_no_controller_ran_is_ended(small: Small) -> None:
     """It had no finalizer yet, so the cluster did not wait for us."""
     small.add("team-a", run("train", 8))

@@ -108,15 +108,16 @@ def test_alike_runs_are_asked_once_whether_a_recall_helps(monkeypatch: pytest.Mo
     world.turn()
     world.apply(*(run(f"r{i}", "a", 8) for i in range(10)), run("other", "a", 9))
     asked: list[str] = []
-    real = recall.recall_entries
+    real = recall.recalled
 
-    def counted(at: Any, name: str, order: Any) -> Any:
+    def counted(projection: Any, name: str, now_ms: int) -> Any:
         asked.append(name)
-        return real(at, name, order)
+        return real(projection, name, now_ms)
 
-    monkeypatch.setattr(recall, "recall_entries", counted)
+    monkeypatch.setattr(recall, "recalled", counted)
+    monkeypatch.setattr(recall, "rank_order", None)
     world.turn()
-    assert asked == ["r0", "other"]
+    assert asked == ["r0", "other"], "and they are not ordered where it helps none"
 
 
 def _indexed(projection: Projection) -> tuple[set[str], set[str], set[str]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from msgspec import structs
+from msgspec import json, structs
 
 from fairlead.core import gpu
 from fairlead.core.canonical import Rendered, text
@@ -48,10 +48,13 @@ _Scope = tuple[object, ...]
 """A flavor and a location: runs of one scope wait for the same devices, and have a head."""
 
 
+_RowKey = tuple[int, ...]
+
+
 class _Row(NamedTuple):
     """A run that waits, as it was when something of it last changed."""
 
-    key: object
+    key: _RowKey
     waiting: gpu.WaitingRun
     request: gpu.Request
     alike: str
@@ -76,6 +79,8 @@ class RunAdmission:
         self._alike: dict[str, tuple[str, gpu.Request]] = {}
         """Requests by their text: one of each is kept."""
         self._covers: Covers = {}
+        self._said: dict[tuple[str, int, str], bool] = {}
+        """Whether that is what is recorded of runs with the same refusal and reason, likewise."""
         self._refusals: dict[str, tuple[bool, list[NewEntry]]] = {}
         """What is recorded of runs that are alike and are refused, likewise; and whether because
         of owners' claims."""
@@ -145,12 +150,14 @@ class RunAdmission:
     def _queue_decision(self, queue: gpu.Queue, waiting: gpu.Waiting) -> NewEntry:
         """As `order_decision` of these; most of the rows were written in an earlier turn."""
         asked: Document = STYLE.from_core(replace(waiting, runs=()))
-        asked["runs"] = [
-            self._rows[run.id].written if run.promised_ms is None else STYLE.from_core(run)
+        rows = (
+            self._rows[run.id].written if run.promised_ms is None else text(STYLE.from_core(run))
             for run in waiting.runs
-        ]
+        )
+        asked["runs"] = Rendered(f"[{','.join(rows)}]")
         output: Document = STYLE.from_core(replace(queue, order=()))
-        output["order"] = [Rendered(text(STYLE.from_core(row))) for row in queue.order]
+        # In one call: tens of thousands of rows of names and whole numbers.
+        output["order"] = Rendered(json.encode(queue.order, order="sorted").decode())
         return NewEntry(entries.QueueDecision(output), waiting.now_ms, input=asked)
 
     def _keep_refusal(self, alike: str, made: list[NewEntry], *, behind: bool) -> None:
@@ -245,14 +252,17 @@ class RunAdmission:
     def _waiting_runs(self) -> tuple[gpu.WaitingRun, ...]:
         """Every run that waits, by name. Most are the same from turn to turn, and are kept."""
         projection, before, self._rows = self._projection, self._rows, {}
-        for run, state in sorted(projection.live.items()):
+        live, following, reserved = projection.live, projection.following, projection.reserved
+        for run in sorted(live):
+            state = live[run]
             if state.phase is not Phase.PENDING or state.stopping:
                 continue
-            if projection.waits_for_runs(run):
+            if run in following and projection.waits_for_runs(run):
                 continue
-            reserved = projection.reserved.get(run)
-            slot = reserved and projection.objects["Reservation", reserved].version
-            key = (state.submitted_seq, state.since_ms, slot, projection.waits_for_time(run))
+            key: _RowKey = (state.submitted_seq, state.since_ms)
+            if run in reserved:
+                slot = projection.objects["Reservation", reserved[run]].version
+                key = (*key, slot, projection.waits_for_time(run))
             row = before.get(run)
             if row is None or row.key != key:
                 waiting, request = _waiting_run(projection, run)
@@ -281,7 +291,10 @@ class RunAdmission:
             )
         answer = self._covers[row.alike]
         refusal = answer.refusal
-        if refusal is None or answer.is_known(state):
+        same = (row.alike, id(recorded), state.reason)  # equal refusals are one, which runs keep
+        if same not in self._said:
+            self._said[same] = answer.is_known(state)
+        if refusal is None or self._said[same]:
             return refusal is not None
         if self._projection.run_spec(run).funding.allow_unfunded is True:
             return False  # it starts without funding when it is refused
@@ -309,6 +322,7 @@ class RunAdmission:
             nonlocal decided
             made: list[NewEntry] = []
             self._covers.clear()
+            self._said.clear()
             self._refusals.clear()
             for number in range(first, len(queue)):
                 decided, found = number + 1, decide(queue[number])

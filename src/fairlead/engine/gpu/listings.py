@@ -47,7 +47,6 @@ class _Row(NamedTuple):
     name: str
     owner: str
     flavor: str
-    text: str
     state: RunState
     """Its own: the same object as long as the run is there."""
 
@@ -88,8 +87,7 @@ class RunListings:
 
     def _add(self, projection: Projection, name: str) -> None:
         spec, state = projection.run_spec(name), projection.runs[name]
-        text = f"{name}\n{spec.owner}".casefold()
-        self._rows[name] = _Row(state.submitted_seq, name, spec.owner, spec.flavor, text, state)
+        self._rows[name] = _Row(state.submitted_seq, name, spec.owner, spec.flavor, state)
 
     def runs(self, wanted: RunFilter, limit: int, below: int | None = None) -> Document:
         """The newest runs first; the next page goes on below `next`."""
@@ -125,8 +123,8 @@ class RunListings:
             rows = [row for row in rows if row.owner == wanted.owner]
         if wanted.flavor is not None:
             rows = [row for row in rows if row.flavor == wanted.flavor]
-        if text := wanted.text.casefold():
-            rows = [row for row in rows if text in row.text]
+        if text := wanted.text.casefold():  # names have small letters only
+            rows = [row for row in rows if text in row.name or text in row.owner.casefold()]
         return rows
 
     def queue(self, limit: int, after: int = 0) -> Document:

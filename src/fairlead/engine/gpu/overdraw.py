@@ -45,10 +45,12 @@ class Overdrafts:
     def _asks(self, run: str) -> bool:
         """Whether a run waits, was refused funding, and is allowed to start without."""
         projection, state = self._projection, self._projection.live.get(run)
-        if state is None or state.refusal is None or not projection.is_pending(run):
+        if state is None or state.refusal is None:
             return False
         spec = projection.run_spec(run)
-        return spec.funding.allow_unfunded is True and bool(projection.devices.gpus(spec.flavor))
+        if spec.funding.allow_unfunded is not True or not projection.is_pending(run):
+            return False
+        return bool(projection.devices.gpus(spec.flavor))
 
     def _start(self, run: str, now_ms: int, order: TurnOrder) -> Sequence[NewEntry]:
         """An attempt that fails is not recorded: it is asked at every turn."""

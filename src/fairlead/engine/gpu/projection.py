@@ -195,6 +195,8 @@ class Projection:
 
     def is_held(self, run: str, now_ms: int, *, hold_ms: int) -> bool:
         """Whether a run waits because what is free is meant for the run of an open outcome."""
+        if not self.resolver.open_seqs:
+            return False
         spec = self.run_spec(run)
         hold = self.hold_on(spec.flavor, hold_ms)
         return hold is not None and hold.applies(now_ms, run, spec.location)

@@ -34,35 +34,40 @@ class Recalls:
         before, self._asked = self._asked, {}
         if not lent:
             return
+        runs, alike = [run for run in projection.live if self._may_ask(run, lent)], dict[str, str]()
+        for run in runs:
+            self._asked[run] = asked = self._request_of(run, before.get(run))
+            alike.setdefault(asked[1], run)
+        # Thousands may wait, and ask for the same: they are ordered where a recall would help one.
+        if not any(recalled(projection, run, now_ms) for run in alike.values()):
+            return
         seq, in_vain = projection.seq, set[str]()
-        order = self._order(now_ms, lent)
+        order = rank_order(
+            projection, RankCause.RECALL, runs, now_ms, self._committer.config.hold_ms
+        )
         for run in order.names:
-            stored, asked = projection.get("Run", run), before.get(run)
-            if stored is None:
-                continue  # another replica removed it
-            if asked is None or asked[0] != stored.version:
-                spec = projection.run_spec(run)
-                asked = stored.version, repr((objects.to_request(spec), objects.to_shape(spec)))
-            self._asked[run] = asked
             if projection.seq != seq:
                 seq = projection.seq
                 in_vain.clear()
-            if asked[1] in in_vain:
+            request = self._asked[run][1]
+            if request in in_vain:
                 continue
             if not self._committer.commit(partial(self._recall, run, now_ms, order)):
-                in_vain.add(asked[1])
+                in_vain.add(request)
 
-    def _order(self, now_ms: int, owners: Container[str]) -> TurnOrder:
-        """Of runs of some owners that wait."""
-        projection, hold_ms = self._projection, self._committer.config.hold_ms
-        runs = (
-            run
-            for run, state in projection.live.items()
-            if _waits(state)
-            and projection.run_spec(run).owner in owners
-            and not projection.waits_for_runs(run)
-        )
-        return rank_order(projection, RankCause.RECALL, runs, now_ms, hold_ms)
+    def _may_ask(self, run: str, owners: Container[str]) -> bool:
+        """Whether a run of one of these owners waits."""
+        projection = self._projection
+        if not _waits(projection.live[run]) or projection.run_spec(run).owner not in owners:
+            return False
+        return not projection.waits_for_runs(run)
+
+    def _request_of(self, run: str, before: tuple[int, str] | None) -> tuple[int, str]:
+        version = self._committer.stored("Run", run).version
+        if before is not None and before[0] == version:
+            return before
+        spec = self._projection.run_spec(run)
+        return version, repr((objects.to_request(spec), objects.to_shape(spec)))
 
     def _recall(self, run: str, now_ms: int, order: TurnOrder) -> Sequence[NewEntry]:
         state = self._projection.live.get(run)
@@ -136,20 +141,26 @@ def room_of(projection: Projection, spec: objects.RunSpec) -> gpu.RecallRoom:
     return gpu.RecallRoom(nodes, objects.to_shape(spec))
 
 
+def recalled(projection: Projection, run: str, now_ms: int) -> gpu.Recall | None:
+    """What a run recalls; None where it is covered, or a recall would not help."""
+    spec = projection.run_spec(run)
+    if gpu.cover(projection.book(now_ms), objects.to_request(spec), now_ms).funded:
+        return None  # as `recall` would say: most of thousands, at every turn
+    found = recall_of(projection, spec, now_ms)
+    return found if found.leases else None
+
+
 def recall_entries(at: Context, run: str, order: TurnOrder | None = None) -> list[NewEntry]:
     """The decision and what follows; none where it is covered, or a recall would not help. A
     preview has no order: it is of one run."""
     projection, now_ms = at.projection, at.now_ms
     spec, book = projection.run_spec(run), projection.book(now_ms)
-    request = objects.to_request(spec)
-    if gpu.cover(book, request, now_ms).funded:
-        return []  # as `recall` would say: most of thousands, at every turn
-    leases, room = asked_of(projection, request, now_ms), room_of(projection, spec)
-    found = gpu.recall(book, request, leases, now_ms, room)
-    if not found.leases:
+    request, found = objects.to_request(spec), recalled(projection, run, now_ms)
+    if found is None:
         return []
-    recalled = {row.lease for row in found.leases}
-    after = without(book, [lease for lease in leases if lease.id in recalled])
+    leases, room = asked_of(projection, request, now_ms), room_of(projection, spec)
+    taken = {row.lease for row in found.leases}
+    after = without(book, [lease for lease in leases if lease.id in taken])
     decided_by = room.deciding(after, request, now_ms)
     document = recall_document(fund_input(projection, request, now_ms), leases, decided_by)
     reasons = tuple(sorted({row.reason.value for row in found.leases}))

@@ -6,6 +6,7 @@ earlier versions wrote.
 
 from enum import StrEnum
 from functools import lru_cache
+from sys import intern
 from typing import Any, TypeVar
 
 import msgspec
@@ -92,12 +93,12 @@ def shared_document(kind: str, document: Document) -> SharedDocument:
 
 @lru_cache(maxsize=1024)
 def _shared_labels(rows: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    return dict(rows)
+    return {intern(name): intern(value) for name, value in rows}
 
 
 def shared_labels(labels: dict[str, str]) -> dict[str, str]:
-    """The same labels, or equal ones that another object has: a dictionary of each run would take
-    as much as all else of its manifest. None is changed."""
+    """The same labels, or equal ones that another object has, with texts that others have too: of
+    each run they would take as much as all else of its manifest. None is changed."""
     return _shared_labels(tuple(labels.items()))
 
 

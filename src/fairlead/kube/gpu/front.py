@@ -32,8 +32,9 @@ TEMPLATE, IMAGE = f"{GROUP}/template", f"{GROUP}/image"
 """Labels of the ledger's Run: the digest of its template; of one without a template, the image."""
 RUNS_MAX = 20_000
 """Runs of a namespace that have not ended; the operator may set another."""
-TAKEN_MAX, AT_ONCE = 500, 250
-"""Objects of a kind that one turn takes into the engine, and of these in one step."""
+TAKEN_MAX, AT_ONCE = 500, 100
+"""Objects of a kind that one turn takes into the engine, and of these in one step: while it is
+taken, an object takes several times the memory that it does afterwards."""
 SHARE = 10
 """Objects of a namespace before the next one's."""
 ADMIN = Author("kubernetes", admin=True)
@@ -125,17 +126,25 @@ class FrontEnd:
     def _follow_all(self, kind: str, waiting: set[Key]) -> None:
         """Objects of one kind, new ones in a few steps; what is done is taken from `waiting`."""
         batch: list[_Manifest] = []
+        taken = 0
+
+        def take() -> None:
+            self._take(batch)
+            waiting.difference_update(manifest.key for manifest in batch)
+            batch.clear()
+
         for key in _in_turns(waiting):
-            if len(batch) >= TAKEN_MAX:
+            if taken + len(batch) >= TAKEN_MAX:
                 self.behind = True
                 break
             what = f"{kind} {'/'.join(key)}"
             if self._attempt(what, partial(self._follow, kind, key, batch)):
                 waiting.discard(key)
-        for first in range(0, len(batch), AT_ONCE):
-            some = batch[first : first + AT_ONCE]
-            self._take(some)
-            waiting.difference_update(manifest.key for manifest in some)
+            if len(batch) >= AT_ONCE:
+                taken += len(batch)
+                take()
+        if batch:
+            take()
 
     def _attempt(self, what: str, follow: Callable[[], bool]) -> bool:
         """One object that we misread, or that the engine refuses, keeps no other one waiting."""

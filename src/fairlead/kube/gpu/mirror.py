@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 
+import msgspec
+
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.engine.gpu.events import EventTail
 from fairlead.engine.gpu.resolver.preview import without_names
@@ -56,6 +58,8 @@ ENDED = frozenset(phase.value for phase in Phase if phase.ended)
 AHEAD_S = 3.0
 """Writes for so long are handed over at once, or for half as long again as the last turn took: on a
 busy machine a turn is late, and the client's limit is not to be left unused."""
+STALE = 100
+"""Ranks of the past that are not worth a look."""
 OLDEST = 32
 """One in so many is the one that waits longest, whatever it is: nothing waits for ever."""
 
@@ -90,12 +94,13 @@ class Mirror:
         self._due: dict[Item, Rank] = {}
         """What is to be shown, the oldest first; it stays here until it is handed over."""
         self._ranked: list[tuple[Rank, Item]] = []
-        """A heap of the same, and of ranks that items had before: thousands wait, and a turn hands
-        over a few."""
+        """A heap of the same, and of ranks that items had before, up to as many again: thousands
+        wait, and a turn hands over a few."""
         self._news: set[Item] = set()
         """What something happened to since the last turn."""
         self._under_way: dict[Item, Future[bool]] = {}
-        self._events: dict[Item, tuple[str, Document]] = {}
+        self._events: dict[Item, tuple[str, bytes]] = {}
+        """As text: thousands may wait, and a document takes eight times as much."""
         self._turned_s = time.monotonic()
         self._phases: dict[Key, str] = {}
         """Those that are shown of runs that have not ended."""
@@ -117,6 +122,9 @@ class Mirror:
                     self._front.unheld.discard((item.kind, item.key))
             else:
                 self._want(item)
+        if len(self._ranked) > 2 * len(self._due) + STALE:
+            self._ranked = [(rank, item) for item, rank in self._due.items()]
+            heapq.heapify(self._ranked)
         with self._plane.committer.current():  # which is read once for all of them
             self._hand_over()
         if faults:
@@ -443,12 +451,13 @@ class Mirror:
         body = event_of(kind, key, document["metadata"]["uid"], event, reason=reason, type=type)
         namespace = body["metadata"]["namespace"]
         item = Item(ItemPart.EVENT, "Event", Key(namespace, body["metadata"]["name"]))
-        self._events[item] = (f"/api/v1/namespaces/{namespace}/events", body)
+        path = f"/api/v1/namespaces/{namespace}/events"
+        self._events[item] = (path, msgspec.json.encode(body))
         self._news.add(item)
 
-    def _create_event(self, path: str, body: Document) -> bool:
+    def _create_event(self, path: str, body: bytes) -> bool:
         try:
-            self._client.create(path, body)
+            self._client.create(path, msgspec.json.decode(body))
         except ApiError as error:
             # It is there, or refused for good (its namespace ends, a policy): what follows in the
             # ledger is shown all the same.
