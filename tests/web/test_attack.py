@@ -40,15 +40,16 @@ def lab() -> Iterator[Running]:
             server.apply(made)
         server.apply(run("refused", "valueof", 99))
         _report(server)
-        server.until("it runs", lambda: server.status("Run", "constructor")["phase"] == "Running")
+        for name in ("constructor", "valueof"):
+            server.until(f"{name} runs", partial(_is, server, name, "Running"))
         yield server
         for name in ("constructor", "valueof"):
             server.ok("POST", f"/v1/objects/Run/{name}/actions/cancel")
-            server.until(f"{name} has ended", partial(_ended, server, name))
+            server.until(f"{name} has ended", partial(_is, server, name, "Failed", "Completed"))
 
 
-def _ended(server: Running, name: str) -> bool:
-    return server.status("Run", name)["phase"] in ("Failed", "Completed")
+def _is(server: Running, name: str, *phases: str) -> bool:
+    return server.status("Run", name)["phase"] in phases
 
 
 def _report(server: Running) -> None:
@@ -186,7 +187,9 @@ def test_another_site_frames_reads_and_changes_nothing(lab: Running, visits: Vis
         other.wait_for_url(re.compile("/v1/signin"))
         assert "error" in other.content()
         other.close()
-    assert lab.ok("GET", "/v1/head")["size"] == size
+    after = lab.ok("GET", f"/v1/events?after={size}&limit=1000")["items"]
+    assert {row["author"] for row in after} <= {"fairlead"}, "what the control plane does by itself"
+    assert _is(lab, "constructor", "Running")
     page.reload()
     expect(page.get_by_role("button", name="Sign out")).to_be_visible()
 
