@@ -4,7 +4,7 @@ import http.server
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from urllib.parse import quote
@@ -103,19 +103,40 @@ def assert_untouched(page: Page) -> None:
         assert re.match(r"http://127\.0\.0\.1:\d+/|blob:", href), href
 
 
-@pytest.mark.parametrize("signed_in", [False, True])
+def load(page: Page, address: str) -> None:
+    """By its address, as one that was typed or sent."""
+    page.goto(address)
+    expect(page.locator("#state")).not_to_have_text("Connecting…")
+
+
+def follow(page: Page, address: str) -> None:
+    """As a link of the page does: without loading it anew."""
+    page.evaluate(
+        """(address) => {
+          const link = document.createElement("a");
+          link.setAttribute("href", address);
+          document.body.append(link);
+          document.getElementById("state").textContent = "Opening…";
+          link.click();
+          link.remove();
+        }""",
+        address,
+    )
+    expect(page.locator("#state")).not_to_have_text("Opening…")
+
+
+@pytest.mark.parametrize(("signed_in", "open_view"), [(False, load), (True, follow)])
 def test_what_others_wrote_is_text_on_every_view(
-    lab: Running, visits: Visits, signed_in: bool
+    lab: Running, visits: Visits, signed_in: bool, open_view: Callable[[Page, str], None]
 ) -> None:
     """Names, labels, output, reasons, faults, addresses: nothing becomes markup, a link elsewhere
-    or an error of the page."""
+    or an error of the page; to a reader by address, and to an admin by links."""
     token = lab.token("root-in-browser", admin=True) if signed_in else None
     page = visits.open(lab, token=token)
     failures: list[str] = []
     page.on("pageerror", lambda error: failures.append(str(error)))
     for address in addresses():
-        page.goto(address)
-        expect(page.locator("#state")).not_to_have_text("Connecting…")
+        open_view(page, address)
         expect(page.locator("main h1").first).to_be_attached()
         assert_untouched(page)
         assert failures == [], (address, failures)
