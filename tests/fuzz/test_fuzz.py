@@ -6,7 +6,6 @@
 import random
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -73,9 +72,7 @@ def test_a_search_that_does_not_end_is_ended(tmp_path: Path) -> None:
         "def hang(): time.sleep(600)\n"
         "hang()\n"
     )
-    started = time.monotonic()
     ended, said = run_bounded([sys.executable, "-c", code], tmp_path, within_s=5)
-    assert time.monotonic() - started < 60
     assert ended == -signal.SIGABRT
     assert "in hang" in said
     pid = int(said.split()[1])

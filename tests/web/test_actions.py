@@ -22,10 +22,14 @@ def server() -> Iterator[Running]:
 
 
 @pytest.fixture
-def lab(server: Running) -> Running:
-    """With no sessions, and all guesses left."""
+def lab(server: Running) -> Iterator[Running]:
+    """With no sessions, and all guesses left; afterwards without runs, also where a test failed."""
     Sessions.__init__(server.service.sessions)
-    return server
+    yield server
+    for row in server.ok("GET", "/v1/objects/Run")["items"]:
+        if row["status"]["phase"] not in ("Completed", "Failed"):
+            server.send("POST", f"/v1/objects/Run/{row['metadata']['name']}/actions/cancel")
+            server.ended(row["metadata"]["name"])
 
 
 def by_token(lab: Running, visits: Visits, user: str, *owners: str, **more: Any) -> Page:
@@ -150,7 +154,6 @@ def test_submit_by_form(lab: Running, visits: Visits) -> None:
         if row["kind"] == "object.applied" and row["object"]["name"] == "formed"
     ]
     assert made["author"] == "ada"
-    lab.ok("POST", "/v1/objects/Run/formed/actions/cancel")
     expect_refusal(visits, 422)
 
 
@@ -179,7 +182,6 @@ spec: {owner: OWNER, flavor: H100, totalGPUs: 40, command: [sleep, "60"]}
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page).to_have_url(f"http://127.0.0.1:{lab.port}/runs/written")
     assert lab.status("Run", "written")["phase"] == "Pending"
-    lab.ok("POST", "/v1/objects/Run/written/actions/cancel")
     expect_refusal(visits, 422, 403)
 
 
@@ -221,8 +223,6 @@ def test_preemption_by_hand_is_previewed_and_the_admins(lab: Running, visits: Vi
     events = lab.ok("GET", f"/v1/events?after={outcome['outcome']}&limit=1000")["items"]
     (case,) = [row for row in events if row["kind"] == "gpu.resolve.case"]
     assert case["author"] == lab.ok("GET", "/v1/whoami")["user"]
-    for name in ("held", "other"):
-        lab.send("POST", f"/v1/objects/Run/{name}/actions/cancel")
 
 
 def test_a_budget_is_edited_with_its_difference_and_whom_it_demotes(
@@ -253,11 +253,12 @@ def test_a_budget_is_edited_with_its_difference_and_whom_it_demotes(
     assert lab.ok("GET", "/v1/objects/Budget/team-c")["spec"]["envelopes"][0]["concurrency"] == 2
     lab.until("unfunded", lambda: lab.status("Run", "paid")["funded"] is False)
     page.get_by_role("group", name="Actions on team-c/main").get_by_role("button").click()
+    # The dialog is there when the version has been read that it is to change.
+    expect(dialog.get_by_label("GPUs at once")).to_have_value("2")
     lab.apply(budget("team-c", 3))
     dialog.get_by_label("GPUs at once").fill("1")
     dialog.get_by_role("button", name="Change the budget").click()
     expect(dialog.get_by_role("alert")).to_contain_text("is not in version")
-    lab.ok("POST", "/v1/objects/Run/paid/actions/cancel")
     expect_refusal(visits, 409)
 
 
@@ -342,8 +343,6 @@ def test_a_start_is_reserved_with_the_odds_shown(lab: Running, visits: Visits) -
     actions.get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Delete the reservation").click()
     lab.until("deleted", lambda: lab.send("GET", "/v1/objects/Reservation/waits").status == 404)
-    for name in ("first", "second", "waits"):
-        lab.ok("POST", f"/v1/objects/Run/{name}/actions/cancel")
 
 
 def test_an_admin_ejects_and_restores_a_backend(lab: Running, visits: Visits) -> None:

@@ -4,7 +4,7 @@ import http.server
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from urllib.parse import quote
@@ -40,15 +40,16 @@ def lab() -> Iterator[Running]:
             server.apply(made)
         server.apply(run("refused", "valueof", 99))
         _report(server)
-        server.until("it runs", lambda: server.status("Run", "constructor")["phase"] == "Running")
+        for name in ("constructor", "valueof"):
+            server.until(f"{name} runs", partial(_is, server, name, "Running"))
         yield server
         for name in ("constructor", "valueof"):
             server.ok("POST", f"/v1/objects/Run/{name}/actions/cancel")
-            server.until(f"{name} has ended", partial(_ended, server, name))
+            server.until(f"{name} has ended", partial(_is, server, name, "Failed", "Completed"))
 
 
-def _ended(server: Running, name: str) -> bool:
-    return server.status("Run", name)["phase"] in ("Failed", "Completed")
+def _is(server: Running, name: str, *phases: str) -> bool:
+    return server.status("Run", name)["phase"] in phases
 
 
 def _report(server: Running) -> None:
@@ -102,19 +103,40 @@ def assert_untouched(page: Page) -> None:
         assert re.match(r"http://127\.0\.0\.1:\d+/|blob:", href), href
 
 
-@pytest.mark.parametrize("signed_in", [False, True])
+def load(page: Page, address: str) -> None:
+    """By its address, as one that was typed or sent."""
+    page.goto(address)
+    expect(page.locator("#state")).not_to_have_text("Connecting…")
+
+
+def follow(page: Page, address: str) -> None:
+    """As a link of the page does: without loading it anew."""
+    page.evaluate(
+        """(address) => {
+          const link = document.createElement("a");
+          link.setAttribute("href", address);
+          document.body.append(link);
+          document.getElementById("state").textContent = "Opening…";
+          link.click();
+          link.remove();
+        }""",
+        address,
+    )
+    expect(page.locator("#state")).not_to_have_text("Opening…")
+
+
+@pytest.mark.parametrize(("signed_in", "open_view"), [(False, load), (True, follow)])
 def test_what_others_wrote_is_text_on_every_view(
-    lab: Running, visits: Visits, signed_in: bool
+    lab: Running, visits: Visits, signed_in: bool, open_view: Callable[[Page, str], None]
 ) -> None:
     """Names, labels, output, reasons, faults, addresses: nothing becomes markup, a link elsewhere
-    or an error of the page."""
+    or an error of the page; to a reader by address, and to an admin by links."""
     token = lab.token("root-in-browser", admin=True) if signed_in else None
     page = visits.open(lab, token=token)
     failures: list[str] = []
     page.on("pageerror", lambda error: failures.append(str(error)))
     for address in addresses():
-        page.goto(address)
-        expect(page.locator("#state")).not_to_have_text("Connecting…")
+        open_view(page, address)
         expect(page.locator("main h1").first).to_be_attached()
         assert_untouched(page)
         assert failures == [], (address, failures)
@@ -186,7 +208,9 @@ def test_another_site_frames_reads_and_changes_nothing(lab: Running, visits: Vis
         other.wait_for_url(re.compile("/v1/signin"))
         assert "error" in other.content()
         other.close()
-    assert lab.ok("GET", "/v1/head")["size"] == size
+    after = lab.ok("GET", f"/v1/events?after={size}&limit=1000")["items"]
+    assert {row["author"] for row in after} <= {"fairlead"}, "what the control plane does by itself"
+    assert _is(lab, "constructor", "Running")
     page.reload()
     expect(page.get_by_role("button", name="Sign out")).to_be_visible()
 
