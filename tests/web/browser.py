@@ -141,7 +141,7 @@ def assert_accessible(page: Page) -> None:
         for each in found["violations"]
         if each["impact"] in HARMFUL
     ]
-    assert harm == []
+    assert harm == [], harm
 
 
 def assert_narrow(page: Page) -> None:

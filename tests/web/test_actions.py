@@ -239,11 +239,11 @@ def test_a_budget_is_edited_with_its_difference_and_whom_it_demotes(
     dialog.get_by_label("GPUs at once").fill("-1")
     dialog.get_by_label("GPUs at once").fill("2")
     dialog.get_by_role("button", name="Preview").click()
-    expect(dialog.get_by_role("region", name="Changes")).to_contain_text("GPUs at once")
-    assert dialog.get_by_role("region", name="Changes").locator(
+    expect(dialog.get_by_role("group", name="Changes")).to_contain_text("GPUs at once")
+    assert dialog.get_by_role("group", name="Changes").locator(
         "td, tbody th"
     ).all_inner_texts() == ["GPUs at once", "4", "2"]
-    expect(dialog.get_by_role("region", name="Leases that would be unfunded")).to_contain_text(
+    expect(dialog.get_by_role("group", name="Leases that would be unfunded")).to_contain_text(
         "paid"
     )
     assert_accessible(page)
