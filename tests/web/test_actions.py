@@ -239,11 +239,11 @@ def test_a_budget_is_edited_with_its_difference_and_whom_it_demotes(
     dialog.get_by_label("GPUs at once").fill("-1")
     dialog.get_by_label("GPUs at once").fill("2")
     dialog.get_by_role("button", name="Preview").click()
-    expect(dialog.get_by_role("region", name="Changes")).to_contain_text("GPUs at once")
-    assert dialog.get_by_role("region", name="Changes").locator(
+    expect(dialog.get_by_role("group", name="Changes")).to_contain_text("GPUs at once")
+    assert dialog.get_by_role("group", name="Changes").locator(
         "td, tbody th"
     ).all_inner_texts() == ["GPUs at once", "4", "2"]
-    expect(dialog.get_by_role("region", name="Leases that would be unfunded")).to_contain_text(
+    expect(dialog.get_by_role("group", name="Leases that would be unfunded")).to_contain_text(
         "paid"
     )
     assert_accessible(page)
@@ -414,3 +414,30 @@ def test_a_run_that_does_not_end_is_killed_on_request(visits: Visits) -> None:
         page.get_by_role("button", name="Kill the run").click()
         expect(page.get_by_role("status").filter(has_text="stubborn is killed.")).to_be_visible()
         assert lab.ended("stubborn")["reason"] == "Cancelled"
+
+
+def test_a_dialog_by_keyboard(lab: Running, visits: Visits) -> None:
+    """Enter opens it with the focus inside, Tab stays inside, Escape leaves all as it was and gives
+    the focus back; Enter on the button that confirms acts."""
+    lab.apply(run("typed", duration="1h"))
+    lab.until("running", lambda: lab.status("Run", "typed")["phase"] == "Running")
+    page = by_token(lab, visits, "ada", "team-a")
+    page.goto("/runs/typed")
+    pause = page.get_by_role("button", name="Pause")
+    pause.press("Enter")
+    dialog = page.get_by_role("dialog", name="Pause typed")
+    expect(dialog).to_be_visible()
+    inside = (
+        "document.activeElement === document.body || !!document.activeElement.closest('dialog')"
+    )
+    for _ in range(6):
+        assert page.evaluate(inside), "the page behind is out of reach"
+        page.keyboard.press("Tab")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(pause).to_be_focused()
+    assert not lab.status("Run", "typed")["paused"], "nothing happened"
+    pause.press("Enter")
+    dialog.get_by_role("button", name="Pause the run").press("Enter")
+    expect(page.get_by_role("status").filter(has_text="typed is paused.")).to_be_visible()
+    lab.ok("POST", "/v1/objects/Run/typed/actions/cancel")

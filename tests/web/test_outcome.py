@@ -85,7 +85,7 @@ def test_step_by_step(lab: Running, outcome: int, visits: Visits) -> None:
     words = {"DropSpare": "spare dropped", "RandomPreempt": "preempted"}
     followed = [words[row["kind"]] for row in told["result"]["actions"]]
     assert [row[2] for row in table(page, "action-rows")] == followed
-    candidates = page.get_by_role("region", name="Candidates, funded")
+    candidates = page.get_by_role("group", name="Candidates, funded")
     assert candidates.locator("tbody tr").count() == len(RUNS)
     assert "1 in 4" in candidates.inner_text()
     shown = page.locator("main").inner_text()
@@ -99,7 +99,7 @@ def test_step_by_step(lab: Running, outcome: int, visits: Visits) -> None:
 def test_an_owner_sees_its_own_names(lab: Running, outcome: int, visits: Visits) -> None:
     """And those only; its export opens them, and the verifier checks that."""
     page = visits.open(lab, f"/preemption/{outcome}", token=lab.token("carol", "team-c"))
-    candidates = page.get_by_role("region", name="Candidates, funded")
+    candidates = page.get_by_role("group", name="Candidates, funded")
     expect(candidates).to_contain_text("team-c")
     assert {"gang-y", "gang-z"} <= set(candidates.locator("tbody th").all_inner_texts())
     assert "team-b" not in page.locator("main").inner_text()

@@ -104,6 +104,23 @@ def test_by_keyboard(lab: Running, visits: Visits) -> None:
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     expect(page).to_have_title("Ledger · Fairlead")
+    page.locator("#filter-since").focus()
+    style = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(style) == "solid", "a date, too"
+    page.reload()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "view", "the skip link skips"
+
+
+def test_nothing_moves_by_itself(lab: Running, visits: Visits) -> None:
+    """No animation and no smooth scrolling, whether or not a reader asks for less motion."""
+    page = visits.open(lab, "/gpu")
+    expect(page.locator("#state")).to_have_text("Live")
+    moving = """[...document.styleSheets].flatMap((sheet) => [...sheet.cssRules])
+        .filter((rule) => /animation|transition|scroll-behavior/.test(rule.cssText)).length"""
+    assert page.evaluate(moving) == 0
+    assert page.evaluate("document.getAnimations().length") == 0
 
 
 def test_on_a_phone(lab: Running, visits: Visits) -> None:

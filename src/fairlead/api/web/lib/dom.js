@@ -80,7 +80,7 @@ export class Table {
   constructor(label, columns, {key, cells, nothing, brief = false, numbers = []}) {
     Object.assign(this, {key, cells, nothing, columns, numbers});
     this.body = el("tbody", {role: "rowgroup"});
-    this.root = el("div", {class: brief ? "scroll brief" : "scroll", role: "region", "aria-label": label, tabindex: "0"},
+    this.root = el("div", {class: brief ? "scroll brief" : "scroll", role: "group", "aria-label": label, tabindex: "0"},
       el("table", {role: "table"}, el("thead", {role: "rowgroup"}, el("tr", {role: "row"}, ...columns.map((name) => el("th", {scope: "col", role: "columnheader", class: numbers.includes(name) && "number"}, name)))),
         this.body));
   }

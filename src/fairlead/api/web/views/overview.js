@@ -94,7 +94,7 @@ export function open(root) {
   const needs = el("ul", {id: "attention", class: "attention"});
   root.append(el("h1", {class: "hidden"}, "Overview"), el("div", {class: "glances"}, gpuCard, cpuCard, trafficCard),
     section("needs", "Needs attention", needs),
-    section("events", "Events", el("div", {class: "scroll log", role: "region", "aria-labelledby": "events", tabindex: "0"}, events)));
+    section("events", "Events", el("div", {class: "scroll log", role: "group", "aria-labelledby": "events", tabindex: "0"}, events)));
   events.append(...recent.slice(0, EVENTS_MAX).map(event));
   const heard = onEvent((item) => { events.prepend(event(item)); if (events.childElementCount > EVENTS_MAX) events.lastChild.remove(); });
   const refresh = async () => {

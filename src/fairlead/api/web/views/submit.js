@@ -93,7 +93,7 @@ function panel(id, fields, manifests, context) {
       const name = `${change.object.kind.toLowerCase()}/${change.object.metadata.name}`, words = {created: "would be created", configured: "would be changed", unchanged: "is so already"};
       const plan = change.object.kind === "Run" && items.length === 1 ? await send("POST", "/v1/plan", wanted[at]) : null;
       const shownPlan = plan ? [fundingPlan(plan), plan.warnings.map((text) => el("p", null, el("b", {class: "warn"}, "Warning: "), text))] : effects(change);
-      return [el("h3", null, `${name} ${words[change.change]}`), shownPlan];
+      return [el("h2", null, `${name} ${words[change.change]}`), shownPlan];
     });
     const said = (await Promise.all(parts)).flat(9).filter(Boolean);
     if (own !== turn) return;
