@@ -19,7 +19,6 @@ from urllib.parse import parse_qsl
 
 import msgspec
 import structlog
-import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -28,7 +27,6 @@ from starlette.responses import Response
 from fairlead import __version__
 from fairlead.api.access import Unauthenticated, bearer
 from fairlead.api.connections import (
-    ACCEPT_AT_ONCE,
     BoundedConnection,
     ConnectionLimits,
     Gatekeeper,
@@ -38,7 +36,7 @@ from fairlead.api.connections import (
 from fairlead.api.endpoint import BODY_BYTES_MAX, problem, read_body, reply_to
 from fairlead.api.fleet import take_agent_report
 from fairlead.api.queries import Ask, Asker, answer
-from fairlead.api.server import QuietServer
+from fairlead.api.server import QuietServer, server_config
 from fairlead.api.service import Service
 from fairlead.api.tables import control_plane_samples
 from fairlead.engine.gpu import Author, Forbidden
@@ -111,20 +109,7 @@ class ClusterServer:
         self._listen, self._state, self._authenticate = listen, state, authenticate
         self._on_bug, self._stopping = on_bug, threading.Event()
         gatekeeper = Gatekeeper(ConnectionLimits.within(descriptors()))
-        config = uvicorn.Config(
-            self._app,
-            interface="asgi3",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="error",  # every client could write a warning for each bad request
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=STOP_S,
-            http=partial(self._connection, gatekeeper),  # type: ignore[arg-type]  # a factory
-            backlog=ACCEPT_AT_ONCE,
-        )
+        config = server_config(self._app, partial(self._connection, gatekeeper), stop_s=STOP_S)
         self._tls = _load_tls(listen)
         config.load()
         self._socket = _bind(listen)

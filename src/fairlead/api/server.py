@@ -6,11 +6,12 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -43,6 +44,27 @@ class Listen:
     """Of the socket: every user may connect; the peer's credentials decide its rights."""
     group: int | None = None
     """Group of the socket; with mode 0660 only its members connect."""
+
+
+def server_config(
+    app: Any, connection: Callable[..., asyncio.Protocol], *, stop_s: int = STOP_S
+) -> uvicorn.Config:
+    """`connection`: makes the protocol of one that was accepted."""
+    return uvicorn.Config(
+        app,
+        interface="asgi3",
+        http=connection,  # type: ignore[arg-type]  # a factory
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",  # every client could write a warning for each bad request
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=stop_s,
+        h11_max_incomplete_event_size=65536,
+        proxy_headers=False,
+        backlog=ACCEPT_AT_ONCE,
+    )
 
 
 class QuietServer(uvicorn.Server):
@@ -106,21 +128,9 @@ class ControlServer:
         limits = ConnectionLimits.within(descriptors())
         service.streams.most = limits.streams
         gatekeeper = Gatekeeper(limits, service.job_of, gate.is_admin, gate.is_bound)
-        config = uvicorn.Config(
-            app,
-            http=partial(BoundedConnection, gatekeeper=gatekeeper),  # type: ignore[arg-type]  # a factory
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="error",  # every client could write a warning for each bad request
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=STOP_S,
-            h11_max_incomplete_event_size=65536,
-            proxy_headers=False,
-            backlog=ACCEPT_AT_ONCE,
+        self._server = QuietServer(
+            server_config(app, partial(BoundedConnection, gatekeeper=gatekeeper))
         )
-        self._server = QuietServer(config)
         self._background = Background(service, self.fail)
 
     def run(self, *, signals: bool = True) -> None:

@@ -119,6 +119,16 @@ def load(path: Path, kind: type[_T]) -> _T | None:
         return None
 
 
+def kept_path(folder: Path, group: str) -> Path:
+    """Where the table of a group that is in force is kept."""
+    return folder / f"active-{escape(group)}.json"
+
+
+def kept(folder: Path, group: str) -> Active | None:
+    """The table that an agent before this one left in force."""
+    return load(kept_path(folder, group), Active)
+
+
 def gist(log: Path, *words: str) -> str:
     """What a proxy's own log says of a failure: the first lines with one of the words."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []

@@ -89,7 +89,9 @@ class RunningEnvoyDataplane:
         before = self._groups, self._active
         self._groups = {group.name: group for group in groups}
         self._active = {
-            group.name: active(group, self._active.get(group.name) or self._kept(group.name))
+            group.name: active(
+                group, self._active.get(group.name) or proxy.kept(self._folder, group.name)
+            )
             for group in groups
         }
         try:
@@ -102,7 +104,7 @@ class RunningEnvoyDataplane:
         members = {self._name(group): group.backends for group in groups}
         proxy.save(self._folder / "endpoints.json", Kept(members))
         for path in self._folder.glob("active-*.json"):
-            if path not in {self._kept_path(name) for name in self._groups}:
+            if path not in {proxy.kept_path(self._folder, name) for name in self._groups}:
                 path.unlink()
 
     @proxy.as_fault
@@ -111,7 +113,7 @@ class RunningEnvoyDataplane:
         group = tables.check_table(table, self._groups)
         tables.check_flip(table, self._active[group.name].table.epoch, Liveness.NORMAL)
         self._active[group.name] = Active(table, decision)
-        proxy.save(self._kept_path(group.name), self._active[group.name])
+        proxy.save(proxy.kept_path(self._folder, group.name), self._active[group.name])
         self._offer()
 
     def limit(self, group: str, bound: Concurrency, *, decision: int | None) -> None:
@@ -244,13 +246,6 @@ class RunningEnvoyDataplane:
             lambda host: (0, None) if log is None else log.signals(cluster, now_ms, host),
             names,
         )
-
-    def _kept(self, group: str) -> Active | None:
-        """The table that an agent before this one left in force."""
-        return proxy.load(self._kept_path(group), Active)
-
-    def _kept_path(self, group: str) -> Path:
-        return self._folder / f"active-{proxy.escape(group)}.json"
 
     def _name(self, group: RouteGroup) -> str:
         return self._cluster or group.name

@@ -75,7 +75,9 @@ class RunningHaproxyDataplane:
         self._freeze(groups, there)
         self._groups = {group.name: group for group in groups}
         for group in groups:
-            now = active(group, self._active.get(group.name) or self._kept(group.name))
+            now = active(
+                group, self._active.get(group.name) or proxy.kept(self._folder, group.name)
+            )
             self._active[group.name] = now
             self._enforce(group, now.table, there[group.name])
 
@@ -85,7 +87,7 @@ class RunningHaproxyDataplane:
         self._follow(servers.read_worker(self._place))
         tables.check_flip(table, self._active[group.name].table.epoch, Liveness.NORMAL)
         now = Active(table, decision)
-        proxy.save(self._kept_path(group.name), now)
+        proxy.save(proxy.kept_path(self._folder, group.name), now)
         self._enforce(group, table, servers.read_servers(self._place, self._name(group)))
         self._active[group.name] = now
 
@@ -185,7 +187,7 @@ class RunningHaproxyDataplane:
         self._keep(FoundServers(found.worker, ours))
         for name in self._active.keys() - {group.name for group in groups}:
             del self._active[name]
-            self._kept_path(name).unlink(missing_ok=True)
+            proxy.kept_path(self._folder, name).unlink(missing_ok=True)
 
     def _keep(self, found: FoundServers) -> None:
         """Durably: it is needed after a power cut of the agent's machine, too."""
@@ -238,13 +240,6 @@ class RunningHaproxyDataplane:
                 wanted = replace(wanted, state=now.state)
             commands += wanted.commands(f"{name}/{id}", now)
         execute(self._place, commands)
-
-    def _kept(self, group: str) -> Active | None:
-        """The table that an agent before this one left in force."""
-        return proxy.load(self._kept_path(group), Active)
-
-    def _kept_path(self, group: str) -> Path:
-        return self._folder / f"active-{proxy.escape(group)}.json"
 
     def _name(self, group: RouteGroup) -> str:
         return self._backend or group.name
