@@ -23,6 +23,9 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from native_values import with_constructors  # noqa: E402 - a script, found by its path
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 CORE = SOURCE / "fairlead" / "core"
@@ -30,6 +33,13 @@ BUILDS = ROOT / "build" / "compiled"
 INTERPRETED = ("canonical.py", "sighting.py")
 """The first has a subclass of a built-in type, which mypyc does not compile; sightings become
 documents like dataclasses."""
+NATIVE = (
+    "gpu/conflict.py",
+    "lottery/model.py",
+    "traffic/config.py",
+    "traffic/model.py",
+    "traffic/state.py",
+)
 TOOLS = ("mypy", "setuptools")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 GROUP = "fairlead_core"
@@ -73,7 +83,10 @@ def compiled_modules() -> list[Path]:
     return [
         path.relative_to(SOURCE)
         for path in sorted(CORE.rglob("*.py"))
-        if path.name not in ("__init__.py", *INTERPRETED) and _decides(ast.parse(path.read_text()))
+        if str(path.relative_to(CORE)) in NATIVE
+        or (
+            path.name not in ("__init__.py", *INTERPRETED) and _decides(ast.parse(path.read_text()))
+        )
     ]
 
 
@@ -87,7 +100,7 @@ def _decides(module: ast.Module) -> bool:
 def key() -> str:
     """The hash of the sources of core, of this file, of the tools and of this Python."""
     whole = hashlib.sha256()
-    for path in [Path(__file__), *sorted(CORE.rglob("*.py"))]:
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), *sorted(CORE.rglob("*.py"))]:
         whole.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     for tool in TOOLS:
         whole.update(f"{tool} {version(tool)}\0".encode())
@@ -116,6 +129,9 @@ def _fill(whole: Path, work: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(CORE, source / "core", ignore=ignored)
     shutil.copytree(CORE, whole / "fairlead" / "core", ignore=ignored)
+    for name in NATIVE:
+        values = source / "core" / name
+        values.write_text(with_constructors(values.read_text()))
     python = "{}.{}".format(*sys.version_info[:2])
     modules = [str(path) for path in compiled_modules()]
     command = [sys.executable, "-c", SETUP.format(python=python, group=GROUP), str(whole), *modules]

@@ -141,7 +141,7 @@ class Config:
     @property
     def step(self) -> float:
         """Δmax before the factors: a 64th of the slots, at least 1."""
-        return max(1.0, self.s_total / 64) if self.delta_max is None else self.delta_max
+        return max(1.0, float(self.s_total) / 64.0) if self.delta_max is None else self.delta_max
 
 
 OPTIONAL = frozenset(rule.field for rule in units.rules(Config) if rule.optional)
