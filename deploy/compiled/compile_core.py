@@ -36,6 +36,7 @@ documents like dataclasses."""
 NATIVE = (
     "gpu/conflict.py",
     "lottery/model.py",
+    "reasons.py",
     "traffic/config.py",
     "traffic/model.py",
     "traffic/state.py",

@@ -1,36 +1,42 @@
-"""Writes what `dataclass` makes at run time into the source, so that mypyc can compile it.
+"""Writes what `dataclass` makes at import into a copy of the source, so that mypyc compiles it.
 
-`dataclass` makes a constructor of the annotations when a module is imported, and mypyc erases
-annotations: documents are derived from them (`fairlead.schema.derive`). So the copy of a module of
-values that is compiled gets, for each frozen dataclass, the constructor that `dataclass` would
-make, and for each of its classes the annotations as they are in the source.
+`dataclass` makes a constructor of the annotations, which mypyc would leave interpreted, and mypyc
+erases annotations, from which documents are derived (`fairlead.schema.derive`). So the copy of a
+module of values that is compiled gets for each dataclass the constructor that `dataclass` would
+make, and for each class the annotations of its fields as they are in the source.
+
+A compiled field holds values of its type only. What a constructor is given of another type goes
+through the rules of the fields (`units.refit`), which refuse it as `units.check` would. Values are
+frozen, so no cycle can go through them: the garbage collector need not look at them.
 """
 
 import ast
 import builtins
 
-_UNSET = "_unset"
+HEAD = """\
+import typing as _typing
+import fairlead.core.units as _units
+if _typing.TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr
+_unset = object()
+"""
 
 
 def with_constructors(source: str) -> str:
     """The source of a module of values, as it is compiled."""
-    module, added = ast.parse(source), list[tuple[int, str]]()
-    for node in module.body:
-        if isinstance(node, ast.ClassDef) and (_is_tuple(node) or dataclass_of(node) is not None):
-            fields = _fields(node)
-            end = node.end_lineno or node.lineno
-            options = dataclass_of(node)
-            constructor = "" if options is None else _constructor(node, fields, options)
-            added.append((end, constructor + _annotations(node.name, fields)))
-    lines = source.splitlines()
-    for end, text in reversed(added):
-        lines[end:end] = text.splitlines()
-    # After the docstring and the imports that must come first.
-    after = next(i for i, node in enumerate(module.body) if i and not _is_import(node))
-    start = module.body[after - 1].end_lineno or 0
-    shift = sum(len(text.splitlines()) for end, text in added if end <= start)
-    lines[start + shift : start + shift] = ["import typing as _typing", f"{_UNSET} = object()"]
-    return "\n".join(lines) + "\n"
+    module, lines = ast.parse(source), source.splitlines()
+    for node in reversed(module.body):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        options, fields, end = dataclass_of(node), _fields(node), node.end_lineno
+        if options is not None:
+            lines[end:end] = [*_constructor(node, fields, options), *_annotations(node, fields)]
+            first = node.decorator_list[0].lineno - 1
+            lines.insert(first, "@mypyc_attr(acyclic=True)")
+        elif [ast.unparse(base) for base in node.bases] == ["NamedTuple"]:
+            lines[end:end] = _annotations(node, fields)
+    docstring = module.body[0].end_lineno or 0
+    return "\n".join([*lines[:docstring], HEAD, *lines[docstring:], ""])
 
 
 def dataclass_of(node: ast.ClassDef) -> dict[str, bool] | None:
@@ -38,63 +44,59 @@ def dataclass_of(node: ast.ClassDef) -> dict[str, bool] | None:
     for mark in node.decorator_list:
         call = mark if isinstance(mark, ast.Call) else None
         if ast.unparse(mark if call is None else call.func) == "dataclass":
-            return {} if call is None else {k.arg or "": _flag(k.value) for k in call.keywords}
+            keywords = [] if call is None else call.keywords
+            return {str(k.arg): ast.unparse(k.value) == "True" for k in keywords}
     return None
 
 
-def _flag(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is True
-
-
-def _is_tuple(node: ast.ClassDef) -> bool:
-    return [ast.unparse(base) for base in node.bases] == ["NamedTuple"]
-
-
-def _is_import(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)
-
-
-def _fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
-    return [
-        part
+def _fields(node: ast.ClassDef) -> dict[str, ast.AnnAssign]:
+    return {
+        ast.unparse(part.target): part
         for part in node.body
         if isinstance(part, ast.AnnAssign) and "ClassVar" not in ast.unparse(part.annotation)
-    ]
+    }
 
 
-def _constructor(node: ast.ClassDef, fields: list[ast.AnnAssign], options: dict[str, bool]) -> str:
-    parameters = ["self"] + (["*"] if options.get("kw_only") else [])
-    body = []
-    for part in fields:
-        name = ast.unparse(part.target)
-        default, value = "", name
-        if isinstance(part.value, ast.Call) and ast.unparse(part.value.func) == "field":
-            given = {k.arg: ast.unparse(k.value) for k in part.value.keywords}
+def _constructor(
+    node: ast.ClassDef, fields: dict[str, ast.AnnAssign], options: dict[str, bool]
+) -> list[str]:
+    parameters, made = ["self", "*"] if options.get("kw_only") else ["self"], list[str]()
+    for name, field in fields.items():
+        default = None if field.value is None else ast.unparse(field.value)
+        if isinstance(field.value, ast.Call) and ast.unparse(field.value.func) == "field":
+            given = {str(k.arg): ast.unparse(k.value) for k in field.value.keywords}
+            default = given.get("default")
             if "default_factory" in given:
-                default = f" = {_UNSET}"
-                value = f"{given['default_factory']}() if {name} is {_UNSET} else {name}"
-            elif "default" in given:
-                default = f" = {given['default']}"
-        elif part.value is not None:
-            default = f" = {ast.unparse(part.value)}"
-        parameters.append(f"{name}: _typing.Any{default}")
-        body.append(f"        self.{name} = {value}  # type: ignore[misc]")
-    defined = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
-    if "__post_init__" in defined:
-        body.append("        self.__post_init__()")
-    return "\n".join(
-        ["", f"    def __init__({', '.join(parameters)}) -> None:", *(body or ["        pass"]), ""]
-    )
+                default = "_unset"
+                made += [f"if {name} is _unset:", f"    {name} = {given['default_factory']}()"]
+        parameters.append(f"{name}: _typing.Any" + ("" if default is None else f" = {default}"))
+    # An integer or a double would take a boolean.
+    numbers = [n for n, field in fields.items() if "bool" not in ast.unparse(field.annotation)]
+    booleans = [f"{name} is True or {name} is False" for name in numbers]
+    body = [
+        *made,
+        "try:",
+        *([f"    if {' or '.join(booleans)}:", "        raise TypeError"] if booleans else []),
+        *[f"    self.{name} = {name}  # type: ignore[misc]" for name in fields],
+        "except TypeError:",
+        f"    _fit = _units.refit({node.name}, {{{', '.join(f'{n!r}: {n}' for n in fields)}}})",
+        *[f"    self.{name} = _fit[{name!r}]  # type: ignore[misc]" for name in fields],
+    ]
+    if any(isinstance(part, ast.FunctionDef) and part.name == "__post_init__" for part in node.body):
+        body.append("self.__post_init__()")
+    head = f"    def __init__({', '.join(parameters)}) -> None:"
+    return ["", head, *[f"        {line}" for line in body if fields]]
 
 
-def _annotations(cls: str, fields: list[ast.AnnAssign]) -> str:
-    pairs = ", ".join(f"{ast.unparse(f.target)!r}: {ast.unparse(f.annotation)}" for f in fields)
+def _annotations(node: ast.ClassDef, fields: dict[str, ast.AnnAssign]) -> list[str]:
+    """As an expression: mypyc does not keep the arguments of generic types."""
+    hints = {name: ast.unparse(field.annotation) for name, field in fields.items()}
     names = {
         part.id
-        for field in fields
+        for field in fields.values()
         for part in ast.walk(field.annotation)
         if isinstance(part, ast.Name) and not hasattr(builtins, part.id)
     }
+    text = "{" + ", ".join(f"{name!r}: {hint}" for name, hint in hints.items()) + "}"
     known = ", ".join(f"{name!r}: {name}" for name in sorted(names))
-    made = f"eval({'{' + pairs + '}'!r}, {{{known}}})"
-    return f"\nsetattr({cls}, '__annotations__', {made})\n"
+    return ["", f"setattr({node.name}, '__annotations__', eval({text!r}, {{{known}}}))"]

@@ -191,6 +191,19 @@ def check(value: Any, path: str = "") -> None:
             object.__setattr__(value, field, make(given, path + field))
 
 
+def refit(cls: type, given: dict[str, Any]) -> dict[str, Any]:
+    """What a constructor was given, as the rules of the fields make it; raises `OutOfRange`.
+
+    A field of a compiled class holds values of its type only, so a compiled constructor asks here
+    about a value of another type, where `check` would find it in the interpreted form.
+    """
+    made = dict(given)
+    for field, _, _, _, optional, make in rules(cls):
+        if given[field] is not None or not optional:
+            made[field] = make(given[field], field)
+    return made
+
+
 @cache
 def test_of(cls: type) -> Callable[[Any], bool]:
     """Whether nothing is to be said about a value, as one expression over its fields.

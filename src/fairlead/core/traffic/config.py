@@ -16,7 +16,6 @@ POSITIVE_MIN = 1e-9
 NUMBER_MAX = float(units.SIZE_MAX)
 SLOTS_MAX = 1_000_000
 SAMPLES_MAX = 1_000
-LAYER_WEIGHTS = ("w_rtt", "w_retx", "w_jit", "w_psi", "w_fd", "w_ct", "w_io", "w_debt")
 
 Measure = Annotated[float, Range(0, units.FLOAT_MAX)]
 LatencyMs = Measure
@@ -136,7 +135,9 @@ class Config:
 
     @property
     def layered(self) -> bool:
-        return any(getattr(self, name) for name in LAYER_WEIGHTS)
+        path = self.w_rtt or self.w_retx or self.w_jit
+        node = self.w_psi or self.w_fd or self.w_ct or self.w_io
+        return bool(path or node or self.w_debt)
 
     @property
     def step(self) -> float:
