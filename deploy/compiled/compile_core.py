@@ -37,7 +37,6 @@ NATIVE = (
     "gpu/conflict.py",
     "lottery/model.py",
     "reasons.py",
-    "traffic/config.py",
     "traffic/model.py",
     "traffic/state.py",
 )

@@ -8,6 +8,10 @@ make, and for each class the annotations of its fields as they are in the source
 A compiled field holds values of its type only. What a constructor is given of another type goes
 through the rules of the fields (`units.refit`), which refuse it as `units.check` would. Values are
 frozen, so no cycle can go through them: the garbage collector need not look at them.
+
+msgspec makes values without their constructor, from zeroed memory. A compiled class has no table of
+methods then, and a number there is 0 and not missing. So only classes without methods, whose numbers
+have no default but 0, are compiled; the others of the module stay Python's.
 """
 
 import ast
@@ -19,6 +23,9 @@ import fairlead.core.units as _units
 if _typing.TYPE_CHECKING:
     from mypy_extensions import mypyc_attr
 _unset = object()
+_Cls = _typing.TypeVar("_Cls")
+def _stays_python(cls: type[_Cls]) -> type[_Cls]:
+    return cls
 """
 
 
@@ -30,9 +37,11 @@ def with_constructors(source: str) -> str:
             continue
         options, fields, end = dataclass_of(node), _fields(node), node.end_lineno
         if options is not None:
-            lines[end:end] = [*_constructor(node, fields, options), *_annotations(node, fields)]
-            first = node.decorator_list[0].lineno - 1
-            lines.insert(first, "@mypyc_attr(acyclic=True)")
+            native = is_native(node)
+            made = _constructor(node, fields, options) if native else []
+            lines[end:end] = [*made, *_annotations(node, fields)]
+            mark = "@mypyc_attr(acyclic=True)" if native else "@_stays_python"
+            lines.insert(node.decorator_list[0].lineno - 1, mark)
         elif [ast.unparse(base) for base in node.bases] == ["NamedTuple"]:
             lines[end:end] = _annotations(node, fields)
     docstring = module.body[0].end_lineno or 0
@@ -47,6 +56,21 @@ def dataclass_of(node: ast.ClassDef) -> dict[str, bool] | None:
             keywords = [] if call is None else call.keywords
             return {str(k.arg): ast.unparse(k.value) == "True" for k in keywords}
     return None
+
+
+def is_native(node: ast.ClassDef) -> bool:
+    """Whether a dataclass may be made of zeroed memory, field by field."""
+    methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+    return methods <= {"__post_init__"} and all(
+        _is_zero_or_object(field.value) for field in _fields(node).values()
+    )
+
+
+def _is_zero_or_object(default: ast.expr | None) -> bool:
+    """A name may stand for any number; a call and a member of an enum are objects."""
+    if isinstance(default, ast.Constant):
+        return isinstance(default.value, str) or not default.value
+    return default is None or isinstance(default, ast.Call | ast.Attribute | ast.Tuple)
 
 
 def _fields(node: ast.ClassDef) -> dict[str, ast.AnnAssign]:
