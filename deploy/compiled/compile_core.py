@@ -8,7 +8,9 @@ was built once is found again. The wheel (`wheel_hook.py`) and the Debian packag
 extension modules from there, and the tests and benchmarks run on it.
 
 Modules with a dataclass stay interpreted: documents are derived from the annotations of their
-fields (`fairlead.schema.derive`), which mypyc erases. So do those of `INTERPRETED`.
+fields (`fairlead.schema.derive`), which mypyc erases. So do those of `INTERPRETED`. Those of
+`NATIVE`, whose values are read or made thousands of times in a decision, are compiled from a copy
+that says more (`native_values.py`).
 """
 
 import ast
@@ -24,7 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from native_values import with_constructors  # noqa: E402 - a script, found by its path
+from native_values import with_constructors
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
@@ -83,14 +85,14 @@ def compiled_modules() -> list[Path]:
     return [
         path.relative_to(SOURCE)
         for path in sorted(CORE.rglob("*.py"))
-        if str(path.relative_to(CORE)) in NATIVE
-        or (
-            path.name not in ("__init__.py", *INTERPRETED) and _decides(ast.parse(path.read_text()))
-        )
+        if str(path.relative_to(CORE)) in NATIVE or _is_plain(path)
     ]
 
 
-def _decides(module: ast.Module) -> bool:
+def _is_plain(path: Path) -> bool:
+    if path.name in ("__init__.py", *INTERPRETED):
+        return False
+    module = ast.parse(path.read_text())
     classes = [node for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
     marks = [ast.unparse(mark) for each in classes for mark in each.decorator_list]
     functions = any(isinstance(node, ast.FunctionDef) for node in module.body)

@@ -10,7 +10,7 @@ through the rules of the fields (`units.refit`), which refuse it as `units.check
 frozen, so no cycle can go through them: the garbage collector need not look at them.
 
 msgspec makes values without their constructor, from zeroed memory. A compiled class has no table of
-methods then, and a number there is 0 and not missing. So only classes without methods, whose numbers
+methods then, and a number there is 0, not missing. So only classes without methods, whose numbers
 have no default but 0, are compiled; the others of the module stay Python's.
 """
 
@@ -106,7 +106,9 @@ def _constructor(
         f"    _fit = _units.refit({node.name}, {{{', '.join(f'{n!r}: {n}' for n in fields)}}})",
         *[f"    self.{name} = _fit[{name!r}]  # type: ignore[misc]" for name in fields],
     ]
-    if any(isinstance(part, ast.FunctionDef) and part.name == "__post_init__" for part in node.body):
+    if any(
+        isinstance(part, ast.FunctionDef) and part.name == "__post_init__" for part in node.body
+    ):
         body.append("self.__post_init__()")
     head = f"    def __init__({', '.join(parameters)}) -> None:"
     return ["", head, *[f"        {line}" for line in body if fields]]

@@ -77,7 +77,12 @@ def _check_node(node: "NodeMemory", path: str, *, samples: int, clock_ms: int) -
             raise OutOfRange(f"{here}history", "must not be empty")
         _ascending([at for at, _ in trail.history], f"{here}history")
         for at, value in trail.history:
-            if type(at) is int and 0 <= at <= clock_ms and type(value) is float and 0 <= value < inf:
+            if (
+                type(at) is int
+                and 0 <= at <= clock_ms
+                and type(value) is float
+                and 0 <= value < inf
+            ):
                 continue
             within(at, f"{here}history.{at}", clock_ms)
             units.weight(value, f"{here}history.{at}")
