@@ -8,7 +8,9 @@ was built once is found again. The wheel (`wheel_hook.py`) and the Debian packag
 extension modules from there, and the tests and benchmarks run on it.
 
 Modules with a dataclass stay interpreted: documents are derived from the annotations of their
-fields (`fairlead.schema.derive`), which mypyc erases. So do those of `INTERPRETED`.
+fields (`fairlead.schema.derive`), which mypyc erases. So do those of `INTERPRETED`. Those of
+`NATIVE`, whose values are read or made thousands of times in a decision, are compiled from a copy
+that says more (`native_values.py`).
 """
 
 import ast
@@ -23,6 +25,9 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from native_values import with_constructors
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 CORE = SOURCE / "fairlead" / "core"
@@ -30,6 +35,13 @@ BUILDS = ROOT / "build" / "compiled"
 INTERPRETED = ("canonical.py", "sighting.py")
 """The first has a subclass of a built-in type, which mypyc does not compile; sightings become
 documents like dataclasses."""
+NATIVE = (
+    "gpu/conflict.py",
+    "lottery/model.py",
+    "reasons.py",
+    "traffic/model.py",
+    "traffic/state.py",
+)
 TOOLS = ("mypy", "setuptools")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 GROUP = "fairlead_core"
@@ -73,11 +85,14 @@ def compiled_modules() -> list[Path]:
     return [
         path.relative_to(SOURCE)
         for path in sorted(CORE.rglob("*.py"))
-        if path.name not in ("__init__.py", *INTERPRETED) and _decides(ast.parse(path.read_text()))
+        if str(path.relative_to(CORE)) in NATIVE or _is_plain(path)
     ]
 
 
-def _decides(module: ast.Module) -> bool:
+def _is_plain(path: Path) -> bool:
+    if path.name in ("__init__.py", *INTERPRETED):
+        return False
+    module = ast.parse(path.read_text())
     classes = [node for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
     marks = [ast.unparse(mark) for each in classes for mark in each.decorator_list]
     functions = any(isinstance(node, ast.FunctionDef) for node in module.body)
@@ -87,7 +102,7 @@ def _decides(module: ast.Module) -> bool:
 def key() -> str:
     """The hash of the sources of core, of this file, of the tools and of this Python."""
     whole = hashlib.sha256()
-    for path in [Path(__file__), *sorted(CORE.rglob("*.py"))]:
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), *sorted(CORE.rglob("*.py"))]:
         whole.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     for tool in TOOLS:
         whole.update(f"{tool} {version(tool)}\0".encode())
@@ -116,6 +131,9 @@ def _fill(whole: Path, work: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(CORE, source / "core", ignore=ignored)
     shutil.copytree(CORE, whole / "fairlead" / "core", ignore=ignored)
+    for name in NATIVE:
+        values = source / "core" / name
+        values.write_text(with_constructors(values.read_text()))
     python = "{}.{}".format(*sys.version_info[:2])
     modules = [str(path) for path in compiled_modules()]
     command = [sys.executable, "-c", SETUP.format(python=python, group=GROUP), str(whole), *modules]

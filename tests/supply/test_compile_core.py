@@ -20,11 +20,71 @@ def compile_core(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_loops_are_compiled_and_values_are_not(compile_core: ModuleType) -> None:
+def test_loops_are_compiled_and_values_only_where_it_is_said(compile_core: ModuleType) -> None:
     """Documents are derived from the annotations of dataclasses, which mypyc erases."""
     found = {str(path) for path in compile_core.compiled_modules()}
     assert {f"fairlead/core/{name}.py" for name in HOT} <= found
-    assert not any(name.endswith(("/model.py", "/units.py", "/canonical.py")) for name in found)
+    assert {f"fairlead/core/{name}" for name in compile_core.NATIVE} <= found
+    assert not any(name.endswith(("cpu/model.py", "/units.py", "/canonical.py")) for name in found)
+
+
+VALUES = '''"""Values."""
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    name: str
+    parts: tuple[int, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name == "":
+            raise ValueError("name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithDefault:
+    factor: float = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class WithMethod:
+    count: int
+
+    def half(self) -> int:
+        return self.count // 2
+'''
+
+
+def test_a_compiled_value_has_the_constructor_that_dataclass_makes(
+    compile_core: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run by Python without `slots` and `frozen`: only the constructor counts here."""
+    text = compile_core.with_constructors(VALUES)
+    plain = text.replace("frozen=True, slots=True", "init=False")
+    module = ModuleType("values")
+    module.__dict__["mypyc_attr"] = lambda **_: lambda cls: cls
+    monkeypatch.setitem(sys.modules, "values", module)
+    exec(compile(plain, "values", "exec"), module.__dict__)
+    value = module.Plain("a", count=3)
+    assert (value.name, value.parts, value.labels, value.count) == ("a", (), {}, 3)
+    assert value.labels is not module.Plain("a").labels
+    with pytest.raises(ValueError, match="name"):
+        module.Plain("")
+    assert module.Plain.__annotations__["parts"] == tuple[int, ...]
+    assert module.Plain.__annotations__["count"] == int | None
+
+
+def test_a_value_that_zeroed_memory_would_falsify_stays_interpreted(
+    compile_core: ModuleType,
+) -> None:
+    """msgspec makes values without their constructor: no default but 0, and no methods."""
+    text = compile_core.with_constructors(VALUES)
+    marks = [line for line in text.splitlines() if line.startswith(("@mypyc_attr", "@_stays"))]
+    assert marks == ["@mypyc_attr(acyclic=True)", "@_stays_python", "@_stays_python"]
+    assert text.count("def __init__") == 1
 
 
 def test_integers_that_are_divided_as_doubles_are_found(compile_core: ModuleType) -> None:

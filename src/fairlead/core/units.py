@@ -183,12 +183,26 @@ def check(value: Any, path: str = "") -> None:
     """
     if test_of(value.__class__)(value):
         return
-    for field, kind, low, high, optional, make in rules(value.__class__):
-        given = getattr(value, field)
-        if type(given) is kind and (low is None or low <= given <= high):
+    given = {rule.field: getattr(value, rule.field) for rule in rules(value.__class__)}
+    for field, made in refit(value.__class__, given, path).items():
+        if made is not given[field]:
+            object.__setattr__(value, field, made)
+
+
+def refit(cls: type, given: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """What a constructor was given, as the rules of the fields make it; raises `OutOfRange`.
+
+    A field of a compiled class holds values of its type only: a compiled constructor asks here
+    about one of another type, before it is stored.
+    """
+    made = dict(given)
+    for field, kind, low, high, optional, make in rules(cls):
+        value = given[field]
+        if type(value) is kind and (low is None or low <= value <= high):
             continue
-        if given is not None or not optional:
-            object.__setattr__(value, field, make(given, path + field))
+        if value is not None or not optional:
+            made[field] = make(value, path + field)
+    return made
 
 
 @cache

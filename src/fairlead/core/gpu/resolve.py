@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from fractions import Fraction
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
+from operator import attrgetter
 
 from fairlead.core.gpu.conflict import (
     Action,
@@ -51,7 +52,8 @@ from fairlead.core.reasons import CutKind
 
 def in_order(leases: Iterable[ConflictLease]) -> list[ConflictLease]:
     """The order inside a step or a draw: highest group first, then by lease id."""
-    return sorted(leases, key=lambda lease: (-lease.group, lease.id))
+    by_id = sorted(leases, key=attrgetter("id"))
+    return sorted(by_id, key=attrgetter("group"), reverse=True) if len(by_id) > 1 else by_id
 
 
 class Holder:
@@ -84,27 +86,26 @@ class Ladder:
     scope are gone before a run shrinks; those out of scope go with their group.
     """
 
-    __slots__ = ("_groups", "_reserve", "_rungs", "_step_gpus", "surplus_gpus")
+    __slots__ = ("_held", "_step_gpus", "_taken", "surplus_gpus")
 
     def __init__(
         self, steps: Malleable, active: Sequence[ConflictLease], outside: Sequence[ConflictLease]
     ) -> None:
-        width = 0
-        groups: dict[int, list[ConflictLease]] = {}
-        for lease in active:
-            width += lease.gpus
-            groups.setdefault(lease.group, []).append(lease)
-        self._reserve: dict[int, list[ConflictLease]] = {}
-        for lease in outside:
-            if lease.role is Role.ACTIVE:
-                width += lease.gpus
-                groups.pop(lease.group, None)
-            else:
-                self._reserve.setdefault(lease.group, []).append(lease)
+        held, width = list(active), sum([lease.gpus for lease in active])
+        if outside:
+            groups = {lease.group for lease in active}
+            for lease in outside:
+                if lease.role is Role.ACTIVE:
+                    width += lease.gpus
+                    groups.discard(lease.group)
+            held += [lease for lease in outside if lease.role is not Role.ACTIVE]
+            held = [lease for lease in held if lease.group in groups]
         self.surplus_gpus = width - steps.min_gpus
         self._step_gpus = steps.step_gpus
-        self._groups = groups
-        self._rungs = sorted(groups)
+        self._held = in_order(held)
+        """Of the groups on the ladder, from the top."""
+        self._taken = 0
+        """How many of these are gone."""
 
     def step(self) -> tuple[int, list[ConflictLease]] | None:
         """Take the next step off: GPUs in scope and leases; None when there is no such step.
@@ -112,23 +113,20 @@ class Ladder:
         The fewest groups from the top whose GPUs are a multiple of the step; none is skipped. What
         fails once fails for ever, because only the run's own steps change its ladder.
         """
-        gpus = 0
-        for depth, group in enumerate(reversed(self._rungs), start=1):
-            gpus += sum([lease.gpus for lease in self._groups[group]])
+        gpus, held, first = 0, self._held, self._taken
+        for place in range(first, len(held)):
+            lease = held[place]
+            if lease.role is Role.ACTIVE:  # spares out of scope go with their group
+                gpus += lease.gpus
+            if place + 1 < len(held) and held[place + 1].group == lease.group:
+                continue
             if gpus > self.surplus_gpus:
                 return None
             if gpus % self._step_gpus == 0:
-                return gpus, self._take(depth, gpus)
+                self._taken = place + 1
+                self.surplus_gpus -= gpus
+                return gpus, held[first : place + 1]
         return None
-
-    def _take(self, depth: int, gpus: int) -> list[ConflictLease]:
-        taken: list[ConflictLease] = []
-        for group in self._rungs[-depth:]:
-            taken += self._groups[group]
-            taken += self._reserve.get(group, ())
-        del self._rungs[-depth:]
-        self.surplus_gpus -= gpus
-        return in_order(taken)
 
 
 def survey(conflict: Conflict) -> list[Holder]:
@@ -176,10 +174,12 @@ class Cut:
 
     def actions(self, outside: Set[str]) -> list[Action]:
         run, kind, tier, draw = self.holder.run.id, self.kind, self.holder.tier, self.draw
-        return [
-            Action(lease.id, run, kind, lease.gpus, lease.id not in outside, tier, draw)
-            for lease in self.leases
-        ]
+        found: list[Action] = []
+        for lease in self.leases:
+            # As `Action(...)` does, without a call of Python code for each lease.
+            whole = (lease.id, run, kind, lease.gpus, lease.id not in outside, tier, draw)
+            found.append(tuple.__new__(Action, whole))
+        return found
 
 
 class Cutting:

@@ -16,7 +16,6 @@ POSITIVE_MIN = 1e-9
 NUMBER_MAX = float(units.SIZE_MAX)
 SLOTS_MAX = 1_000_000
 SAMPLES_MAX = 1_000
-LAYER_WEIGHTS = ("w_rtt", "w_retx", "w_jit", "w_psi", "w_fd", "w_ct", "w_io", "w_debt")
 
 Measure = Annotated[float, Range(0, units.FLOAT_MAX)]
 LatencyMs = Measure
@@ -136,12 +135,14 @@ class Config:
 
     @property
     def layered(self) -> bool:
-        return any(getattr(self, name) for name in LAYER_WEIGHTS)
+        path = self.w_rtt or self.w_retx or self.w_jit
+        node = self.w_psi or self.w_fd or self.w_ct or self.w_io
+        return bool(path or node or self.w_debt)
 
     @property
     def step(self) -> float:
         """Δmax before the factors: a 64th of the slots, at least 1."""
-        return max(1.0, self.s_total / 64) if self.delta_max is None else self.delta_max
+        return max(1.0, float(self.s_total) / 64.0) if self.delta_max is None else self.delta_max
 
 
 OPTIONAL = frozenset(rule.field for rule in units.rules(Config) if rule.optional)

@@ -65,12 +65,8 @@ def impute(signal: Sequence[float | None]) -> Imputed:
     return Imputed([worst if value is None else value for value in signal], missing=True)
 
 
-class Counted(NamedTuple):
-    """The rate that counts now (None: missing), and what to remember of it."""
-
-    rate: float | None
-    kept_rate: float | None
-    kept_ms: int | None
+Counted = tuple[float | None, float | None, int | None]
+"""The rate that counts now (None: missing); what to remember of it: the rate, and its time."""
 
 
 def count_errors(backend: Backend, memory: BackendMemory, clock_ms: int, config: Config) -> Counted:
@@ -82,14 +78,14 @@ def count_errors(backend: Backend, memory: BackendMemory, clock_ms: int, config:
     if rate is not None and requests:
         if requests < config.error_requests_min:
             rate = wilson_lower(rate, requests, config.wilson_z)
-        return Counted(rate, rate, clock_ms)
+        return rate, rate, clock_ms
     if requests == 0 and error_ms is not None:
         if clock_ms - error_ms <= config.error_keep_ms:
-            return Counted(memory.error_rate, memory.error_rate, error_ms)
-        return Counted(None if rate is None else 0.0, None, None)
+            return memory.error_rate, memory.error_rate, error_ms
+        return None if rate is None else 0.0, None, None
     if rate is None or requests is None:
-        return Counted(None, memory.error_rate, error_ms)
-    return Counted(0.0, None, None)
+        return None, memory.error_rate, error_ms
+    return 0.0, None, None
 
 
 class Pressures(NamedTuple):
@@ -132,7 +128,9 @@ def measure_pressure(
         total, terms = waiting + slow + failing + penalty, layers[index] if layers else ()
         for _, value in terms:
             total += value
-        values.append(Pressure(max(total, p_min), waiting, slow, failing, penalty, terms))
+        # As `Pressure(...)` does, without a call of Python code for each backend.
+        whole = (max(total, p_min), waiting, slow, failing, penalty, terms)
+        values.append(tuple.__new__(Pressure, whole))
     # A remembered rate is none: does any sensor report one, and of how many requests?
     told = any(b.error_rate is not None and b.requests is not None for b in backends)
     return Pressures(

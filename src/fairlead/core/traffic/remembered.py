@@ -4,19 +4,21 @@
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.core import units
+from fairlead.core.traffic.config import SLOTS_MAX
 from fairlead.core.units import OutOfRange
 
 if TYPE_CHECKING:  # state imports this module
     from fairlead.core.traffic.state import BackendMemory, NodeMemory, State
 
 
-def check_state(state: "State", memory: type) -> None:
+def check_state(state: "State") -> None:
     """Backends and nodes by id, times that have been, all slots handed out."""
     clock_ms = state.clock_ms
-    _check_backends(state.backends, clock_ms, memory)
+    _check_backends(state.backends, clock_ms)
     slots = sum([backend.slots for backend in state.backends])
     if slots != (state.s_total if state.backends else 0):
         raise OutOfRange("backends", f"must hold s_total slots together, got {slots}")
@@ -31,19 +33,36 @@ def check_state(state: "State", memory: type) -> None:
     within(state.guard.since_ms, "guard.since_ms", clock_ms)
 
 
-def _check_backends(backends: "Sequence[BackendMemory]", clock_ms: int, kind: type) -> None:
+def _check_backends(backends: "tuple[BackendMemory, ...]", clock_ms: int) -> None:
     _ascending([backend.id for backend in backends], "backends", "id")
-    plain, index = units.test_of(kind), 0
-    try:  # in every tick: a path is made only for what is refused
-        for index, memory in enumerate(backends):  # noqa: B007 - used by the handler
-            if not plain(memory):
-                units.check(memory)
-            error_ms = memory.error_ms
-            if (error_ms is None) is not (memory.error_rate is None):
+    for index, memory in enumerate(backends):
+        if _plain(memory, clock_ms):
+            continue
+        try:
+            units.check(memory)
+            if (memory.error_ms is None) is not (memory.error_rate is None):
                 raise OutOfRange("error_ms", "must be given together with error_rate")
-            within(error_ms, "error_ms", clock_ms)
-    except OutOfRange as fault:
-        raise OutOfRange(f"backends[{index}].{fault.field}", fault.message) from None
+            within(memory.error_ms, "error_ms", clock_ms)
+        except OutOfRange as fault:
+            raise OutOfRange(f"backends[{index}].{fault.field}", fault.message) from None
+
+
+def _plain(memory: "BackendMemory", clock_ms: int) -> bool:
+    """Whether nothing is to be said about it: what is not plain is looked at field by field."""
+    slots, weight, rate, error_ms = memory.slots, memory.weight, memory.error_rate, memory.error_ms
+    if type(slots) is not int or not 0 <= slots <= SLOTS_MAX:
+        return False
+    if type(weight) is not float or not 0 <= weight <= 1:
+        return False
+    if rate is None or error_ms is None:
+        return rate is None and error_ms is None and _plain_text(memory.id)
+    if type(rate) is not float or not 0 <= rate <= 1:
+        return False
+    return type(error_ms) is int and 0 <= error_ms <= clock_ms and _plain_text(memory.id)
+
+
+def _plain_text(name: str) -> bool:
+    return type(name) is str and name != "" and name.isascii()
 
 
 def _check_node(node: "NodeMemory", path: str, *, samples: int, clock_ms: int) -> None:
@@ -58,6 +77,13 @@ def _check_node(node: "NodeMemory", path: str, *, samples: int, clock_ms: int) -
             raise OutOfRange(f"{here}history", "must not be empty")
         _ascending([at for at, _ in trail.history], f"{here}history")
         for at, value in trail.history:
+            if (
+                type(at) is int
+                and 0 <= at <= clock_ms
+                and type(value) is float
+                and 0 <= value < inf
+            ):
+                continue
             within(at, f"{here}history.{at}", clock_ms)
             units.weight(value, f"{here}history.{at}")
 

@@ -145,7 +145,7 @@ class State:
         units.check(self)
         for part in ("gate", "guard", "admission"):
             units.check(getattr(self, part), f"{part}.")
-        check_state(self, BackendMemory)
+        check_state(self)
         self._check_admission()
 
     def _check_admission(self) -> None:

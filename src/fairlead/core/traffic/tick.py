@@ -105,7 +105,7 @@ def _confirmed_flow(scene: Scene, slots: Sequence[int]) -> bool:
         held = sum(slots[index] for index in kept)
         values = [seen.values[index] for index in kept]
         if imputed:  # what is missing of the others must not be taken from it
-            rates = [scene.counted[index].rate for index in kept]
+            rates = [scene.counted[index][0] for index in kept]
             listed = [backends[index] for index in kept]
             values = measure_pressure(listed, rates, nodes, config).values
         flow = conductance([slots[index] for index in kept], values, config)
@@ -128,7 +128,7 @@ def _look(snapshot: Snapshot) -> Scene:
         for backend, memory in zip(backends, memories, strict=True)
     ]
     nodes = {node.id: node for node in snapshot.nodes}
-    pressures = measure_pressure(backends, [rate.rate for rate in counted], nodes, config)
+    pressures = measure_pressure(backends, [rate for rate, _, _ in counted], nodes, config)
     weights = steps.inverse_weights(backends, pressures.values)
     if pressures.blind:
         weights = steps.held_weights(backends, memories, weights)
@@ -228,8 +228,8 @@ def _state(scene: Scene, moved: Moved, admission: AdmissionState) -> State:
         parked=not scene.routable,
         backends=tuple(
             [
-                BackendMemory(backend.id, slots, weight, counted.kept_rate, counted.kept_ms)
-                for backend, slots, weight, counted in zip(
+                BackendMemory(backend.id, slots, weight, error_rate, error_ms)
+                for backend, slots, weight, (_, error_rate, error_ms) in zip(
                     scene.backends, moved.slots, scene.weights, scene.counted, strict=True
                 )
             ]
