@@ -139,6 +139,19 @@ def test_what_matters_more_takes_the_place_of_another_write_of_its_object(
     assert not small.front.unheld
 
 
+def test_a_run_that_starts_does_not_wait_for_what_was_to_say_that_it_waits(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes are made by rank: the one of a run that waits comes after all others."""
+    later = Later(small.client, monkeypatch, room=100)
+    small.add("team-a", run("train", 8))
+    step(small)
+    put(small.sources.nodes, node("n1"))
+    step(small)
+    later.write()
+    assert shown(small, "train") == ["Running"]
+
+
 def test_a_run_that_waits_needs_no_finalizer(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deleted, it is gone at once, and is cancelled: there is nothing to settle."""
     later = Later(small.client, monkeypatch, room=100)

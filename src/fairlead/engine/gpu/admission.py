@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import json, structs
@@ -227,12 +228,13 @@ class RunAdmission:
         The order is recorded as that of the queue is, with the first growth that it decides.
         """
         projection, live = self._projection, self._projection.running
-        specs = ((run, state, projection.run_spec(run)) for run, state in sorted(live.items()))
-        shrunk = tuple(
+        specs = ((run, state, projection.run_spec(run)) for run, state in live.items())
+        narrow = (
             gpu.ShrunkRun(run, spec.flavor, state.width, most, is_settled(state), spec.location)
             for run, state, spec in specs
             if (most := grows_to(spec, state))
         )
+        shrunk = tuple(sorted(narrow, key=attrgetter("id")))
         if not shrunk:
             return
         asked = gpu.ShrunkRuns(now_ms, shrunk, projection.holds(self._hold_ms))

@@ -86,9 +86,11 @@ class Effects:
         executor = self._executor
         if executor is not None:
             self._try("*poll", lambda: exits.extend(executor.poll()))
-            for name, state in sorted(self._projection.running.items()):
-                if state.job not in self._started:
-                    self._try(name, partial(self._look_for, executor, name, state, exits))
+            running = self._projection.running
+            # Most were started by this process: of thousands only the others are put in order.
+            others = [name for name, row in running.items() if row.job not in self._started]
+            for name in sorted(others):
+                self._try(name, partial(self._look_for, executor, name, running[name], exits))
         return exits
 
     def _look_for(self, executor: Executor, name: str, state: RunState, exits: list[Exit]) -> None:

@@ -98,7 +98,8 @@ class Mirror:
         wait, and a turn hands over a few."""
         self._news: set[Item] = set()
         """What something happened to since the last turn."""
-        self._under_way: dict[Item, Future[bool]] = {}
+        self._under_way: dict[Item, tuple[Future[bool], Rank]] = {}
+        """What is handed over, and by which rank."""
         self._events: dict[Item, tuple[str, bytes]] = {}
         """As text: thousands may wait, and a document takes eight times as much."""
         self._turned_s = time.monotonic()
@@ -140,11 +141,12 @@ class Mirror:
 
     def wait(self) -> None:
         """Until what was handed over is written, or has failed."""
-        futures.wait(list(self._under_way.values()))
+        futures.wait([future for future, _ in self._under_way.values()])
 
     def _take_done(self) -> list[Fault]:
         faults: list[Fault] = []
-        for item, future in [row for row in self._under_way.items() if row[1].done()]:
+        done = [(item, future) for item, (future, _) in self._under_way.items() if future.done()]
+        for item, future in done:
             del self._under_way[item]
             shown = False
             try:
@@ -183,7 +185,7 @@ class Mirror:
             rank = self._due.pop(item)
             if write is not _nothing:
                 busy[item.kind, item.key] = item
-                self._under_way[item] = self._client.submit(write, rank)
+                self._under_way[item] = self._client.submit(write, rank), rank
                 room -= 1
             if not room:
                 break
@@ -191,13 +193,14 @@ class Mirror:
             heapq.heappush(self._ranked, (self._due[item], item))
 
     def _take_back(self, other: Item, item: Item) -> bool:
-        """Whether a write that was handed over, and matters less than another one of its object,
-        is not begun: then it is due again."""
-        rank = self._rank(other)
-        if other == item or rank <= self._due[item] or not self._under_way[other].cancel():
+        """Whether a write that was handed over by a lower rank than another one of its object is
+        due by now, or than its own newest state, is not begun: then it is due again."""
+        future, rank = self._under_way[other]
+        if rank <= self._due[item] or not future.cancel():
             return False
         del self._under_way[other]
         self._news.add(other)
+        self._phases.pop(other.key, None)
         return True
 
     def _first(self, room: int) -> Iterator[Item]:

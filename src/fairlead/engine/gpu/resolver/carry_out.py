@@ -104,11 +104,10 @@ def _cannot_shrink(run: str, width: int, why: str) -> Refused:
 def due_closures(projection: Projection, effects: Effects, now_ms: int) -> Iterator[NewEntry]:
     """Leases whose devices are free. A process is notified first, and has its grace."""
     at = Context(projection, now_ms)
-    for run, state in sorted(projection.running.items()):
-        reclaim = state.reclaim
-        if reclaim is None:
-            continue
-        process = effects.has_process(run)
+    running = projection.running.items()
+    reclaims = {run: state.reclaim for run, state in running if state.reclaim is not None}
+    for run in sorted(reclaims):
+        reclaim, process = reclaims[run], effects.has_process(run)
         if reclaim.preempts:
             if not process:
                 yield from end_preempted(at, run, end_ms=now_ms)
