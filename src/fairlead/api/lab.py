@@ -148,7 +148,7 @@ class Lab:
     def __init__(self, service: Service, story: Story, folder: Path, world: World) -> None:
         self._service, self._story, self._world = service, story, world
         self._folder, self._stop = folder, threading.Event()
-        user = user_name(os.geteuid())  # who started the demo; root's commands are nobody's
+        user = user_name(os.geteuid())  # who started the demo; root's commands run as NOBODY_UID
         self._admin, self._teams = Author(user, admin=True), Author(user, owners=OWNERS)
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         if not os.geteuid():

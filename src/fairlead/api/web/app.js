@@ -101,15 +101,15 @@ const nothing = (title, words) => [el("h1", null, title), el("p", null, words), 
 // What a view is about does not exist, or not yet: the view is hidden, and asks again.
 function missing(error) {
   byId("view").firstChild.hidden = true;
-  if (byId("missing")) return;
+  if (byId("not-found")) return;
   const words = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
-  byId("view").append(el("div", {id: "missing"}, nothing("Not found", `${words} Check the address; what is shown here appears once it exists.`)));
+  byId("view").append(el("div", {id: "not-found"}, nothing("Not found", `${words} Check the address; what is shown here appears once it exists.`)));
 }
 
 function there(view) {
   view.seen = true;
-  if (!byId("missing")) return;
-  byId("missing").remove();
+  if (!byId("not-found")) return;
+  byId("not-found").remove();
   byId("view").firstChild.hidden = false;
 }
 
