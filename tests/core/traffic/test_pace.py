@@ -172,10 +172,10 @@ def test_a_threshold_of_all_the_time_is_never_passed() -> None:
 
 def test_looks_together_show_the_most_of_each() -> None:
     """So that one test stands for all of them."""
-    first = Waited(1, 200, 3, 0, 0, 40.0, 1.0, 0.5)
-    second = Waited(1, 400, 5, 1, 0, 30.0, 1.5, 0.25)
+    first = Waited(1, 200, 3, 0, 0, 40, 1.0, 0.5)
+    second = Waited(1, 400, 5, 1, 0, 30, 1.5, 0.25)
     assert merge(None, first) == first
-    assert merge(first, second) == Waited(2, 400, 5, 1, 0, 40.0, 1.5, 0.5)
+    assert merge(first, second) == Waited(2, 400, 5, 1, 0, 40, 1.5, 0.5)
 
 
 def test_a_decision_is_settled_once_nothing_moves() -> None:
