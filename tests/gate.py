@@ -128,15 +128,18 @@ def passes(name: str, command: list[str], seconds_max: float = GATE_SECONDS_MAX)
         text=True,
         errors="replace",
     )
+    hung = False
     try:
         output, _ = gate.communicate(timeout=seconds_max)
     except subprocess.TimeoutExpired:
-        stop_hanging(gate.pid)
+        hung = True
+        stop_hanging(gate.pid)  # its shell may end well when its child has been aborted
         output, _ = gate.communicate()
-    verdict = "ok" if gate.returncode == 0 else "FAILED"
+    passed = gate.returncode == 0 and not hung
+    verdict = "ok" if passed else "FAILED"
     took = time.monotonic() - began
     print(f"{output}--- {name}: {verdict} in {took:.1f} s", flush=True)
-    return gate.returncode == 0
+    return passed
 
 
 def stop_hanging(pid: int) -> None:

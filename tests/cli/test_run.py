@@ -98,7 +98,7 @@ def test_logs_name_the_file_that_a_run_writes_to(shell: Shell, tmp_path: Path) -
 def test_an_admin_without_a_budget_is_told_how_to_make_one() -> None:
     """Not to ask the operator: it is one."""
     replies = {"/v1/whoami": {"user": "root", "admin": True, "owners": []}, "/v1/budgets": []}
-    client = SimpleNamespace(get=lambda path: replies.get(path, {"items": []}))
+    client = SimpleNamespace(get=replies.get, objects=lambda _kind: [])
     with pytest.raises(click.UsageError, match=r"there is no budget yet.*fairlead apply"):
         chosen(cast(Client, client), JobRequest(command=("true",)))
     replies["/v1/whoami"] = {"user": "ada", "admin": False, "owners": []}

@@ -38,7 +38,7 @@ def test_why_it_runs_and_who_pays(lab: Running, visits: Visits) -> None:
     )
     events = table(page, "run-event-rows")
     assert events[-1][2:4] == ["applied", "submitted"]
-    places = [row for row in events if row[2] == "gpu.place"]
+    places = [row for row in events if row[2] == "placement decided"]
     assert (places[0][3], places[0][5]) == ("on box", "decision")
     link = page.locator("#run-event-rows a").first
     expect(link).to_have_attribute("href", re.compile(r"^/ledger/\d+$"))

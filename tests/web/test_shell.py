@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.api.servers import Running, budget, manifest, node, run, serving, short_folder
 from tests.web.browser import Visits, assert_accessible, assert_narrow, table
@@ -142,6 +142,23 @@ def test_the_page_says_when_the_server_is_gone(browser: Browser) -> None:
             expect(page.locator("#state")).to_have_text("Live")
             expect(page.locator("main")).to_contain_text("No runs yet: fairlead submit")
         expect(page.locator("#state.lost")).to_be_visible()
+    visits.close()
+
+
+def test_a_view_whose_code_did_not_come_is_loaded_again(lab: Running, browser: Browser) -> None:
+    """It said that it tries again, and did not: the page stayed empty."""
+    visits, lost = Visits(browser), []  # its console tells of what did not come
+    page = visits.open(lab, "/")
+    expect(page.locator("h1")).to_have_text("Overview")
+
+    def lose_first(route: Route) -> None:
+        lost.append(route.request.url)
+        route.abort() if len(lost) == 1 else route.continue_()
+
+    page.route("**/views/ledger.js", lose_first)
+    page.get_by_role("link", name="Ledger").click()
+    expect(page.locator("h1")).to_have_text("Ledger")
+    assert len(lost) == 2
     visits.close()
 
 

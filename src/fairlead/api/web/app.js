@@ -8,7 +8,7 @@ import {connect, live, onConnection, onEvent} from "./lib/live.js";
 import {identify, onWho} from "./lib/session.js";
 import {mount} from "./lib/story.js";
 
-const EVERY_MS = 5000, SOON_MS = 300;
+const EVERY_MS = 5000, SOON_MS = 300, AGAIN_MS = 1000;
 const VIEWS = [
   ["/", "Overview", () => import("./views/overview.js")],
   ["/gpu", "GPU", () => import("./views/gpu.js")],
@@ -55,8 +55,10 @@ async function show() {
   if (!load) { root.append(...nothing(title, `There is nothing at ${path}.`)); say(live ? "Live" : "Waiting for events…"); return; }
   const params = match(pattern, path);
   const context = {params, query: Object.fromEntries(new URLSearchParams(location.search)), go};
+  let module;
+  try { module = await load(); } catch (error) { failed(error); reloadLater(turn); return; }
   try {
-    const opened = await (await load()).open(root, context);
+    const opened = await module.open(root, context);
     if (turn !== opening) { if (opened.close) opened.close(); return; }
     current = opened;
     const named = root.querySelector("h1");
@@ -66,6 +68,15 @@ async function show() {
   } catch (error) {
     failed(error);
   }
+}
+
+// The code of a view did not come. A browser may remember that, so the page is loaded anew, once the control plane answers.
+function reloadLater(turn) {
+  setTimeout(async () => {
+    if (turn !== opening) return;
+    try { await fetch("/healthz"); } catch { reloadLater(turn); return; }
+    if (turn === opening) location.reload();
+  }, AGAIN_MS);
 }
 
 export function go(path, {replace = false} = {}) {

@@ -56,6 +56,7 @@ from fairlead.core.gpu.devices import FreeDevices as FreeDevices
 from fairlead.core.gpu.family import Families as Families
 from fairlead.core.gpu.family import Tier as Tier
 from fairlead.core.gpu.family import cycle_in as cycle_in
+from fairlead.core.gpu.grace import GracePolicy as GracePolicy
 from fairlead.core.gpu.heads import HEADS_MAX as HEADS_MAX
 from fairlead.core.gpu.heads import QueueHead as QueueHead
 from fairlead.core.gpu.heads import due_first as due_first
@@ -119,7 +120,6 @@ from fairlead.core.gpu.place import Gang as Gang
 from fairlead.core.gpu.place import Node as Node
 from fairlead.core.gpu.place import Placement as Placement
 from fairlead.core.gpu.place import place as place
-from fairlead.core.gpu.policy import GracePolicy as GracePolicy
 from fairlead.core.gpu.policy import PreemptionPolicy as PreemptionPolicy
 from fairlead.core.gpu.policy import ReserveAnswer as ReserveAnswer
 from fairlead.core.gpu.policy import ReserveRequest as ReserveRequest

@@ -4,8 +4,6 @@ from fairlead.core.lottery.beacon import NETWORKS as NETWORKS
 from fairlead.core.lottery.beacon import BeaconNetwork as BeaconNetwork
 from fairlead.core.lottery.beacon import BeaconRound as BeaconRound
 from fairlead.core.lottery.draw import SEED_BYTES as SEED_BYTES
-from fairlead.core.lottery.draw import Draw as Draw
-from fairlead.core.lottery.draw import Odds as Odds
 from fairlead.core.lottery.draw import OwnerWeighting as OwnerWeighting
 from fairlead.core.lottery.draw import Pot as Pot
 from fairlead.core.lottery.draw import Stage as Stage
@@ -14,6 +12,8 @@ from fairlead.core.lottery.draw import first_odds as first_odds
 from fairlead.core.lottery.draw import message as message
 from fairlead.core.lottery.draw import unfold as unfold
 from fairlead.core.lottery.draw import uniform_below as uniform_below
+from fairlead.core.lottery.model import Draw as Draw
+from fairlead.core.lottery.model import Odds as Odds
 from fairlead.core.lottery.protocol import Commitment as Commitment
 from fairlead.core.lottery.protocol import Doubt as Doubt
 from fairlead.core.lottery.protocol import Label as Label

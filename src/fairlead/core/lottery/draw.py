@@ -11,34 +11,16 @@ out, an owner without tokens too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from hmac import digest
 
 from fairlead.core.invariant import require
+from fairlead.core.lottery.model import Draw, Odds
 
 SEED_BYTES = 32
 _PREFIX = b"fairlead/lottery/v1\0"
 _HASHES = 2**64  # the first 8 bytes of an HMAC
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """What draw `index` brought."""
-
-    index: int
-    owner: str
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class Odds:
-    """How likely a token is in the first draw."""
-
-    owner: str
-    token: str
-    chance: Fraction
 
 
 class Stage(StrEnum):
