@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from fairlead.compose.node import node_directory
 from fairlead.host import clock, paths, process
+from fairlead.host.signals import on_signals
 from fairlead.schema.node import NodeAgentDocument
 
 
@@ -111,3 +113,16 @@ def test_a_port_is_given_to_one_process_until_it_ends(monkeypatch: pytest.Monkey
     assert ours != theirs
     monkeypatch.setattr(process, "_ASKED", itertools.count())
     assert process.free_port() == theirs
+
+
+def test_a_signal_is_heard_inside_the_lock_that_its_action_takes() -> None:
+    """An agent that was told to end in the moment in which it began to wait never ended."""
+    told = threading.Event()
+    before = signal.getsignal(signal.SIGUSR2)
+    try:
+        on_signals((signal.SIGUSR2,), told.set)
+        with told._cond:  # as in `Event.wait`
+            signal.raise_signal(signal.SIGUSR2)
+        assert told.wait(10)
+    finally:
+        signal.signal(signal.SIGUSR2, before)

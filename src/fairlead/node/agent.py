@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from fairlead.core.cpu import Actuation, CpuConfig, PodMemory
 from fairlead.core.cpu.allocate import GovernedPod
 from fairlead.engine.cpu import BadState, CpuGovernor, CpuLoop, CpuTurn
 from fairlead.host.clock import steady_now_ms
+from fairlead.host.signals import on_signals
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory, fields
 from fairlead.ports.cpu import CpuActuator, CpuSensor, LimitActuator
 from fairlead.ports.faults import PermanentFault, TemporaryFault
@@ -140,13 +140,12 @@ class Agent:
             self.directory.replace(STATUS, document, durable=False)
         self._report(turn, self)
 
-    def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+    def stop(self) -> None:
         self._stop.set()
 
     def handle_signals(self) -> None:
         """SIGINT and SIGTERM end the loop; limits stay as last applied."""
-        signal.signal(signal.SIGINT, self.stop)
-        signal.signal(signal.SIGTERM, self.stop)
+        on_signals((signal.SIGINT, signal.SIGTERM), self.stop)
 
     def close(self) -> None:
         self._sensor.close()

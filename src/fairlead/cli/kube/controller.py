@@ -84,6 +84,7 @@ def controller(
     from fairlead.compose.kube import controller as made
     from fairlead.core.gpu.clock import ClockPolicy
     from fairlead.engine.gpu import Config
+    from fairlead.host.signals import on_signals
 
     listen = _listen(api_listen, tls_cert, tls_key)
     if given["tls_service"] and (listen is None or tls_cert is not None):
@@ -98,8 +99,7 @@ def controller(
     )
     config = KubeConfig(engine=engine, qps=qps or None, listen=listen, **given)
     with made(config, say=lambda line: click.echo(line, err=True)) as running:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: running.stop())
+        on_signals((signal.SIGTERM, signal.SIGINT), running.stop)
         running.run()
 
 

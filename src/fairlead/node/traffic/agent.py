@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -30,6 +29,7 @@ from fairlead.engine.traffic import (
 )
 from fairlead.engine.traffic.loop import Orders
 from fairlead.host.clock import steady_now_ms as now_ms
+from fairlead.host.signals import on_signals
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
 from fairlead.node.traffic.commands import CommandFile
 from fairlead.node.traffic.reports import status_document
@@ -211,7 +211,7 @@ class TrafficAgent:
     def jitter_s(self, number: int) -> float:
         return tick_delay_us(self.config.name, number, self.config.tick_ms) / 1_000_000
 
-    def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+    def stop(self) -> None:
         self._stop.set()
         self._urgent.set()
 
@@ -219,14 +219,13 @@ class TrafficAgent:
         """A backend gives nothing but errors: tick now, once, and then when it is due."""
         self._urgent.set()
 
-    def hang_up(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+    def hang_up(self) -> None:
         self._hangup.set()
 
     def handle_signals(self) -> None:
         """SIGINT and SIGTERM end the loop, SIGHUP reads the configuration again."""
-        signal.signal(signal.SIGINT, self.stop)
-        signal.signal(signal.SIGTERM, self.stop)
-        signal.signal(signal.SIGHUP, self.hang_up)
+        on_signals((signal.SIGINT, signal.SIGTERM), self.stop)
+        on_signals((signal.SIGHUP,), self.hang_up)
 
     def close(self) -> None:
         if self.last_round is not None:
