@@ -55,7 +55,7 @@ def fairlead(load: Load, *, limited: bool) -> Line:
             try:
                 await_ready(lambda: b"leads" in (Path(data) / "log").read_bytes(), process)
                 await_ready(lambda: is_ready(client, load), process)
-                time.sleep(BEFORE_S)
+                time.sleep(BEFORE_S)  # for the bucket to fill, which shows nowhere
                 server.watch_processes(controller=process.pid)
                 before = server.used()
                 threads = [

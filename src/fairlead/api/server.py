@@ -53,7 +53,7 @@ def server_config(
     return uvicorn.Config(
         app,
         interface="asgi3",
-        http=connection,  # type: ignore[arg-type]  # a factory
+        http=connection,  # type: ignore[arg-type]  # typed as a class, and only called
         ws="none",
         lifespan="off",
         log_config=None,

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from fairlead.core.canonical import canonical
 from fairlead.engine.gpu import ControlPlane
 from fairlead.engine.gpu.clock import LedgerClock
+from fairlead.engine.gpu.clock_watch import Judgement
 from fairlead.engine.gpu.entries import decode
 from fairlead.engine.gpu.values import Forbidden, Refused
 from fairlead.ledger.replay import is_decision, replay
@@ -399,10 +400,11 @@ def test_the_clocks_hold_is_a_decision_that_replays() -> None:
     world = running()
     clocks = world.clocks
     assert clocks is not None
-    for days, judgement in ((400, "accept"), (400, "reject"), (-800, "accept")):
+    cases: tuple[tuple[int, Judgement], ...] = ((400, "accept"), (400, "reject"), (-800, "accept"))
+    for days, judgement in cases:
         clocks.wall_ms += days * DAY
         world.turn()
-        world.plane.clock.judge(judgement, author=ADMIN)  # type: ignore[arg-type]
+        world.plane.clock.judge(judgement, author=ADMIN)
         world.turn(1)
     clocks.reboot(7 * DAY)
     world.plane = world.open()
