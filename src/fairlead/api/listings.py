@@ -10,7 +10,8 @@ from fairlead.api.reports import entries_of
 from fairlead.api.service import Service
 from fairlead.core.gpu.usage import DAY_MS
 from fairlead.engine.gpu import Author
-from fairlead.engine.gpu.device_map import NodeFilter
+from fairlead.engine.gpu.burndown import BurnDownRow
+from fairlead.engine.gpu.device_map import NodeFilter, NodePage, Timeline
 from fairlead.engine.gpu.entries import RunsUsed
 from fairlead.engine.gpu.listings import RunFilter
 from fairlead.schema.border import BadInput
@@ -55,14 +56,14 @@ def _nodes(query: shapes.NodesQuery) -> NodeFilter:
     return NodeFilter(query.flavor, query.text, query.limit, query.cursor)
 
 
-@routes("GET /v1/devices", shapes.NodePage, shapes.NodesQuery)
-def devices(service: Service, call: Call) -> Values:
+@routes("GET /v1/devices", NodePage, shapes.NodesQuery)
+def devices(service: Service, call: Call) -> NodePage:
     """List nodes by page, with what each device does."""
     return service.plane.device_map.devices(_nodes(call.query))
 
 
-@routes("GET /v1/timeline", shapes.Timeline, shapes.TimelineQuery)
-def timeline(service: Service, call: Call) -> Values:
+@routes("GET /v1/timeline", Timeline, shapes.TimelineQuery)
+def timeline(service: Service, call: Call) -> Timeline:
     """Show leases over time by node, reservations, and expected starts."""
     query: shapes.TimelineQuery = call.query
     now_ms = service.now_ms()
@@ -74,8 +75,8 @@ def timeline(service: Service, call: Call) -> Values:
     return service.plane.device_map.timeline(since_ms, until_ms, _nodes(query))
 
 
-@routes("GET /v1/burndown", list[shapes.BurnDownRow], shapes.BurnDownQuery)
-def burn_down(service: Service, call: Call) -> list[Values]:
+@routes("GET /v1/burndown", list[BurnDownRow], shapes.BurnDownQuery)
+def burn_down(service: Service, call: Call) -> list[BurnDownRow]:
     """Show how the hours of each envelope go down over its period."""
     return service.plane.burn_down.series(call.query.budget)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import to_builtins
 
 from fairlead.engine.gpu.device_map import NodeFilter
 from fairlead.engine.gpu.history import LOOKED_AT_MAX
@@ -103,7 +104,7 @@ def test_the_queue_by_position(world: World) -> None:
 def test_what_each_device_does(world: World) -> None:
     world.apply(node("n2", 3, cordoned=True), node("n3", 3, foreign=1, flavor="A100"))
     world.projection.quarantined.add("n3#0")
-    page = world.plane.device_map.devices(NodeFilter())
+    page = to_builtins(world.plane.device_map.devices(NodeFilter()))
     by_name = {row["node"]: row for row in page["items"]}
     assert [slot["run"] for slot in by_name["n1"]["slots"]] == ["one"] * 4 + ["two"] * 4
     assert by_name["n1"]["slots"][0]["owner"] == "a"
@@ -111,18 +112,18 @@ def test_what_each_device_does(world: World) -> None:
     assert [slot["state"] for slot in by_name["n3"]["slots"]] == ["quarantined", "idle", "foreign"]
     counted = {"leased": 8, "idle": 1, "cordoned": 3, "quarantined": 1, "foreign": 1}
     assert (page["nodes"], page["devices"], page["next"]) == (3, counted, None)
-    part = world.plane.device_map.devices(NodeFilter(limit=1))
+    part = to_builtins(world.plane.device_map.devices(NodeFilter(limit=1)))
     assert ([row["node"] for row in part["items"]], part["next"]) == (["n1"], "n1")
     assert part["devices"] == counted
-    rest = world.plane.device_map.devices(NodeFilter(after="n1", flavor="A100"))
+    rest = to_builtins(world.plane.device_map.devices(NodeFilter(after="n1", flavor="A100")))
     assert [row["node"] for row in rest["items"]] == ["n3"]
-    assert world.plane.device_map.devices(NodeFilter(text="N2"))["nodes"] == 1
+    assert to_builtins(world.plane.device_map.devices(NodeFilter(text="N2")))["nodes"] == 1
 
 
 def test_leases_over_time_with_what_is_expected(world: World) -> None:
     reserve(world, run("booked", "a", 2, duration="90m"), hours=5)
     world.turn(1)
-    found = world.plane.device_map.timeline(START - DAY, START + DAY, NodeFilter())
+    found = to_builtins(world.plane.device_map.timeline(START - DAY, START + DAY, NodeFilter()))
     bars = {row["run"]: row for row in found["leases"]}
     assert set(bars) == {"old", "one", "two"}
     assert bars["one"]["end"] is None
@@ -133,12 +134,15 @@ def test_leases_over_time_with_what_is_expected(world: World) -> None:
     assert found["nodes"] == [{"node": "n1", "devices": 8}]
     world.executor.end("one", world.now_ms)
     world.turn()
-    found = world.plane.device_map.timeline(START - DAY, START + DAY, NodeFilter())
+    found = to_builtins(world.plane.device_map.timeline(START - DAY, START + DAY, NodeFilter()))
     ended = next(row for row in found["leases"] if row["run"] == "one")
     assert (ended["end"], ended["there"]) == ("2026-01-01T01:00:00Z", True)
-    later = world.plane.device_map.timeline(START + 2 * HOUR, START + DAY, NodeFilter())
+    later = to_builtins(
+        world.plane.device_map.timeline(START + 2 * HOUR, START + DAY, NodeFilter())
+    )
     assert "one" not in {row["run"] for row in later["leases"]}
-    assert world.plane.device_map.timeline(START, START + 1, NodeFilter(text="x"))["leases"] == []
+    none = world.plane.device_map.timeline(START, START + 1, NodeFilter(text="x"))
+    assert none.leases == []
 
 
 def test_the_queues_estimate_is_on_the_timeline() -> None:
@@ -147,13 +151,13 @@ def test_the_queues_estimate_is_on_the_timeline() -> None:
     world.turn()
     world.apply(run("then", "b", 8, duration="1h"))
     world.turn()
-    found = world.plane.device_map.timeline(START - DAY, START + DAY, NodeFilter())
+    found = to_builtins(world.plane.device_map.timeline(START - DAY, START + DAY, NodeFilter()))
     (expected,) = found["forecast"]
     assert (expected["run"], expected["position"], expected["lacks"]) == ("then", 1, "devices")
     assert (expected["start"], expected["end"]) == ("2026-01-01T02:00:00Z", "2026-01-01T03:00:00Z")
     assert found["leases"][0]["expected_end"] == "2026-01-01T02:00:00Z"
     other = NodeFilter(flavor="A100")
-    assert world.plane.device_map.timeline(START, START + DAY, other)["forecast"] == []
+    assert world.plane.device_map.timeline(START, START + DAY, other).forecast == []
 
 
 def test_hours_go_down_to_the_end_of_the_period() -> None:
@@ -169,7 +173,7 @@ def test_hours_go_down_to_the_end_of_the_period() -> None:
     world.executor.end("two", world.now_ms)
     world.turn()
     world.turn(2)
-    rows = {row["budget"]: row for row in world.plane.burn_down.series()}
+    rows = {row["budget"]: row for row in to_builtins(world.plane.burn_down.series())}
     day = rows["a"]
     used = [point["used_gpu_hours"] for point in day["points"]]
     assert used == sorted(used)
@@ -183,7 +187,7 @@ def test_hours_go_down_to_the_end_of_the_period() -> None:
     free = rows["c"]
     assert (free["limit_gpu_hours"], free["period_end"], free["runs_out"]) == (None, None, None)
     assert free["points"][-1]["used_gpu_hours"] == 3
-    assert [row["envelope"] for row in world.plane.burn_down.series("b")] == ["month"]
+    assert [row["envelope"] for row in to_builtins(world.plane.burn_down.series("b"))] == ["month"]
 
 
 def test_the_history_of_a_run(world: World) -> None:
