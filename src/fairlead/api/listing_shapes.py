@@ -9,7 +9,6 @@ from fairlead.schema.objects import Label
 
 Text = Annotated[str, Meta(max_length=200)]
 PageLimit = Annotated[int, Meta(ge=1, le=500)]
-RunPhaseName = Literal["Running", "Shrunk", "Pending", "Reserved", "Failed", "Completed"]
 
 
 class RunsQuery(Shape):
@@ -26,57 +25,11 @@ class RunsQuery(Shape):
     cursor: Count | None = None
 
 
-class RunRow(Shape):
-    """A run in a list. `reason` and `message` say why it is as it is."""
-
-    name: str
-    uid: str
-    seq: int
-    """The number of its submission; pages are ordered by it."""
-    owner: str
-    flavor: str
-    gpus: int
-    width: int
-    phase: RunPhaseName
-    paused: bool
-    reason: str
-    message: str
-    since: str
-    submitted: str
-    position: int | None
-    """In the queue."""
-    earliest_start: str | None
-    """As it was promised to the first runs of the queue."""
-    after: str | None
-    """The run whose end makes that start possible."""
-    assumed: bool
-    """Whether that end is only assumed."""
-    reservation: str | None
-    virtual: bool
-
-
-class RunPage(Shape):
-    """The newest runs first. `total` match; `phases` counts those that would with any phase."""
-
-    items: list[RunRow]
-    total: int
-    phases: dict[str, int]
-    next: int | None
-
-
 class QueueQuery(Shape):
     """`cursor`: `next` of the page before, which is a position."""
 
     limit: PageLimit = 50
     cursor: Count = 0
-
-
-class QueuePage(Shape):
-    """Waiting runs in the order in which they are considered."""
-
-    items: list[RunRow]
-    total: int
-    next: int | None
 
 
 class NodesQuery(Shape):

@@ -1,7 +1,7 @@
 """Lists that are paged and filtered here, for pages and clients with many runs."""
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from fairlead.api import listing_shapes as shapes
 from fairlead.api.endpoint import Call, Routes
@@ -13,43 +13,44 @@ from fairlead.engine.gpu import Author
 from fairlead.engine.gpu.burndown import BurnDownRow
 from fairlead.engine.gpu.device_map import NodeFilter, NodePage, Timeline
 from fairlead.engine.gpu.entries import RunsUsed
-from fairlead.engine.gpu.listings import RunFilter
+from fairlead.engine.gpu.listings import ExitReasons, QueuePage, RunFilter, RunPage, RunRow
+from fairlead.engine.gpu.status import PHASES
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import format_time, parse_now
 
 routes = Routes()
 TIMELINE_MS_MAX = 31 * DAY_MS
 USED_MS = 2 * DAY_MS
-_PHASES: tuple[str, ...] = get_args(shapes.RunPhaseName)
 Values = dict[str, Any]
 
 
-@routes("GET /v1/runs", shapes.RunPage, shapes.RunsQuery)
-def runs(service: Service, call: Call) -> Values:
+@routes("GET /v1/runs", RunPage, shapes.RunsQuery)
+def runs(service: Service, call: Call) -> RunPage:
     """List runs by page, filtered, with counts per phase."""
     query: shapes.RunsQuery = call.query
     phases = frozenset(filter(None, query.phase.split(",")))
-    if unknown := sorted(phases.difference(_PHASES)):
-        raise BadInput("query.phase", f"must be of {', '.join(_PHASES)}, got {unknown[0]!r}")
+    if unknown := sorted(phases.difference(PHASES)):
+        raise BadInput("query.phase", f"must be of {', '.join(PHASES)}, got {unknown[0]!r}")
     fold = query.ended == "fold"
     wanted = RunFilter(phases, query.owner, query.flavor, query.text, fold)
-    page = service.plane.listings.runs(wanted, query.limit, query.cursor)
-    return {**page, "items": [_visible(call.author, row) for row in page["items"]]}
+    page, exit_reasons = service.plane.listings.runs(wanted, query.limit, query.cursor)
+    _hide(call.author, page.items, exit_reasons)
+    return page
 
 
-@routes("GET /v1/queue", shapes.QueuePage, shapes.QueueQuery)
-def queue(service: Service, call: Call) -> Values:
+@routes("GET /v1/queue", QueuePage, shapes.QueueQuery)
+def queue(service: Service, call: Call) -> QueuePage:
     """List waiting runs by page, in the order of the queue."""
-    page = service.plane.listings.queue(call.query.limit, call.query.cursor)
-    return {**page, "items": [_visible(call.author, row) for row in page["items"]]}
+    page, exit_reasons = service.plane.listings.queue(call.query.limit, call.query.cursor)
+    _hide(call.author, page.items, exit_reasons)
+    return page
 
 
-def _visible(author: Author, row: Values) -> Values:
-    """A row without why a command did not start, for a user that does not act for its owner."""
-    exit_reason = row.pop("exit_reason")
-    if not author.may_see(row["name"], row["owner"]):
-        row["message"] = redact(row["message"], exit_reason)
-    return row
+def _hide(author: Author, rows: list[RunRow], exit_reasons: ExitReasons) -> None:
+    """Take out why commands did not start, where the author does not act for their owner."""
+    for row in rows:
+        if not author.may_see(row.name, row.owner):
+            row.message = redact(row.message, exit_reasons[row.name])
 
 
 def _nodes(query: shapes.NodesQuery) -> NodeFilter:

@@ -1,5 +1,6 @@
 """Lists that a page reads: runs and nodes by page, leases over time, hours over a period."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,12 @@ def run(name: str, owner: str, gpus: int, **more: Any) -> dict[str, Any]:
     return worlds.run(name, owner, gpus, command=["train"], **more)
 
 
+def listed(ask: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """A page as the API shows it."""
+    page: dict[str, Any] = to_builtins(ask(*arguments)[0])
+    return page
+
+
 def names(page: dict[str, Any]) -> list[str]:
     return [row["name"] for row in page["items"]]
 
@@ -44,12 +51,12 @@ def world() -> World:
 
 def test_runs_are_counted_by_phase_and_filtered(world: World) -> None:
     """Counts are those of the other filters, so that each phase can be offered with its number."""
-    page = world.plane.listings.runs(ALL, 50)
+    page = listed(world.plane.listings.runs, ALL, 50)
     assert names(page) == ["last", "wide", "two", "one", "old"], "the newest first"
     assert page["total"] == 5
     counted = {"Running": 2, "Pending": 2, "Completed": 1}
     assert page["phases"] == {"Shrunk": 0, "Reserved": 0, "Failed": 0, **counted}
-    folded = world.plane.listings.runs(RunFilter(fold_ended=True), 50)
+    folded = listed(world.plane.listings.runs, RunFilter(fold_ended=True), 50)
     assert names(folded) == ["last", "wide", "two", "one"]
     assert (folded["total"], folded["phases"]) == (4, page["phases"]), "what is folded is counted"
     for wanted, expected in (
@@ -60,12 +67,12 @@ def test_runs_are_counted_by_phase_and_filtered(world: World) -> None:
         (RunFilter(frozenset({"Completed"}), fold_ended=True), ["old"]),
         (RunFilter(frozenset({"Running", "Completed"})), ["two", "one", "old"]),
     ):
-        page = world.plane.listings.runs(wanted, 50)
+        page = listed(world.plane.listings.runs, wanted, 50)
         assert (names(page), page["total"]) == (expected, len(expected)), wanted
 
 
 def test_a_row_says_why(world: World) -> None:
-    rows = {row["name"]: row for row in world.plane.listings.runs(ALL, 50)["items"]}
+    rows = {row["name"]: row for row in listed(world.plane.listings.runs, ALL, 50)["items"]}
     assert (rows["one"]["width"], rows["one"]["position"]) == (4, None)
     assert rows["one"]["message"] == world.status("Run", "one")["message"]
     wide = rows["wide"]
@@ -76,27 +83,28 @@ def test_a_row_says_why(world: World) -> None:
 
 def test_pages_stay_whole_while_runs_come_and_go(world: World) -> None:
     """Runs that are there all the time are seen once each, whatever happens between two pages."""
-    first = world.plane.listings.runs(ALL, 2)
+    first = listed(world.plane.listings.runs, ALL, 2)
     assert (names(first), first["next"]) == (["last", "wide"], first["items"][-1]["seq"])
     world.executor.end("one", world.now_ms)
     world.apply(run("newer", "a", 1))
     world.turn()
     world.plane.objects.delete("Run", "old", author=ADMIN)
-    second = world.plane.listings.runs(ALL, 2, first["next"])
+    second = listed(world.plane.listings.runs, ALL, 2, first["next"])
     assert (names(second), second["next"]) == (["two", "one"], None)
-    assert names(world.plane.listings.runs(ALL, 1)) == ["newer"]
+    assert names(listed(world.plane.listings.runs, ALL, 1)) == ["newer"]
     world.apply(run("old", "b", 1))
-    assert names(world.plane.listings.runs(ALL, 1)) == ["old"], "another run of the name is new"
+    assert names(listed(world.plane.listings.runs, ALL, 1)) == ["old"], (
+        "another run of the name is new"
+    )
     again = World(world.ledger)
-    assert again.plane.listings.runs(ALL, 50) == world.plane.listings.runs(ALL, 50) | {
-        "items": again.plane.listings.runs(ALL, 50)["items"]
-    }
+    found, before = (listed(each.plane.listings.runs, ALL, 50) for each in (again, world))
+    assert found == before | {"items": found["items"]}
 
 
 def test_the_queue_by_position(world: World) -> None:
-    page = world.plane.listings.queue(1)
+    page = listed(world.plane.listings.queue, 1)
     assert (names(page), page["total"], page["next"]) == (["wide"], 2, 1)
-    page = world.plane.listings.queue(5, page["next"])
+    page = listed(world.plane.listings.queue, 5, page["next"])
     assert (names(page), page["next"]) == (["last"], None)
     assert page["items"][0]["position"] == 2
 
@@ -263,7 +271,7 @@ def test_a_page_of_many_runs_is_cheap() -> None:
         world.turn()
         ask = partial(world.plane.listings.runs, RunFilter(fold_ended=True, text="9"), 10)
         first, again = calls_of(ask), calls_of(ask)
-        page = world.plane.listings.runs(ALL, 50)
+        page = listed(world.plane.listings.runs, ALL, 50)
         assert (page["total"], len(page["items"])) == (count, 50)
         costs.append((first, again, len(msgspec.json.encode(page))))
     (first_of_few, few, few_bytes), (first_of_many, many_again, many_bytes) = costs

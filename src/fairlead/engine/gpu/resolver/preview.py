@@ -127,7 +127,7 @@ class RunForecast(Forecast, kw_only=True):
     due: DueBefore
     recall: RecalledLeases | None
     starts: bool
-    refusal: dict[str, Any] | None
+    refusal: FundRefusal | None
     earliest_start: str | None = field(name="earliestStart")
     without_cuts: str | None = field(name="withoutCuts")
 
