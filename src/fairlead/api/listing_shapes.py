@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fairlead.api.shapes import Count, Event, Shape
+from fairlead.engine.gpu.history import RunAttempt
+from fairlead.engine.gpu.utilisation import UseReading
 from fairlead.schema.objects import Label
 
 Text = Annotated[str, Meta(max_length=200)]
@@ -59,39 +61,6 @@ class HistoryQuery(Shape):
 
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
     cursor: Count | None = None
-
-
-class AttemptLease(Shape):
-    """A lease of one start of a run."""
-
-    lease: str
-    role: str
-    slots: list[str]
-    budget: str
-    envelope: str
-    borrowed: bool
-    start: str
-    end: str | None
-    reason: str | None
-    gpu_hours: float
-
-
-class RunAttempt(Shape):
-    """One start of a run."""
-
-    attempt: int
-    start: str
-    end: str | None
-    leases: list[AttemptLease]
-
-
-class UseReading(Shape):
-    """How busy the devices of a run were. `minutes` None: one reading; else the mean of so many."""
-
-    time: str
-    percent: float
-    memory_bytes: int | None
-    minutes: int | None
 
 
 class RunHistoryPage(Shape):

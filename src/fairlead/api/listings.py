@@ -15,6 +15,7 @@ from fairlead.engine.gpu.device_map import NodeFilter, NodePage, Timeline
 from fairlead.engine.gpu.entries import RunsUsed
 from fairlead.engine.gpu.listings import ExitReasons, QueuePage, RunFilter, RunPage, RunRow
 from fairlead.engine.gpu.status import PHASES
+from fairlead.engine.gpu.utilisation import UseReading
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import format_time, parse_now
 
@@ -87,17 +88,13 @@ def history(service: Service, call: Call) -> Values:
     """Show attempts, events and utilisation of a run."""
     name, query = call.path["name"], call.query
     found = service.plane.history.of(name, query.limit, query.cursor)
-    latest = [{**row, "minutes": None} for row in found["use"]]
-    first = latest[0]["time"] if latest else None
-    earlier = [row for row in _recorded_use(service, name) if first is None or row["time"] < first]
-    return {
-        **found,
-        "events": [visible_event(event, call.author) for event in found["events"]],
-        "use": [*earlier, *latest],
-    }
+    first = found.use[0].time if found.use else None
+    earlier = [row for row in _recorded_use(service, name) if first is None or row.time < first]
+    events = [visible_event(event, call.author) for event in found.events]
+    return {**found._asdict(), "events": events, "use": [*earlier, *found.use]}
 
 
-def _recorded_use(service: Service, run: str) -> Iterator[Values]:
+def _recorded_use(service: Service, run: str) -> Iterator[UseReading]:
     """Means of what was recorded in the last two days, up to the newest start."""
     attempts = service.plane.objects.get("Run", run)
     started = None if attempts is None else attempts["status"]["startTime"]
@@ -110,5 +107,4 @@ def _recorded_use(service: Service, run: str) -> Iterator[Values]:
         if read_ms:
             busy_ms = sum(row.busy_ms for row in rows)
             percent = round(100 * busy_ms / read_ms, 1)
-            time = format_time(entry.time_ms)
-            yield {"time": time, "percent": percent, "memory_bytes": None, "minutes": 15}
+            yield UseReading(format_time(entry.time_ms), percent, None, minutes=15)

@@ -202,23 +202,23 @@ def test_the_history_of_a_run(world: World) -> None:
     """Attempts with devices and times; events newest first, page by page; which are decisions."""
     history = world.plane.history
     found = history.of("old", 50)
-    assert found["complete"]
-    (attempt,) = found["attempts"]
-    assert (attempt["attempt"], attempt["start"]) == (1, "2026-01-01T00:00:00Z")
-    assert attempt["leases"][0]["slots"] == [f"n1#{i}" for i in range(8)]
-    assert attempt["leases"][0]["reason"] == "Completed"
-    seqs = [event["seq"] for event in found["events"]]
+    assert found.complete
+    (attempt,) = found.attempts
+    assert (attempt.attempt, attempt.start) == (1, "2026-01-01T00:00:00Z")
+    assert attempt.leases[0].slots == [f"n1#{i}" for i in range(8)]
+    assert attempt.leases[0].reason == "Completed"
+    seqs = [event["seq"] for event in found.events]
     assert seqs == sorted(seqs, reverse=True)
-    kinds = [event["kind"] for event in reversed(found["events"])]
+    kinds = [event["kind"] for event in reversed(found.events)]
     assert kinds[0] == "object.applied"
     assert {"gpu.fund", "gpu.place", "lease.open", "run.phase", "lease.close"} <= set(kinds)
-    decided = {event["kind"] for event in found["events"] if event["seq"] in found["decisions"]}
+    decided = {event["kind"] for event in found.events if event["seq"] in found.decisions}
     assert {"gpu.fund", "gpu.place"} <= decided
     assert all(kind.startswith("gpu.") for kind in decided)
     part = history.of("old", 3)
-    assert [event["seq"] for event in part["events"]] == seqs[:3]
-    rest = history.of("old", 50, part["next"])
-    assert ([event["seq"] for event in rest["events"]], rest["next"]) == (seqs[3:], None)
+    assert [event["seq"] for event in part.events] == seqs[:3]
+    rest = history.of("old", 50, part.next)
+    assert ([event["seq"] for event in rest.events], rest.next) == (seqs[3:], None)
     with pytest.raises(NotFound):
         history.of("nothing", 5)
 
@@ -231,18 +231,18 @@ def test_a_restart_finds_the_history_again(world: World, monkeypatch) -> None:
     monkeypatch.setattr("fairlead.engine.gpu.history.LOOKED_AT_MAX", 1)
     old = World(world.ledger).plane.history.of("one", 100)
     assert LOOKED_AT_MAX > 1
-    assert not old["complete"]
-    cited = [event["kind"] for event in old["events"]]
+    assert not old.complete
+    cited = [event["kind"] for event in old.events]
     assert {"object.applied", "gpu.fund", "gpu.place", "lease.open"} <= set(cited)
-    assert set(old["decisions"]) <= set(before["decisions"])
+    assert set(old.decisions) <= set(before.decisions)
 
 
 def test_a_deleted_runs_history_is_not_the_next_ones(world: World) -> None:
     world.plane.objects.delete("Run", "old", author=ADMIN)
     world.apply(run("old", "b", 1))
     found = world.plane.history.of("old", 50)
-    assert found["attempts"] == []
-    assert [event["kind"] for event in found["events"]] == ["object.applied"]
+    assert found.attempts == []
+    assert [event["kind"] for event in found.events] == ["object.applied"]
 
 
 def test_readings_of_a_run_over_time() -> None:
@@ -254,9 +254,9 @@ def test_readings_of_a_run_over_time() -> None:
     for percent in (10, 80):
         meter.put(0, percent, 2**30)
         world.turn(0.01)
-    read = world.plane.history.of("one", 5)["use"]
-    assert [row["percent"] for row in read][-2:] == [5, 40]
-    assert read[-1]["memory_bytes"] >= 2**30
+    read = world.plane.history.of("one", 5).use
+    assert [row.percent for row in read][-2:] == [5, 40]
+    assert read[-1].memory_bytes >= 2**30
 
 
 def test_a_page_of_many_runs_is_cheap() -> None:
