@@ -21,7 +21,7 @@ from bench.kube.load import RUNTIME
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.engine.gpu.committer import Committer, Decide
 from fairlead.host.clock import now_ms
-from fairlead.host.memory import keep_little
+from fairlead.host.process import keep_little
 from fairlead.kube.client import KubeClient, RateLimit, connection
 from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from fairlead.api import listing_shapes as shapes
+from fairlead.engine.gpu.listings import QueuePage, RunPage
 from tests.api.servers import Running, run
 
 
@@ -11,15 +11,15 @@ def test_pages_and_filters(server: Running) -> None:
     server.apply(*(run(f"page-{number}", "team-b", 4) for number in range(5)))
     path = "/v1/runs?owner=team-b&text=PAGE-&limit=2"
     seen: list[str] = []
-    page = msgspec.convert(server.ok("GET", path), shapes.RunPage)
+    page = msgspec.convert(server.ok("GET", path), RunPage)
     assert (page.total, sum(page.phases.values())) == (5, 5)
     while True:
         seen += [row.name for row in page.items]
         if page.next is None:
             break
-        page = msgspec.convert(server.ok("GET", f"{path}&cursor={page.next}"), shapes.RunPage)
+        page = msgspec.convert(server.ok("GET", f"{path}&cursor={page.next}"), RunPage)
     assert seen == [f"page-{number}" for number in (4, 3, 2, 1, 0)]
-    queue = msgspec.convert(server.ok("GET", "/v1/queue?limit=1"), shapes.QueuePage)
+    queue = msgspec.convert(server.ok("GET", "/v1/queue?limit=1"), QueuePage)
     assert queue.items[0].position == 1
     ended = server.ok("GET", "/v1/runs?phase=Running,Pending&ended=fold")
     assert {row["phase"] for row in ended["items"]} <= {"Running", "Pending"}

@@ -62,10 +62,10 @@ def test_trouble_of_the_ledger_and_the_clock_comes_first(
     served.world.plane.faults |= {"*clock": "an hour behind", "busy": "no such program"}
     monkeypatch.setattr(served.ledger, "failure", lambda: "the disk is full")
     document = overview(served.service, None)  # type: ignore[arg-type]  # it reads no call
-    kinds = [(row["kind"], row["severity"]) for row in document["attention"][:3]]
+    kinds = [(row.kind, row.severity) for row in document.attention[:3]]
     assert kinds == [("ledger", "bad"), ("clock", "bad"), ("fault", "warn")]
-    assert "the disk is full" in document["attention"][0]["text"]
-    assert document["attention"][2]["path"] == "/runs/busy"
+    assert "the disk is full" in document.attention[0].text
+    assert document.attention[2].path == "/runs/busy"
 
 
 def test_what_agents_report_is_summed_and_needs_attention() -> None:
@@ -113,7 +113,7 @@ def test_a_silent_agent_is_urgent_and_counts_as_nothing_else(tmp_path: Path) -> 
     service.fleet.take(convert(report("one", **moments), AgentReport), world.now_ms)
     world.now_ms += 60_000
     document = overview(service, None)  # type: ignore[arg-type]  # it reads no call
-    assert (document["cpu"].nodes, document["cpu"].congested, document["cpu"].stale) == (1, 0, 1)
-    (row,) = (row for row in document["attention"] if row["kind"] == "agent")
-    assert (row["severity"], row["path"]) == ("bad", "/cpu/n1")
-    assert row["since"] == format_time(world.now_ms - 60_000)
+    assert (document.cpu.nodes, document.cpu.congested, document.cpu.stale) == (1, 0, 1)
+    (row,) = (row for row in document.attention if row.kind == "agent")
+    assert (row.severity, row.path) == ("bad", "/cpu/n1")
+    assert row.since == format_time(world.now_ms - 60_000)

@@ -1,4 +1,4 @@
-"""`fairlead decide` as a user calls it: a real process, real pipes, exit codes."""
+"""`fairlead decide` as a user calls it: in this process, and as one where pipes matter."""
 
 import json
 import os
@@ -11,9 +11,9 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.schema.kinds import KINDS
+from tests.cli.shells import FAIRLEAD, run_inside
 from tests.work import calls_of
 
-FAIRLEAD = [sys.executable, "-m", "fairlead"]
 DOCUMENT = {
     "capacity_millicores": 1000,
     "pods": [{"uid": "a", "min_millicores": 100, "max_millicores": 900, "demand": 0.5}],
@@ -26,17 +26,17 @@ EXPECTED = (
 
 
 def decide(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*FAIRLEAD, "decide", *arguments], input=data, capture_output=True, check=False, timeout=60
-    )
+    return run_inside("decide", *arguments, input=data)
 
 
 def test_one_document_prints_canonical_json_in_a_pipe(tmp_path: Path) -> None:
-    """From standard input and from a file, the same bytes."""
+    """From standard input and from a file, the same bytes; from a process as from inside."""
     data = json.dumps(DOCUMENT).encode()
     file = tmp_path / "input.json"
     file.write_bytes(data)
-    for result in (decide("cpu.clear", data=data), decide("cpu.clear", str(file))):
+    command = [*FAIRLEAD, "decide", "cpu.clear"]
+    process = subprocess.run(command, input=data, capture_output=True, check=False, timeout=60)
+    for result in (process, decide("cpu.clear", data=data), decide("cpu.clear", str(file))):
         assert (result.returncode, result.stdout, result.stderr) == (0, EXPECTED, b"")
 
 

@@ -3,15 +3,14 @@
 import copy
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fairlead.core.canonical import canonical
+from tests.cli.shells import run_inside
 
-FAIRLEAD = [sys.executable, "-m", "fairlead"]
 Document = dict[str, Any]
 ENVELOPE: Document = {
     "name": "west",
@@ -95,13 +94,7 @@ FUNDED = {
 
 
 def decide(*arguments: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*FAIRLEAD, "decide", "gpu.cover", *arguments],
-        input=data,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
+    return run_inside("decide", "gpu.cover", *arguments, input=data)
 
 
 def edited(edit: Callable[[Document], object]) -> bytes:

@@ -1,10 +1,9 @@
-"""`fairlead doctor` as a user calls it: a real process on this machine."""
+"""`fairlead doctor` as a user calls it, on this machine."""
 
 import json
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,20 +16,13 @@ from fairlead.node.cgroup_mounts import read_cgroup_host
 from fairlead.node.doctor import checks
 from fairlead.node.doctor.machine import CheckStatus, Machine
 from fairlead.ports.faults import PermanentFault
+from tests.cli.shells import FAIRLEAD, run_text
 
-FAIRLEAD = [sys.executable, "-m", "fairlead"]
 FIELDS = {"governor", "name", "status", "found", "why", "cure", "required"}
 
 
 def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*FAIRLEAD, "doctor", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-        env={**os.environ, **environment},
-    )
+    return run_text("doctor", *arguments, **environment)
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:
@@ -168,5 +160,4 @@ def test_bad_usage_exits_with_2() -> None:
 def test_help_shows_an_example() -> None:
     """And the group lists the command."""
     assert "fairlead doctor -o json | jq" in doctor("--help").stdout
-    listed = subprocess.run([*FAIRLEAD, "--help"], capture_output=True, text=True, check=True)
-    assert "doctor" in listed.stdout
+    assert "doctor" in run_text("--help").stdout

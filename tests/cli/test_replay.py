@@ -1,10 +1,8 @@
 """`fairlead replay`: every decision of a ledger or a record again, for all governors."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -18,17 +16,12 @@ from fairlead.ports.ledger import Draft
 from fairlead.ports.recorder import RecordHead
 from fairlead.recorder import FileRecorder
 from fairlead.schema.replay import first_difference
+from tests.cli.shells import run_text
 from tests.ledger.test_replay import INPUT, OUTPUT, decision
 
 
 def replay(*arguments: object, state: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fairlead", "replay", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "FAIRLEAD_STATE": str(state)},
-    )
+    return run_text("replay", *map(str, arguments), FAIRLEAD_STATE=str(state))
 
 
 @pytest.fixture

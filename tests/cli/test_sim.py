@@ -7,20 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.shells import run_inside, run_text
 from tests.sim.scenarios import BUSY, pod
-
-FAIRLEAD = [sys.executable, "-m", "fairlead"]
 
 
 def sim(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*FAIRLEAD, "sim", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run_text("sim", *arguments, cwd=cwd)
 
 
 def write(path: Path, **fields: object) -> str:
@@ -55,13 +47,8 @@ def test_decide_reproduces_every_decision_of_a_report(tmp_path: Path) -> None:
     policies = ("--policy", "nash", "--policy", "market")
     assert sim("run", "s.yaml", "--no-plots", *policies, cwd=tmp_path).returncode == 0
     folder = tmp_path / "out/small"
-    done = subprocess.run(
-        [*FAIRLEAD, "decide", "cpu.allocate", "--jsonl"],
-        check=True,
-        timeout=60,
-        capture_output=True,
-        input=(folder / "decisions.jsonl").read_bytes(),
-    )
+    inputs = (folder / "decisions.jsonl").read_bytes()
+    done = run_inside("decide", "cpu.allocate", "--jsonl", input=inputs)
     assert done.stdout == (folder / "results.jsonl").read_bytes()
     assert b'"policy":"nash"' in (folder / "decisions.jsonl").read_bytes()
 

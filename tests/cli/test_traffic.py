@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from fairlead.cli.traffic.status import ADMISSION, CAUSES, SENTENCES, explain_backend, explain_group
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import AdmissionMode, Cause
+from tests.cli.shells import FAIRLEAD, run_text
 
 CONFIG: dict[str, Any] = {
     "plane": "memory",
@@ -37,15 +37,24 @@ def traffic(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
 
 
 def fairlead(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run_text(*arguments, cwd=cwd, **{**state_of(cwd), **environment})
+
+
+def run_agent(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """An agent is a process: it handles signals, and ends with whoever started it."""
     return subprocess.run(
-        [sys.executable, "-m", "fairlead", *arguments],
+        [*FAIRLEAD, "traffic", "run", *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, "FAIRLEAD_TRAFFIC_STATE_DIR": str(cwd / "state"), **environment},
+        env={**os.environ, **state_of(cwd)},
     )
+
+
+def state_of(cwd: Path) -> dict[str, str]:
+    return {"FAIRLEAD_TRAFFIC_STATE_DIR": str(cwd / "state")}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = {**CONFIG, "ledger": str(folder / "ledger" / "ledger.db")}
     (folder / "ledger").mkdir()
     (folder / "web.yaml").write_text(json.dumps(config))
-    done = traffic("run", "web.yaml", "--ticks", "5", "--metrics-port", "0", cwd=folder)
+    done = run_agent("web.yaml", "--ticks", "5", "--metrics-port", "0", cwd=folder)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stderr.splitlines()]
     assert [event["event"] for event in events] == ["agent started", "agent stopped"]
@@ -91,8 +100,7 @@ def test_a_bad_file_is_refused_with_its_path(tmp_path: Path) -> None:
     """Exit code 2, nothing started, nothing written."""
     bad = {**CONFIG, "groups": [{**CONFIG["groups"][0], "vip": "here"}]}
     (tmp_path / "bad.yaml").write_text(json.dumps(bad))
-    for command in ("run", "check"):
-        done = traffic(command, "bad.yaml", cwd=tmp_path)
+    for done in (run_agent("bad.yaml", cwd=tmp_path), traffic("check", "bad.yaml", cwd=tmp_path)):
         assert done.returncode == 2
         assert "bad.yaml: groups[0].vip: must be an IP address, got 'here'" in done.stderr
     assert not (tmp_path / "state").exists()
@@ -177,7 +185,7 @@ def test_a_damaged_record_is_a_fault(place: Path, tmp_path: Path) -> None:
     (spoiled / segment.name).write_bytes(data)
     assert fairlead("replay", str(spoiled), cwd=tmp_path).returncode == 3
     (tmp_path / "web.yaml").write_text(json.dumps(CONFIG))
-    done = traffic("run", "web.yaml", "--ticks", "2", cwd=tmp_path)
+    done = run_agent("web.yaml", "--ticks", "2", cwd=tmp_path)
     assert done.returncode == 0
     assert "a new one begins" in done.stderr
     assert list((tmp_path / "state" / "record").glob("web.damaged-*"))
@@ -188,7 +196,7 @@ def test_orders_wait_for_an_agent(place: Path) -> None:
     done = traffic("isolate", "web", "b", cwd=place)
     assert (done.returncode, done.stdout) == (0, "web/b will be isolated when an agent runs\n")
     assert traffic("isolate", "web", "b", cwd=place).stdout == "web/b is isolated already\n"
-    assert traffic("run", "web.yaml", "--ticks", "2", cwd=place).returncode == 0
+    assert run_agent("web.yaml", "--ticks", "2", cwd=place).returncode == 0
     document = json.loads(traffic("status", "-o", "json", cwd=place).stdout)
     assert [each["slots"] for each in document["groups"][0]["backends"]] == [256, 0]
     assert "by the operator" in traffic("explain", "web", "b", cwd=place).stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.cli.shells import run_text
 from tests.sim.records import append, record_of
 from tests.sim.scenarios import scenario
 from tests.sim.test_whatif import CROWD
@@ -21,13 +22,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def whatif(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fairlead", "sim", "whatif", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run_text("sim", "whatif", *map(str, arguments))
 
 
 def test_the_table_says_who_would_have_got_what(record: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tidiness that no linter knows: purity of core, integers where promised, docstrings."""
+"""Tidiness that no linter knows: purity of core, integers where promised, names of modules."""
 
 import ast
 import subprocess
@@ -42,11 +42,9 @@ def names(paths: list[Path]) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *OTHERS], ids=names([*SOURCES, *OTHERS]))
-def test_every_file_says_what_it_is_for(path: Path) -> None:
-    """No file without a docstring, no module named after nothing."""
-    assert ast.get_docstring(ast.parse(path.read_text())), f"{path.name} has no docstring"
-    assert path.stem not in BANNED_NAMES
+def test_no_module_is_named_after_nothing() -> None:
+    """That each has a docstring, ruff sees (D100, D104)."""
+    assert [path for path in (*SOURCES, *OTHERS) if path.stem in BANNED_NAMES] == []
 
 
 @pytest.mark.parametrize("path", CORE, ids=names(CORE))

@@ -1,4 +1,4 @@
-"""A control plane as a user runs it: `fairlead up` as a process, commands as processes."""
+"""A control plane as a user runs it, as a process, and commands that talk to it."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.api.servers import UnixConnection
+from tests.cli.shells import run_inside
 
 CONTROL = 54_410
 """The user of a control plane without rights."""
@@ -63,16 +64,22 @@ class Plane:
             raise AssertionError(f"it does not end: {self.log.read_text()[-6000:]}") from None
 
     def run(self, *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
-        """One command, whatever comes of it."""
-        return subprocess.run(
-            [sys.executable, "-m", "fairlead", *arguments],
-            input=input,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            env=self.environment,
-        )
+        """One command, whatever comes of it; in this process, which saves a start of Python, unless
+        it is a control plane of its own."""
+        if arguments[0] == "up":
+            command = [sys.executable, "-m", "fairlead", *arguments]
+            return subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+                env=self.environment,
+            )
+        data = None if input is None else input.encode()
+        done = run_inside(*arguments, input=data, environment=self.environment)
+        out, err = done.stdout.decode(), done.stderr.decode()
+        return subprocess.CompletedProcess(arguments, done.returncode, out, err)
 
     def ok(self, *arguments: str, input: str | None = None) -> str:
         """A command that must succeed; its output."""

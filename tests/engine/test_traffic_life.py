@@ -13,9 +13,9 @@ from tests.engine.traffic_life import live, verdicts
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """2 000 ticks; `make soak` lives 100 000."""
+    """1 000 ticks; `make soak` lives 100 000."""
     folder = tmp_path_factory.mktemp("life")
-    live(folder, 2_000)
+    live(folder, 1_000)
     return folder
 
 
@@ -25,7 +25,7 @@ def ticks(record: Path) -> list[RecordEntry]:
 
 def test_a_life_replays_from_its_record_alone(record: Path) -> None:
     """Faults, restarts, members and rules that change, segments: byte for byte."""
-    assert verdicts(record) == {"same": 2_000}
+    assert verdicts(record) == {"same": 1_000}
     entries = ticks(record)
     whole = [entry for entry in entries if entry.input["memory"] is not None]
     assert len(list(record.glob("segment-*"))) > 3

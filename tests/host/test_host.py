@@ -13,7 +13,7 @@ import pytest
 
 from fairlead.compose.node import node_directory
 from fairlead.host import clock, paths, process
-from fairlead.host.signals import on_signals
+from fairlead.host.process import on_signals
 from fairlead.schema.node import NodeAgentDocument
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from fairlead.core.cpu import Actuation, ContainerSighting, PodSighting
 from fairlead.node.cgroups import open_files
+from fairlead.node.kernel_files import WEIGHTS
 from fairlead.node.limits import CgroupActuator, Guarantees, Originals
 from fairlead.node.sensor import CgroupSensor
 from fairlead.node.state import StateDirectory
 from fairlead.node.waits import TASKS_MAX, WaitMeter
-from fairlead.node.weights import WEIGHTS
 from fairlead.ports.cpu import Gone
 from tests.node.cgroup_worlds import PlainTree, real_tree
 

@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fairlead.api.shapes import Count, Event, Shape
+from fairlead.engine.gpu.history import RunAttempt
+from fairlead.engine.gpu.utilisation import UseReading
 from fairlead.schema.objects import Label
 
 Text = Annotated[str, Meta(max_length=200)]
 PageLimit = Annotated[int, Meta(ge=1, le=500)]
-RunPhaseName = Literal["Running", "Shrunk", "Pending", "Reserved", "Failed", "Completed"]
-DeviceState = Literal["leased", "idle", "cordoned", "quarantined", "foreign"]
 
 
 class RunsQuery(Shape):
@@ -27,57 +27,11 @@ class RunsQuery(Shape):
     cursor: Count | None = None
 
 
-class RunRow(Shape):
-    """A run in a list. `reason` and `message` say why it is as it is."""
-
-    name: str
-    uid: str
-    seq: int
-    """The number of its submission; pages are ordered by it."""
-    owner: str
-    flavor: str
-    gpus: int
-    width: int
-    phase: RunPhaseName
-    paused: bool
-    reason: str
-    message: str
-    since: str
-    submitted: str
-    position: int | None
-    """In the queue."""
-    earliest_start: str | None
-    """As it was promised to the first runs of the queue."""
-    after: str | None
-    """The run whose end makes that start possible."""
-    assumed: bool
-    """Whether that end is only assumed."""
-    reservation: str | None
-    virtual: bool
-
-
-class RunPage(Shape):
-    """The newest runs first. `total` match; `phases` counts those that would with any phase."""
-
-    items: list[RunRow]
-    total: int
-    phases: dict[str, int]
-    next: int | None
-
-
 class QueueQuery(Shape):
     """`cursor`: `next` of the page before, which is a position."""
 
     limit: PageLimit = 50
     cursor: Count = 0
-
-
-class QueuePage(Shape):
-    """Waiting runs in the order in which they are considered."""
-
-    items: list[RunRow]
-    total: int
-    next: int | None
 
 
 class NodesQuery(Shape):
@@ -89,118 +43,11 @@ class NodesQuery(Shape):
     cursor: Text = ""
 
 
-class DeviceRow(Shape):
-    """One device, and the lease that it has."""
-
-    device: int
-    state: DeviceState
-    run: str | None
-    owner: str | None
-    role: str | None
-    borrowed: bool | None
-    funded: bool | None
-    since: str | None
-
-
-class NodeDevices(Shape):
-    """One node with its devices."""
-
-    node: str
-    flavor: str
-    location: dict[str, str]
-    cordoned: bool
-    virtual: bool
-    slots: list[DeviceRow]
-
-
-class NodePage(Shape):
-    """Nodes by name; `nodes` and `devices` count all that match."""
-
-    items: list[NodeDevices]
-    nodes: int
-    devices: dict[str, int]
-    next: str | None
-
-
 class TimelineQuery(NodesQuery):
     """RFC 3339 times; by default from a day ago to a day ahead."""
 
     since: str | None = None
     until: str | None = None
-
-
-class TimelineNode(Shape):
-    """A row of the timeline."""
-
-    node: str
-    devices: int
-
-
-class TimelineSlot(Shape):
-    """One device of a lease."""
-
-    node: str
-    device: int
-
-
-class TimelineLease(Shape):
-    """A lease on the nodes of the page. `there`: its run is not deleted."""
-
-    lease: str
-    run: str
-    owner: str
-    role: str
-    budget: str
-    envelope: str
-    borrowed: bool
-    slots: list[TimelineSlot]
-    start: str
-    end: str | None
-    expected_end: str | None
-    reason: str | None
-    there: bool
-
-
-class PlannedRun(Shape):
-    """A run that is expected to start; `end` by its own estimate."""
-
-    run: str
-    owner: str
-    flavor: str
-    gpus: int
-    start: str
-    end: str | None
-
-
-class PlannedReservation(PlannedRun):
-    """A reservation whose run is still to be started by it."""
-
-    reservation: str
-    state: str
-    reason: str
-
-
-class QueueForecast(PlannedRun):
-    """The earliest start of one of the first runs in the queue."""
-
-    lacks: str
-    position: int | None
-
-
-class Timeline(Shape):
-    """`left_out` older leases do not fit the answer; those that ended before `known_since` are
-    not kept by name."""
-
-    since: str
-    until: str
-    now: str
-    nodes: list[TimelineNode]
-    next: str | None
-    leases: list[TimelineLease]
-    left_out: int
-    known_since: str | None
-    reservations: list[PlannedReservation]
-    forecast: list[QueueForecast]
 
 
 class BurnDownQuery(Shape):
@@ -209,70 +56,11 @@ class BurnDownQuery(Shape):
     budget: Label | None = None
 
 
-class BurnDownPoint(Shape):
-    """GPU-hours used since the start of the period."""
-
-    time: str
-    used_gpu_hours: float
-
-
-class BurnDownRow(Shape):
-    """The period of one envelope. `runs_out`: when its hours are used up at the present rate,
-    where that is within the period."""
-
-    budget: str
-    owner: str
-    envelope: str
-    flavor: str
-    gpus: int
-    period_start: str
-    period_end: str | None
-    now: str
-    limit_gpu_hours: float | None
-    used_gpu_hours: float
-    held_gpu_hours: float
-    runs_out: str | None
-    points: list[BurnDownPoint]
-
-
 class HistoryQuery(Shape):
     """`cursor`: `next` of the page before."""
 
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
     cursor: Count | None = None
-
-
-class AttemptLease(Shape):
-    """A lease of one start of a run."""
-
-    lease: str
-    role: str
-    slots: list[str]
-    budget: str
-    envelope: str
-    borrowed: bool
-    start: str
-    end: str | None
-    reason: str | None
-    gpu_hours: float
-
-
-class RunAttempt(Shape):
-    """One start of a run."""
-
-    attempt: int
-    start: str
-    end: str | None
-    leases: list[AttemptLease]
-
-
-class UseReading(Shape):
-    """How busy the devices of a run were. `minutes` None: one reading; else the mean of so many."""
-
-    time: str
-    percent: float
-    memory_bytes: int | None
-    minutes: int | None
 
 
 class RunHistoryPage(Shape):

@@ -4,30 +4,20 @@ Computed here and not in the page, so that a page with ten thousand runs loads n
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
 from urllib.parse import quote
 
 from msgspec import field
+from msgspec.structs import asdict
 
 from fairlead.api.endpoint import Call, Routes
 from fairlead.api.fleet import cpu_row, group_row
 from fairlead.api.fleet_shapes import CpuRow, GroupRow, Heard
 from fairlead.api.service import Service
 from fairlead.api.shapes import Shape
-from fairlead.engine.gpu.overview import line, short
+from fairlead.engine.gpu.overview import AttentionLine, GpuCounts, Severity, line, short
 from fairlead.schema.times import format_time
 
 routes = Routes()
-
-
-class DeviceSums(Shape):
-    """GPU devices. `held` are spares; `unavailable` are cordoned, quarantined or used by others."""
-
-    total: int
-    used: int
-    held: int
-    free: int
-    unavailable: int
 
 
 class HourSums(Shape):
@@ -38,32 +28,10 @@ class HourSums(Shape):
     overdraft: float
 
 
-class QueueSums(Shape, rename="camel"):
-    """Runs that wait. `later` wait for a time or for other runs, and not for devices."""
-
-    running: int
-    waiting: int
-    waiting_gpus: int = field(name="waitingGPUs")
-    not_funded: int
-    later: int
-    oldest_wait_ms: int | None
-
-
-class ReservationSums(Shape):
-    """Reservations whose run has not started, and when the next one is due."""
-
-    waiting: int
-    next: str | None
-
-
-class GpuSums(Shape, rename="camel"):
+class GpuSums(GpuCounts, rename="camel"):
     """The GPU governor."""
 
-    devices: DeviceSums
     hours: HourSums
-    queue: QueueSums
-    reservations: ReservationSums
-    open_outcomes: int
 
 
 class CpuSums(Shape, rename="camel"):
@@ -95,16 +63,6 @@ class TrafficSums(Shape, rename="camel"):
     """Of the worst backend in service."""
 
 
-class AttentionLine(Shape):
-    """One thing that needs attention, and the view that shows it."""
-
-    kind: str
-    severity: Literal["bad", "warn", "note"]
-    text: str
-    path: str
-    since: str | None
-
-
 class Overview(Shape):
     """The governors at a glance."""
 
@@ -116,28 +74,28 @@ class Overview(Shape):
 
 
 @routes("GET /v1/overview", Overview)
-def overview(service: Service, call: Call) -> dict[str, Any]:
+def overview(service: Service, call: Call) -> Overview:
     """Show the governors at a glance, and what needs attention."""
     plane = service.plane
     rows = plane.reports.budgets()
-    hours = {
-        "used": sum(row["used_gpu_hours"] for row in rows),
-        "held": sum(row["held_gpu_hours"] for row in rows),
-        "overdraft": sum(row["overdraft_gpu_hours"] for row in rows),
-    }
+    hours = HourSums(
+        used=sum(row["used_gpu_hours"] for row in rows),
+        held=sum(row["held_gpu_hours"] for row in rows),
+        overdraft=sum(row["overdraft_gpu_hours"] for row in rows),
+    )
     nodes, groups = governors(service)
-    return {
-        "time": format_time(service.now_ms()),
-        "gpu": {**plane.overview.document(), "hours": hours},
-        "cpu": _cpu(nodes),
-        "traffic": _traffic(groups),
-        "attention": [
+    return Overview(
+        time=format_time(service.now_ms()),
+        gpu=GpuSums(**asdict(plane.overview.counts()), hours=hours),
+        cpu=_cpu(nodes),
+        traffic=_traffic(groups),
+        attention=[
             *_troubles(service),
             *short(_of_nodes(nodes), "lines about nodes", "/cpu"),
             *short(_of_groups(groups), "lines about services", "/traffic"),
             *plane.overview.attention(),
         ],
-    }
+    )
 
 
 # --- what agents reported
@@ -186,7 +144,7 @@ def _worst(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _of_nodes(nodes: list[tuple[str, CpuRow]]) -> list[dict[str, Any]]:
+def _of_nodes(nodes: list[tuple[str, CpuRow]]) -> list[AttentionLine]:
     made = []
     for name, row in nodes:
         path = f"/cpu/{quote(name, safe='')}"
@@ -195,14 +153,14 @@ def _of_nodes(nodes: list[tuple[str, CpuRow]]) -> list[dict[str, Any]]:
             continue
         if row.mode != "uncongested":
             cores = f"{row.need_millicores / 1000:.1f} of {row.capacity_millicores / 1000:.1f}"
-            severity = "bad" if row.mode == "overloaded" else "warn"
+            severity: Severity = "bad" if row.mode == "overloaded" else "warn"
             text = f"Node {name} is {row.mode}: its pods need {cores} cores"
             made.append(line("cpu", severity, text, path))
         made += [line("cpu", "bad", f"Node {name}: {why}", path) for why in row.problems[:1]]
     return made
 
 
-def _of_groups(groups: list[GroupRow]) -> list[dict[str, Any]]:
+def _of_groups(groups: list[GroupRow]) -> list[AttentionLine]:
     made = []
     for row in groups:
         path = f"/traffic/{quote(row.name, safe='')}"
@@ -212,7 +170,7 @@ def _of_groups(groups: list[GroupRow]) -> list[dict[str, Any]]:
         if row.mode != "normal":
             what = {"soft": "sheds load", "hard": "admits nothing"}[row.mode]
             why = ", ".join(row.reasons)
-            severity = "bad" if row.mode == "hard" else "warn"
+            severity: Severity = "bad" if row.mode == "hard" else "warn"
             made.append(line("traffic", severity, f"Service {row.name} {what}: {why}", path))
         if row.ejected:
             some = f"{len(row.ejected)} of {row.backends} backends"
@@ -224,12 +182,12 @@ def _of_groups(groups: list[GroupRow]) -> list[dict[str, Any]]:
     return made
 
 
-def _stale(what: str, row: Heard, path: str) -> dict[str, Any]:
-    made = line("agent", "bad", f"{what}: its agent {row.agent} does not report", path)
-    return {**made, "since": row.stale_since}
+def _stale(what: str, row: Heard, path: str) -> AttentionLine:
+    text = f"{what}: its agent {row.agent} does not report"
+    return AttentionLine("agent", "bad", text, path, row.stale_since)
 
 
-def _troubles(service: Service) -> Iterator[dict[str, Any]]:
+def _troubles(service: Service) -> Iterator[AttentionLine]:
     """The ledger, the clock and the executor: nothing else is right while these are wrong."""
     failure = service.ledger.failure() or service.fault
     if failure:

@@ -16,7 +16,7 @@ from fairlead.compose.clock import machine_clock
 from fairlead.engine.gpu import Author, Config, ControlPlane
 from fairlead.engine.gpu.clock import LedgerClock
 from fairlead.host.clock import now_ms
-from fairlead.host.memory import keep_little
+from fairlead.host.process import keep_little
 from fairlead.kube.client import KubeClient, RateLimit, connection
 from fairlead.kube.controller import ClusterController, ControllerPart
 from fairlead.kube.cpu.resizer import Resizer

@@ -28,6 +28,7 @@ from fairlead.engine.gpu.state import RunState
 from fairlead.executor.devices import (
     Discovery,
     MachineNode,
+    NvmlMeter,
     discover,
     host_name,
     machine_nodes,
@@ -36,7 +37,6 @@ from fairlead.executor.devices import (
     visible,
 )
 from fairlead.executor.local import LocalExecutor
-from fairlead.executor.meter import NvmlMeter
 from fairlead.executor.proofs import LedgerEvidence, RunFacts
 from fairlead.executor.remote import GONE, RemoteExecutor
 from fairlead.ledger.keys import open_master

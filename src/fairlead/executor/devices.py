@@ -1,15 +1,18 @@
 """The devices of this machine: NVIDIA's by NVML where present, else as many virtual ones as asked;
-and the nodes of the control plane that they make.
+the nodes of the control plane that they make, and readings while they are used.
 
 NVML is read through nvidia-ml-py, an extra: without it, as without a driver,
 there are no real devices, and the note says why.
 """
 
+import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from fairlead.ports.meter import DeviceReading
 
 T = TypeVar("T")
 NAME_MAX = 63
@@ -151,3 +154,46 @@ def slots(found: Discovery, host: str) -> dict[str, Device]:
 def _node_name(text: str) -> str:
     plain = re.sub(r"[^a-z0-9.-]", "-", text.lower())
     return plain.strip(".-")[:NAME_MAX].rstrip(".-")
+
+
+# -- readings -------------------------------------------------------------------------------------
+
+
+class NvmlMeter:
+    """A `DeviceMeter` by nvidia-ml-py, loaded with the first reading. `slots` are real devices.
+
+    A driver that does not answer is asked again next time: NVML is closed and opened.
+    """
+
+    def __init__(self, slots: Mapping[str, Device]) -> None:
+        self._slots = dict(slots)
+        self._nvml: Any = None
+
+    def read(self) -> Mapping[str, DeviceReading]:
+        if not self._slots:
+            return {}
+        import pynvml as nvml  # noqa: PLC0415 - an extra, and 8000 lines
+
+        found: dict[str, DeviceReading] = {}
+        try:
+            if self._nvml is None:
+                nvml.nvmlInit()
+                self._nvml = nvml
+            for slot, device in self._slots.items():
+                handle = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+                busy = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+                found[slot] = DeviceReading(busy, _used(nvml, handle))
+        except nvml.NVMLError:
+            with contextlib.suppress(nvml.NVMLError):
+                nvml.nvmlShutdown()
+            self._nvml = None
+        return found
+
+
+def _used(nvml: Any, handle: Any) -> int:
+    """Without what the driver keeps for itself: hundreds of megabytes that an older driver counts
+    as used. What processes hold is asked there."""
+    with contextlib.suppress(nvml.NVMLError):
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
+    held = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    return sum(int(process.usedGpuMemory or 0) for process in held)

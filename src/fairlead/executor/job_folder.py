@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import mmap
 import os
 import re
 import subprocess
@@ -163,3 +164,49 @@ def _write_fifo(path: Path, data: bytes) -> int:
         return 0
     finally:
         os.close(descriptor)
+
+
+# -- jobs that are forgotten ----------------------------------------------------------------------
+
+
+_BYTES = 16
+
+
+class PastJobs:
+    """The ids of forgotten jobs: no start is carried out twice, however long ago the first one was.
+
+    Digests, one behind the other, in a file that only grows: a million take 16 MB of disk, none of
+    memory, and a look of some milliseconds. Raises OSError as the disk does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, id: str) -> None:
+        """Durable when it returns."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            os.lseek(descriptor, size - size % _BYTES, os.SEEK_SET)  # over what a crash cut off
+            files.write_all(descriptor, _digest(id))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def __contains__(self, id: str) -> bool:
+        wanted = _digest(id)
+        try:
+            with (
+                self._path.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            ):
+                at = data.find(wanted)
+                while at >= 0 and at % _BYTES:
+                    at = data.find(wanted, at + 1)
+                return at >= 0
+        except (FileNotFoundError, ValueError):  # an empty file cannot be mapped
+            return False
+
+
+def _digest(id: str) -> bytes:
+    return hashlib.sha256(id.encode()).digest()[:_BYTES]

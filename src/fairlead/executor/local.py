@@ -15,8 +15,7 @@ from signal import SIGTERM
 from typing import Any
 
 from fairlead.executor import bounds, confine, environment, launch, peers, shim
-from fairlead.executor.job_folder import JobFolder, key, shims_of
-from fairlead.executor.past import PastJobs
+from fairlead.executor.job_folder import JobFolder, PastJobs, key, shims_of
 from fairlead.host import files
 from fairlead.host.clock import boot_id, now_ms, since_boot_ms
 from fairlead.ports.executor import Exit, Job, JobOutput, Keyboard

@@ -1,13 +1,18 @@
-"""Child processes in a session of their own, without our terminal and input; ports for them."""
+"""Child processes in a session of their own, without our terminal and input, and ports for them;
+what signals ask of this process, and how it keeps memory."""
 
+import ctypes
 import errno
 import itertools
 import os
+import signal
 import socket
 import subprocess
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import IO, Any
 
 from fairlead.host.kernel import DIE_WITH_PARENT, load_prctl
@@ -104,3 +109,40 @@ def _require_free(host: str, port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
+
+
+# -- signals --------------------------------------------------------------------------------------
+
+
+def on_signals(numbers: Sequence[int], act: Callable[[], object]) -> None:
+    """Call `act`, which may take locks, for each of these signals that comes, on a thread of its
+    own: a handler interrupts the main thread wherever it is, and `Event.set` there waits for ever
+    where that is just inside `Event.wait`, and holds the lock that both take."""
+    heard: SimpleQueue[int] = SimpleQueue()  # its `put` may interrupt itself
+    for number in numbers:
+        signal.signal(number, lambda number, _: heard.put(number))
+
+    def serve() -> None:
+        while True:
+            heard.get()
+            act()
+
+    threading.Thread(target=serve, name="signals", daemon=True).start()
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+_ARENA_MAX, _MMAP_THRESHOLD = -8, -3
+"""Of glibc's `mallopt`."""
+
+
+def keep_little() -> None:
+    """For a process of many threads that must stay small. By default glibc gives each thread a pool
+    of its own and keeps what was freed in it. Another C library is left as it is."""
+    try:
+        library = ctypes.CDLL(None)
+        library.mallopt(_ARENA_MAX, 2)
+        library.mallopt(_MMAP_THRESHOLD, 128 * 1024)
+    except (OSError, AttributeError):
+        return

@@ -15,7 +15,7 @@ from fairlead.core.cpu import Actuation, CpuConfig, PodMemory
 from fairlead.core.cpu.allocate import GovernedPod
 from fairlead.engine.cpu import BadState, CpuGovernor, CpuLoop, CpuTurn
 from fairlead.host.clock import steady_now_ms
-from fairlead.host.signals import on_signals
+from fairlead.host.process import on_signals
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory, fields
 from fairlead.ports.cpu import CpuActuator, CpuSensor, LimitActuator
 from fairlead.ports.faults import PermanentFault, TemporaryFault

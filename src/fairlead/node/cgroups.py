@@ -19,9 +19,8 @@ from pathlib import Path
 from fairlead.core.cpu import Counters
 from fairlead.core.units import INTEGER_MAX
 from fairlead.node import kernel_files
-from fairlead.node.kernel_files import FILE_BYTES_MAX, Quota
+from fairlead.node.kernel_files import FILE_BYTES_MAX, WEIGHTS, Quota
 from fairlead.node.waits import WaitMeter, Waits
-from fairlead.node.weights import WEIGHTS
 from fairlead.ports.faults import PermanentFault
 
 DEFAULT_PERIOD_US = 100_000

@@ -52,12 +52,6 @@ class PlaceInput:
 PlaceDocument = STYLE.document(PlaceInput, "PlaceDocument")
 
 
-def decide_place(document: Any) -> dict[str, Any]:
-    """Find devices for a gang of GPUs: best fit, groups inside one domain."""
-    given = STYLE.to_core(PlaceInput, document)
-    return STYLE.from_core(gpu.place(given.nodes, given.gang))
-
-
 # -- gpu.start, gpu.resize and gpu.refund -----------------------------------------------------
 
 
@@ -149,53 +143,12 @@ def recall_document(
     return {**fund, "leases": written, "room": FUND.from_core(room)}
 
 
-def decide_resize(document: Any) -> dict[str, Any]:
-    """Decide which leases of a run end and begin: a shrink, or a node that is lost."""
-    return STYLE.from_core(gpu.resize(STYLE.to_core(gpu.ResizeRequest, document)))
-
-
-def decide_restart(document: Any) -> dict[str, Any]:
-    """Decide whether a run that has ended starts again."""
-    asked = STYLE.to_core(gpu.RunFailure, document)
-    return from_restart(asked, gpu.restart(asked))
-
-
 def from_restart(asked: gpu.RunFailure, found: gpu.Restart) -> dict[str, Any]:
     """Without a back-off the output says nothing of one, as it always did."""
     made = STYLE.from_core(found)
     if asked.backoff is None:
         del made["delay_ms"], made["delays"]
     return made
-
-
-def decide_limit(document: Any) -> dict[str, Any]:
-    """Decide whether a run that holds devices has to end, or is to be warned."""
-    return STYLE.from_core(gpu.limit(STYLE.to_core(gpu.RunLimits, document)))
-
-
-def decide_idle(document: Any) -> dict[str, Any]:
-    """Decide since when the devices of runs do nothing."""
-    return STYLE.from_core(gpu.idle(STYLE.to_core(gpu.IdleRequest, document)))
-
-
-def decide_after(document: Any) -> dict[str, Any]:
-    """Decide whether a run that starts after others may start."""
-    return STYLE.from_core(gpu.after(STYLE.to_core(gpu.Dependencies, document)))
-
-
-def decide_quarantine(document: Any) -> dict[str, Any]:
-    """Decide which devices hold memory that no run has, and are given to none."""
-    return STYLE.from_core(gpu.quarantine(STYLE.to_core(gpu.QuarantineRequest, document)))
-
-
-def decide_clock(document: Any) -> dict[str, Any]:
-    """Decide the ledger's time, and whether runs may start: the clock may have jumped."""
-    return STYLE.from_core(gpu.judge_clock(STYLE.to_core(gpu.ClockRequest, document)))
-
-
-def decide_refund(document: Any) -> dict[str, Any]:
-    """Decide which leases of a budget lose their funding, or have it again."""
-    return STYLE.from_core(gpu.refund(FUND.to_core(gpu.RefundRequest, document)))
 
 
 def refund_document(asked: gpu.RefundRequest, budget: msgspec.Struct) -> dict[str, Any]:
@@ -206,20 +159,13 @@ def refund_document(asked: gpu.RefundRequest, budget: msgspec.Struct) -> dict[st
 # -- gpu.queue and gpu.deficit ----------------------------------------------------------------
 
 
-def decide_queue(document: Any) -> dict[str, Any]:
-    """Order the runs that wait for admission, and say which are held."""
-    waiting = STYLE.to_core(gpu.Waiting, document)
-    found = STYLE.from_core(gpu.queue(waiting))
-    if waiting.policy is None:  # version 1 has no tiers
-        for row in found["order"]:
+def from_queue(waiting: gpu.Waiting, found: gpu.Queue) -> dict[str, Any]:
+    """Version 1 has no tiers."""
+    made = STYLE.from_core(found)
+    if waiting.policy is None:
+        for row in made["order"]:
             del row["tier"]
-    return found
-
-
-def decide_backfill(document: Any) -> dict[str, Any]:
-    """Decide whether a run may start before others that wait for devices."""
-    asked = STYLE.to_core(gpu.BackfillRequest, document)
-    return from_backfill(asked, gpu.backfill(asked))
+    return made
 
 
 def from_backfill(asked: gpu.BackfillRequest, found: gpu.Backfill) -> dict[str, Any]:
@@ -231,31 +177,6 @@ def from_backfill(asked: gpu.BackfillRequest, found: gpu.Backfill) -> dict[str, 
     if asked.policy.halving_ms is None:
         del made["ends_by"]
     return made
-
-
-def decide_activate(document: Any) -> dict[str, Any]:
-    """Order the reservations that are due, and say which may preempt."""
-    return STYLE.from_core(gpu.activate(STYLE.to_core(gpu.ActivateRequest, document)))
-
-
-def decide_reserve(document: Any) -> dict[str, Any]:
-    """Decide whether a reservation may be made, or moved."""
-    return STYLE.from_core(gpu.reserve(STYLE.to_core(gpu.ReserveRequest, document)))
-
-
-def decide_overdraw(document: Any) -> dict[str, Any]:
-    """Decide whether a run without funding starts on devices that would be idle."""
-    return STYLE.from_core(gpu.overdraw(STYLE.to_core(gpu.OverdrawRequest, document)))
-
-
-def decide_grow(document: Any) -> dict[str, Any]:
-    """Order the runs that lack groups which an outcome took."""
-    return STYLE.from_core(gpu.grow(STYLE.to_core(gpu.ShrunkRuns, document)))
-
-
-def decide_rank(document: Any) -> dict[str, Any]:
-    """Order the waiting runs that recall funding, reclaim devices or start unfunded."""
-    return STYLE.from_core(gpu.rank(STYLE.to_core(gpu.RankRequest, document)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +195,6 @@ class DeficitInput:
 
     def faults(self) -> Any:
         return self.holdings.faults()
-
-
-def decide_deficit(document: Any) -> dict[str, Any]:
-    """Find the scope that is short of GPUs, and the candidates for preemption."""
-    given = STYLE.to_core(DeficitInput, document)
-    return STYLE.from_core(gpu.find_deficit(given.demand, given.holdings))
 
 
 def deficit_document(demand: gpu.Demand, holdings: gpu.Holdings) -> dict[str, Any]:

@@ -9,8 +9,11 @@ import msgspec
 from fairlead.core import gpu as core
 from fairlead.schema import cpu, funding, gpu, traffic
 from fairlead.schema.border import BadInput, read_document
+from fairlead.schema.derive import Style
 from fairlead.schema.funding import FUND
 from fairlead.schema.gpu import STYLE
+
+Refuses = Callable[[dict[str, Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class Kind:
     input_shape: type[msgspec.Struct]
     output_shape: type[msgspec.Struct]
     decide: Callable[[Any], dict[str, Any]]
-    refuses: Callable[[dict[str, Any]], bool] = lambda result: False
+    refuses: Refuses = lambda result: False
 
     @property
     def summary(self) -> str:
@@ -53,100 +56,145 @@ class Kind:
         }
 
 
-def _unless(name: str) -> Callable[[dict[str, Any]], bool]:
+def _unless(name: str) -> Refuses:
     return lambda result: not result[name]
 
 
-_COVER = funding.COVER.document(funding.CoverInput, "CoverDocument")
-_FUND = FUND.document(funding.FundInput, "FundDocument")
-_START = FUND.document(gpu.StartInput, "StartDocument")
-_PLACED = STYLE.document(core.Placement, "PlaceResult")
-_RESIZED = STYLE.document(core.Resize, "ResizeResult")
-_FAILED = STYLE.document(core.RunFailure)
-_RESTARTED = STYLE.document(core.Restart, "RestartResult")
-_LIMITS = STYLE.document(core.RunLimits)
-_LIMITED = STYLE.document(core.Limit, "LimitResult")
-_READ = STYLE.document(core.IdleRequest)
-_IDLE = STYLE.document(core.IdleResult)
-_DEVICES = STYLE.document(core.QuarantineRequest)
-_CLEAN = STYLE.document(core.Quarantine, "QuarantineResult")
-_CLOCKS = STYLE.document(core.ClockRequest)
-_TIME = STYLE.document(core.ClockDecision, "ClockResult")
-_REFUND = FUND.document(core.RefundRequest)
-_REFUNDED = STYLE.document(core.Refund, "RefundResult")
-_RESOLVED = STYLE.document(gpu.ResolveResult, "ResolveResult")
-_DEFICIT = STYLE.document(gpu.DeficitInput)
-_SHORT = STYLE.document(core.Deficit, "DeficitResult")
-_WAITING = STYLE.document(core.Waiting)
-_QUEUED = STYLE.document(core.Queue, "QueueResult")
-_BACKFILL = STYLE.document(core.BackfillRequest)
-_BACKFILLED = STYLE.document(core.Backfill, "BackfillResult")
-_RESERVATIONS = STYLE.document(core.ActivateRequest)
-_ACTIVATED = STYLE.document(core.Activations, "ActivateResult")
-_RESERVE = STYLE.document(core.ReserveRequest)
-_RESERVED = STYLE.document(core.ReserveAnswer, "ReserveResult")
-_SHRUNK = STYLE.document(core.ShrunkRuns)
-_GROWS = STYLE.document(core.GrowthOrder, "GrowResult")
-_RANKED = STYLE.document(core.RankRequest)
-_RANKING = STYLE.document(core.Ranking, "RankResult")
-_AFTER = STYLE.document(core.Dependencies)
-_RELEASED = STYLE.document(core.AfterResult)
+def _other_than(*reasons: str) -> Refuses:
+    return lambda result: result["reason"] not in reasons
+
+
+_SENTENCES = {
+    "gpu.place": "Find devices for a gang of GPUs: best fit, groups inside one domain",
+    "gpu.resize": "Decide which leases of a run end and begin: a shrink, or a node that is lost",
+    "gpu.restart": "Decide whether a run that has ended starts again",
+    "gpu.limit": "Decide whether a run that holds devices has to end, or is to be warned",
+    "gpu.idle": "Decide since when the devices of runs do nothing",
+    "gpu.quarantine": "Decide which devices hold memory that no run has, and are given to none",
+    "gpu.after": "Decide whether a run that starts after others may start",
+    "gpu.clock": "Decide the ledger's time, and whether runs may start: the clock may have jumped",
+    "gpu.refund": "Decide which leases of a budget lose their funding, or have it again",
+    "gpu.deficit": "Find the scope that is short of GPUs, and the candidates for preemption",
+    "gpu.queue": "Order the runs that wait for admission, and say which are held",
+    "gpu.backfill": "Decide whether a run may start before others that wait for devices",
+    "gpu.activate": "Order the reservations that are due, and say which may preempt",
+    "gpu.overdraw": "Decide whether a run without funding starts on devices that would be idle",
+    "gpu.reserve": "Decide whether a reservation may be made, or moved",
+    "gpu.grow": "Order the runs that lack groups which an outcome took",
+    "gpu.rank": "Order the waiting runs that recall funding, reclaim devices or start unfunded",
+}
+"""What the kinds decide whose function is core's own."""
+
+
+def _derived(
+    name: str,
+    asked: type,
+    decide: Callable[[Any], Any],
+    answer: type,
+    *,
+    refuses: Refuses = lambda result: False,
+    read: Style = STYLE,
+    title: str | None = None,
+    write: Callable[[Any, Any], dict[str, Any]] = lambda asked, found: STYLE.from_core(found),
+) -> Kind:
+    """A kind whose documents follow from what its function of core takes and returns."""
+
+    def run(document: Any) -> dict[str, Any]:
+        given: Any = read.to_core(asked, document)
+        return write(given, decide(given))
+
+    run.__doc__ = _SENTENCES[name]
+    result = STYLE.document(answer, title or f"{name.removeprefix('gpu.').capitalize()}Result")
+    return Kind(name, read.document(asked), result, run, refuses)
+
+
 _KINDS = (
     Kind("cpu.clear", cpu.ClearDocument, cpu.ClearResult, cpu.decide_clear),
     Kind("cpu.allocate", cpu.AllocateDocument, cpu.AllocateResult, cpu.decide_allocate),
-    Kind("gpu.cover", _COVER, funding.CoverResult, funding.decide_cover, _unless("funded")),
-    Kind("gpu.fund", _FUND, funding.CoverResult, funding.decide_fund, _unless("funded")),
-    Kind("gpu.place", gpu.PlaceDocument, _PLACED, gpu.decide_place, _unless("placed")),
+    Kind(
+        "gpu.cover",
+        funding.COVER.document(funding.CoverInput, "CoverDocument"),
+        funding.CoverResult,
+        funding.decide_cover,
+        _unless("funded"),
+    ),
+    Kind(
+        "gpu.fund",
+        FUND.document(funding.FundInput, "FundDocument"),
+        funding.CoverResult,
+        funding.decide_fund,
+        _unless("funded"),
+    ),
+    _derived(
+        "gpu.place",
+        gpu.PlaceInput,
+        lambda given: core.place(given.nodes, given.gang),
+        core.Placement,
+        refuses=_unless("placed"),
+    ),
     Kind(
         "gpu.start",
-        _START,
+        FUND.document(gpu.StartInput, "StartDocument"),
         gpu.StartResult,
         gpu.decide_start,
         lambda result: result["reason"] in ("NotFunded", "NoDevices"),
     ),
-    Kind(
-        "gpu.resize",
-        STYLE.document(core.ResizeRequest),
-        _RESIZED,
-        gpu.decide_resize,
-        lambda result: result["reason"] != "Resized",
+    _derived(
+        "gpu.resize", core.ResizeRequest, core.resize, core.Resize, refuses=_other_than("Resized")
     ),
-    Kind(
+    _derived(
         "gpu.restart",
-        _FAILED,
-        _RESTARTED,
-        gpu.decide_restart,
-        lambda result: result["reason"] not in ("Restarts", "Requeues"),
+        core.RunFailure,
+        core.restart,
+        core.Restart,
+        refuses=_other_than("Restarts", "Requeues"),
+        write=gpu.from_restart,
     ),
-    Kind("gpu.limit", _LIMITS, _LIMITED, gpu.decide_limit),
-    Kind("gpu.idle", _READ, _IDLE, gpu.decide_idle),
-    Kind("gpu.quarantine", _DEVICES, _CLEAN, gpu.decide_quarantine),
-    Kind(
+    _derived("gpu.limit", core.RunLimits, core.limit, core.Limit),
+    _derived("gpu.idle", core.IdleRequest, core.idle, core.IdleResult, title="IdleResultDocument"),
+    _derived("gpu.quarantine", core.QuarantineRequest, core.quarantine, core.Quarantine),
+    _derived(
         "gpu.after",
-        _AFTER,
-        _RELEASED,
-        gpu.decide_after,
-        lambda result: result["reason"] == "DependencyFailed",
+        core.Dependencies,
+        core.after,
+        core.AfterResult,
+        refuses=lambda result: result["reason"] == "DependencyFailed",
+        title="AfterResultDocument",
     ),
-    Kind("gpu.clock", _CLOCKS, _TIME, gpu.decide_clock, _unless("admits")),
-    Kind("gpu.refund", _REFUND, _REFUNDED, gpu.decide_refund),
-    Kind("gpu.resolve", gpu.ResolveDocument, _RESOLVED, gpu.decide_resolve, _unless("resolved")),
+    _derived(
+        "gpu.clock",
+        core.ClockRequest,
+        core.judge_clock,
+        core.ClockDecision,
+        refuses=_unless("admits"),
+    ),
+    _derived("gpu.refund", core.RefundRequest, core.refund, core.Refund, read=FUND),
     Kind(
+        "gpu.resolve",
+        gpu.ResolveDocument,
+        STYLE.document(gpu.ResolveResult, "ResolveResult"),
+        gpu.decide_resolve,
+        _unless("resolved"),
+    ),
+    _derived(
         "gpu.deficit",
-        _DEFICIT,
-        _SHORT,
-        gpu.decide_deficit,
-        lambda result: result["shortfall_gpus"] > 0 or result["reason"] == "EnvelopePromised",
+        gpu.DeficitInput,
+        lambda given: core.find_deficit(given.demand, given.holdings),
+        core.Deficit,
+        refuses=lambda result: (
+            result["shortfall_gpus"] > 0 or result["reason"] == "EnvelopePromised"
+        ),
     ),
-    Kind("gpu.queue", _WAITING, _QUEUED, gpu.decide_queue),
-    Kind(
+    _derived("gpu.queue", core.Waiting, core.queue, core.Queue, write=gpu.from_queue),
+    _derived(
         "gpu.backfill",
-        _BACKFILL,
-        _BACKFILLED,
-        gpu.decide_backfill,
-        lambda result: result["delays"] is not None,
+        core.BackfillRequest,
+        core.backfill,
+        core.Backfill,
+        refuses=lambda result: result["delays"] is not None,
+        write=gpu.from_backfill,
     ),
-    Kind("gpu.activate", _RESERVATIONS, _ACTIVATED, gpu.decide_activate),
+    _derived("gpu.activate", core.ActivateRequest, core.activate, core.Activations),
     Kind(
         "gpu.recall",
         FUND.document(funding.RecallInput, "RecallDocument"),
@@ -154,22 +202,22 @@ _KINDS = (
         gpu.decide_recall,
         _unless("leases"),
     ),
-    Kind(
+    _derived(
         "gpu.overdraw",
-        STYLE.document(core.OverdrawRequest),
-        STYLE.document(core.Overdraw, "OverdrawResult"),
-        gpu.decide_overdraw,
-        lambda result: result["reason"] != "Starts",
+        core.OverdrawRequest,
+        core.overdraw,
+        core.Overdraw,
+        refuses=_other_than("Starts"),
     ),
-    Kind(
+    _derived(
         "gpu.reserve",
-        _RESERVE,
-        _RESERVED,
-        gpu.decide_reserve,
-        lambda result: result["reason"] != "Allowed",
+        core.ReserveRequest,
+        core.reserve,
+        core.ReserveAnswer,
+        refuses=_other_than("Allowed"),
     ),
-    Kind("gpu.grow", _SHRUNK, _GROWS, gpu.decide_grow),
-    Kind("gpu.rank", _RANKED, _RANKING, gpu.decide_rank),
+    _derived("gpu.grow", core.ShrunkRuns, core.grow, core.GrowthOrder),
+    _derived("gpu.rank", core.RankRequest, core.rank, core.Ranking),
     Kind("traffic.tick", traffic.TickDocument, traffic.TickResult, traffic.decide_tick),
     Kind(
         "traffic.configure",

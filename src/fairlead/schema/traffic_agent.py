@@ -33,9 +33,9 @@ from fairlead.schema.dataplane import (
     check_plane,
     name_kind,
 )
+from fairlead.schema.exposition import Selector
 from fairlead.schema.reports import ReportSettings
 from fairlead.schema.running_proxy import Text
-from fairlead.schema.selector import Selector
 from fairlead.schema.traffic import AGENT_DEFAULTS, read_config
 from fairlead.schema.yaml import read_settings
 

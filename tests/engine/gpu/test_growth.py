@@ -6,7 +6,8 @@ from fairlead.core.gpu import FreeDevices
 from fairlead.core.gpu.place import Gang, Node, place
 from fairlead.engine.gpu.starting import place_input
 from fairlead.schema.border import check_shape
-from fairlead.schema.gpu import STYLE, PlaceDocument, decide_place
+from fairlead.schema.gpu import STYLE
+from fairlead.schema.kinds import KINDS
 from tests.core.gpu.test_devices import fleets, gangs
 from tests.engine.gpu.resolving import world_of
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
@@ -17,7 +18,8 @@ from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
 def test_what_is_left_out_of_a_placement_decides_nothing(nodes: list[Node], gang: Gang) -> None:
     """Decided again from its record it is the same, placed or not."""
     recorded = place_input(FreeDevices(nodes), gang)
-    again = decide_place(check_shape(recorded, PlaceDocument))
+    kind = KINDS["gpu.place"]
+    again = kind.decide(check_shape(recorded, kind.input_shape))
     assert again == STYLE.from_core(place(nodes, gang))
 
 

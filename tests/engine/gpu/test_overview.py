@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec import to_builtins
+
 from fairlead.engine.gpu.overview import LINES_MAX
 from fairlead.ports.meter import DeviceReading
 from tests.engine.gpu.resolving import reserve, world_of
@@ -15,7 +17,7 @@ SECOND = 1 / 3600
 def attention(world: World) -> dict[str, list[dict[str, Any]]]:
     """Lines by kind."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in world.plane.overview.attention():
+    for row in to_builtins(world.plane.overview.attention()):
         found.setdefault(row["kind"], []).append(row)
     return found
 
@@ -26,7 +28,7 @@ def test_devices_add_up_whatever_they_are_in() -> None:
     world.apply(node("n2", 4, cordoned=True), node("n3", 4, foreign=3))
     world.apply(run("r", "a", 2, groupGPUs=2, sparesPerGroup=1))
     world.turn()
-    devices = world.plane.overview.document()["devices"]
+    devices = to_builtins(world.plane.overview.counts().devices)
     assert devices == {"total": 16, "used": 2, "held": 1, "free": 6, "unavailable": 7}
     assert sum(devices.values()) == 2 * devices["total"]
 
@@ -40,7 +42,7 @@ def test_quarantined_devices_are_not_free_and_need_attention() -> None:
     for _ in range(40):
         world.turn(SECOND)
     assert world.status("Node", "n1")["quarantined"] == ["n1#2"]
-    devices = world.plane.overview.document()["devices"]
+    devices = to_builtins(world.plane.overview.counts().devices)
     assert (devices["free"], devices["unavailable"]) == (3, 1)
     (row,) = attention(world)["device"]
     assert (row["severity"], row["path"]) == ("bad", "/gpu")
@@ -55,7 +57,7 @@ def test_the_queue_counts_who_waits_for_devices_and_who_for_a_time() -> None:
     reserve(world, run("later", "b", 1), 24)
     world.turn()
     world.turn(0.5)
-    document = world.plane.overview.document()
+    document = to_builtins(world.plane.overview.counts())
     assert document["queue"] == {
         "running": 1,
         "waiting": 2,
@@ -132,6 +134,6 @@ def test_thousands_of_refused_runs_are_a_few_lines_and_a_number() -> None:
     assert rows[-1]["text"] == f"{2_000 - LINES_MAX} more runs that are not funded"
     assert [row["path"] for row in rows[:2]] == ["/runs/r0000", "/runs/r0001"]
     overview = world.plane.overview
-    assert overview.document()["queue"]["notFunded"] == 2_000
-    again = calls_of(lambda: (overview.document(), overview.attention()))
+    assert overview.counts().queue.not_funded == 2_000
+    again = calls_of(lambda: (overview.counts(), overview.attention()))
     assert again * 10 < calls_of(lambda: world.plane.objects.list("Run"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.node.state import StateDirectory
-from fairlead.node.traffic.control_orders import ORDERS, ControlOrders
+from fairlead.node.traffic.commands import ORDERS, ControlOrders
 from fairlead.ports.faults import PermanentFault
 
 

@@ -84,7 +84,7 @@ def controller(
     from fairlead.compose.kube import controller as made
     from fairlead.core.gpu.clock import ClockPolicy
     from fairlead.engine.gpu import Config
-    from fairlead.host.signals import on_signals
+    from fairlead.host.process import on_signals
 
     listen = _listen(api_listen, tls_cert, tls_key)
     if given["tls_service"] and (listen is None or tls_cert is not None):

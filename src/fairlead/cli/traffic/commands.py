@@ -30,7 +30,7 @@ from fairlead.node.traffic.commands import BackendCommand, change_command
 if TYPE_CHECKING:
     from fairlead.engine.traffic import TickRound
     from fairlead.node.traffic.agent import TrafficAgent
-    from fairlead.node.traffic.control_orders import ControlOrders
+    from fairlead.node.traffic.commands import ControlOrders
     from fairlead.schema.traffic_agent import TrafficDocument
 
 RUN_HELP = """Run the traffic agent for the route groups of FILE.
@@ -170,7 +170,7 @@ def _control_orders(document: "TrafficDocument") -> "ControlOrders | None":
     if document.report is None or document.kube is not None:
         return None
     from fairlead.compose.traffic import traffic_directory
-    from fairlead.node.traffic.control_orders import ControlOrders
+    from fairlead.node.traffic.commands import ControlOrders
 
     return ControlOrders(StateDirectory(traffic_directory(document)))
 

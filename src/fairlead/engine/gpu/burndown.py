@@ -1,20 +1,17 @@
-"""How the hours of each envelope go down over its period: charges by day, in short periods finer.
-
-A border: rows are documents, as the API shows them.
-"""
+"""How the hours of each envelope go down over its period, by day; in short periods finer."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fairlead.core.gpu import Budget, Envelope
 from fairlead.core.gpu.usage import DAY_MS, FOREVER
 from fairlead.core.invariant import known
 from fairlead.core.units import HOUR_MS
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.reports import Reports
 from fairlead.engine.gpu.state import LeaseFact
+from fairlead.engine.gpu.values import View
 from fairlead.schema.times import format_time, hours
 
 UNLIMITED_DAYS = 30
@@ -27,13 +24,39 @@ Point = tuple[int, int]
 """(time in milliseconds, GPU-milliseconds used since the start of the period)."""
 
 
+class BurnDownPoint(View):
+    """GPU-hours used since the start of the period."""
+
+    time: str
+    used_gpu_hours: float
+
+
+class BurnDownRow(View):
+    """The period of one envelope. `runs_out`: when its hours are used up at the present rate,
+    where that is within the period."""
+
+    budget: str
+    owner: str
+    envelope: str
+    flavor: str
+    gpus: int
+    period_start: str
+    period_end: str | None
+    now: str
+    limit_gpu_hours: float | None
+    used_gpu_hours: float
+    held_gpu_hours: float
+    runs_out: str | None
+    points: list[BurnDownPoint]
+
+
 class BurnDown:
     """Reads accounts, charges and leases."""
 
     def __init__(self, committer: Committer, reports: Reports) -> None:
         self._committer, self._reports = committer, reports
 
-    def series(self, budget: str | None = None) -> list[Document]:
+    def series(self, budget: str | None = None) -> list[BurnDownRow]:
         """A row for every envelope, of one budget or of all."""
         with self._committer.current() as projection:
             now_ms = self._committer.now()
@@ -44,16 +67,13 @@ class BurnDown:
                 for envelope in owner.envelopes
             ]
             by_day, by_payer = self._by_day(), _by_payer(projection)
-            rows = []
-            for owner, envelope in wanted:
-                key = (owner.name, envelope.name)
-                row = _row(projection, owner, envelope, now_ms)
-                start_ms, end_ms = row["start_ms"], row["end_ms"]
-                points = _days(by_day[key], start_ms, now_ms)
+
+            def points(key: Key, start_ms: int, end_ms: int | None) -> Iterator[Point]:
                 if end_ms is not None and end_ms - start_ms <= FINE_MS and _all_kept(projection):
-                    points = _steps(by_payer[key], start_ms, now_ms)
-                rows.append(_document(row, points))
-            return rows
+                    return _steps(by_payer[key], start_ms, now_ms)
+                return _days(by_day[key], start_ms, now_ms)
+
+            return [_row(projection, *each, now_ms, points) for each in wanted]
 
     def _by_day(self) -> dict[Key, dict[int, int]]:
         found: dict[Key, dict[int, int]] = defaultdict(lambda: defaultdict(int))
@@ -62,9 +82,15 @@ class BurnDown:
         return found
 
 
-def _row(projection: Projection, budget: Budget, envelope: Envelope, now_ms: int) -> Document:
-    found = projection.accounts.get(budget.name, envelope.name)
-    account = known(found, "an envelope has an account")
+def _row(
+    projection: Projection,
+    budget: Budget,
+    envelope: Envelope,
+    now_ms: int,
+    points: Callable[[Key, int, int | None], Iterator[Point]],
+) -> BurnDownRow:
+    key = (budget.name, envelope.name)
+    account = known(projection.accounts.get(*key), "an envelope has an account")
     used, period = account.usage(now_ms), account.period
     start_ms, end_ms = period.start_ms, None if period.end_ms == FOREVER.end_ms else period.end_ms
     if period.start_ms == FOREVER.start_ms:
@@ -74,38 +100,24 @@ def _row(projection: Projection, budget: Budget, envelope: Envelope, now_ms: int
         runs_out_ms = now_ms + max(0, limit_ms - used.used_ms) // used.gpus
         if end_ms is not None and runs_out_ms >= end_ms:
             runs_out_ms = None
-    return {
-        "budget": budget.name,
-        "owner": budget.owner,
-        "envelope": envelope.name,
-        "flavor": envelope.flavor,
-        "start_ms": start_ms,
-        "end_ms": end_ms,
-        "now_ms": now_ms,
-        "limit_ms": limit_ms,
-        "used_ms": used.used_ms,
-        "held_ms": used.held_ms,
-        "gpus": used.gpus,
-        "runs_out_ms": runs_out_ms,
-    }
-
-
-def _document(row: Document, points: Iterable[Point]) -> Document:
-    limit_ms, end_ms, out_ms = row["limit_ms"], row["end_ms"], row["runs_out_ms"]
-    return {
-        **{name: row[name] for name in ("budget", "owner", "envelope", "flavor", "gpus")},
-        "period_start": format_time(row["start_ms"]),
-        "period_end": None if end_ms is None else format_time(end_ms),
-        "now": format_time(row["now_ms"]),
-        "limit_gpu_hours": None if limit_ms is None else limit_ms / HOUR_MS,
-        "used_gpu_hours": hours(row["used_ms"]),
-        "held_gpu_hours": hours(row["held_ms"]),
-        "runs_out": None if out_ms is None else format_time(out_ms),
-        "points": [
-            {"time": format_time(time_ms), "used_gpu_hours": used_ms / HOUR_MS}
-            for time_ms, used_ms in points
+    return BurnDownRow(
+        budget=budget.name,
+        owner=budget.owner,
+        envelope=envelope.name,
+        flavor=envelope.flavor,
+        gpus=used.gpus,
+        period_start=format_time(start_ms),
+        period_end=None if end_ms is None else format_time(end_ms),
+        now=format_time(now_ms),
+        limit_gpu_hours=None if limit_ms is None else limit_ms / HOUR_MS,
+        used_gpu_hours=hours(used.used_ms),
+        held_gpu_hours=hours(used.held_ms),
+        runs_out=None if runs_out_ms is None else format_time(runs_out_ms),
+        points=[
+            BurnDownPoint(format_time(time_ms), used_ms / HOUR_MS)
+            for time_ms, used_ms in points(key, start_ms, end_ms)
         ],
-    }
+    )
 
 
 def _days(charges: dict[int, int], start_ms: int, now_ms: int) -> Iterator[Point]:

@@ -1,4 +1,4 @@
-"""The ledger's clock: readings of the machine become the time of entries. Writes nothing.
+"""The ledger's clock: readings of the machine become the time of entries, and entries of its own.
 
 `core.gpu.clock_hold` decides; here are its input and what it remembers.
 """
@@ -19,12 +19,15 @@ from fairlead.core.gpu.clock_hold import (
     ClockDecision,
     ClockJudgement,
     ClockMemory,
+    ClockRecord,
     ClockRequest,
     follow_clock,
     judge_clock,
 )
 from fairlead.core.invariant import known
+from fairlead.engine.gpu.entries import SYSTEM, Body, ClockAnchored, ClockHeld, NewEntry
 from fairlead.engine.gpu.projection import Projection
+from fairlead.schema.gpu import STYLE
 
 
 class LedgerClock:
@@ -108,3 +111,32 @@ def one_clock(now_ms: Callable[[], int]) -> LedgerClock:
         return ClockReading(wall_ms, wall_ms, "")
 
     return LedgerClock(read)
+
+
+# -- its entries ----------------------------------------------------------------------------------
+
+
+def news(
+    clock: LedgerClock, judgement: ClockJudgement | None = None, author: str = SYSTEM
+) -> list[NewEntry]:
+    """What the ledger has to know of the clock now: one entry, or none."""
+    asked, found = clock.decide(judgement)
+    if found.record is None:
+        return []
+    read, document = asked.reading, STYLE.from_core(found)
+    seen = (read.wall_ms, read.monotonic_ms, read.boot, read.host)
+    body: Body = ClockAnchored(*seen, found.offset_ms, found.shift_ms, found.reason.value, document)
+    if found.record is ClockRecord.HELD:
+        body = ClockHeld(*seen, found.ahead_ms, found.reason.value, document)
+    input, reasons = STYLE.from_core(asked), (found.reason.value,)
+    return [NewEntry(body, found.now_ms, author=author, input=input, reasons=reasons)]
+
+
+def first_of_boot(clock: LedgerClock, projection: Projection) -> list[NewEntry]:
+    """What has to be recorded before anything else is; nothing where this boot is known. Without
+    it the next process could not tell that the other entries are of this boot: the time since would
+    be lost, or look like a jump."""
+    boot, known, jump = clock.read().boot, projection.clock, projection.clock_jump
+    if any(fact is not None and fact.boot == boot for fact in (known, jump)):
+        return []
+    return news(clock)

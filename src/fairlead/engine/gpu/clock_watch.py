@@ -8,7 +8,7 @@ from typing import Literal
 
 from fairlead.core.gpu.clock import LedgerTime
 from fairlead.core.gpu.clock_hold import ClockJudgement
-from fairlead.engine.gpu.clock_news import news
+from fairlead.engine.gpu.clock import news
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry
 from fairlead.engine.gpu.values import Author, Forbidden, Refused

@@ -18,8 +18,7 @@ from typing import Any
 
 from fairlead.core.gpu import RunProtection
 from fairlead.engine.gpu import checkpoint
-from fairlead.engine.gpu.clock import LedgerClock
-from fairlead.engine.gpu.clock_news import first_of_boot
+from fairlead.engine.gpu.clock import LedgerClock, first_of_boot
 from fairlead.engine.gpu.entries import SYSTEM, Body, ClockAnchored, ClockHeld, NewEntry, encode
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Stored

@@ -1,23 +1,133 @@
-"""What each device of each node does now, and what it did and will do: leases over time.
-
-A border: rows are documents, as the API shows them.
-"""
+"""What each device of each node does now, and what it did and will do: leases over time."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
 
 from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection, node_spec, reservation_spec, starts_ms
 from fairlead.engine.gpu.state import LeaseFact, Stored, parse_slot
+from fairlead.engine.gpu.values import View
 from fairlead.schema.objects import NodeSpec, foreign_of, max_runtime_ms
 from fairlead.schema.times import format_time, parse_duration
 
 BARS_MAX = 2_000
-STATES = ("leased", "idle", "cordoned", "quarantined", "foreign")
+DeviceState = Literal["leased", "idle", "cordoned", "quarantined", "foreign"]
 """What a device does. `foreign`: others than Fairlead hold so many of a node's free devices."""
+STATES: tuple[DeviceState, ...] = get_args(DeviceState)
+
+
+class DeviceRow(View):
+    """One device, and the lease that it has."""
+
+    device: int
+    state: DeviceState
+    run: str | None
+    owner: str | None
+    role: str | None
+    borrowed: bool | None
+    funded: bool | None
+    since: str | None
+
+
+class NodeDevices(View):
+    """One node with its devices."""
+
+    node: str
+    flavor: str
+    location: dict[str, str]
+    cordoned: bool
+    virtual: bool
+    slots: list[DeviceRow]
+
+
+class NodePage(View):
+    """Nodes by name; `nodes` and `devices` count all that match."""
+
+    items: list[NodeDevices]
+    nodes: int
+    devices: dict[str, int]
+    next: str | None
+
+
+class TimelineNode(View):
+    """A row of the timeline."""
+
+    node: str
+    devices: int
+
+
+class TimelineSlot(View):
+    """One device of a lease."""
+
+    node: str
+    device: int
+
+
+class TimelineLease(View):
+    """A lease on the nodes of the page. `there`: its run is not deleted."""
+
+    lease: str
+    run: str
+    owner: str
+    role: str
+    budget: str
+    envelope: str
+    borrowed: bool
+    slots: list[TimelineSlot]
+    start: str
+    end: str | None
+    expected_end: str | None
+    reason: str | None
+    there: bool
+
+
+class PlannedRun(View):
+    """A run that is expected to start; `end` by its own estimate."""
+
+    run: str
+    owner: str
+    flavor: str
+    gpus: int
+    start: str
+    end: str | None
+
+
+class PlannedReservation(PlannedRun):
+    """A reservation whose run is still to be started by it."""
+
+    reservation: str
+    state: str
+    reason: str
+
+
+class QueueForecast(PlannedRun):
+    """The earliest start of one of the first runs in the queue."""
+
+    lacks: str
+    position: int | None
+
+
+class Timeline(View):
+    """`left_out` older leases do not fit the answer; those that ended before `known_since` are
+    not kept by name."""
+
+    since: str
+    until: str
+    now: str
+    nodes: list[TimelineNode]
+    next: str | None
+    leases: list[TimelineLease]
+    left_out: int
+    known_since: str | None
+    reservations: list[PlannedReservation]
+    forecast: list[QueueForecast]
+
+
+P = TypeVar("P", bound=PlannedRun)
+_NO_LEASE = (None,) * 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +147,7 @@ class DeviceMap:
     def __init__(self, committer: Committer, admission: RunAdmission) -> None:
         self._committer, self._admission = committer, admission
 
-    def devices(self, wanted: NodeFilter) -> Document:
+    def devices(self, wanted: NodeFilter) -> NodePage:
         with self._committer.current() as projection:
             dirty = Counter(parse_slot(slot)[0] for slot in projection.withheld)
             totals, shown, nodes = Counter[str](), list[Stored](), 0
@@ -46,14 +156,14 @@ class DeviceMap:
                 nodes += 1
                 if stored.name > wanted.after and len(shown) <= wanted.limit:
                     shown.append(stored)
-            return {
-                "items": [_node(projection, stored) for stored in shown[: wanted.limit]],
-                "nodes": nodes,
-                "devices": {state: totals[state] for state in STATES},
-                "next": _next(shown, wanted.limit),
-            }
+            return NodePage(
+                items=[_node(projection, stored) for stored in shown[: wanted.limit]],
+                nodes=nodes,
+                devices={state: totals[state] for state in STATES},
+                next=_next(shown, wanted.limit),
+            )
 
-    def timeline(self, since_ms: int, until_ms: int, wanted: NodeFilter) -> Document:
+    def timeline(self, since_ms: int, until_ms: int, wanted: NodeFilter) -> Timeline:
         """Leases on a page of nodes; reservations, and starts that the queue expects."""
         with self._committer.current() as projection:
             matching = (row for row in _matching(projection, wanted) if row.name > wanted.after)
@@ -69,25 +179,24 @@ class DeviceMap:
             leases.sort(key=lambda lease: (lease.start_ms, lease.id))
             closed = projection.closed
             full = len(closed) == closed.maxlen
-            return {
-                "since": format_time(since_ms),
-                "until": format_time(until_ms),
-                "now": format_time(self._committer.now()),
-                "nodes": [
-                    {"node": row.name, "devices": node_spec(row).devices}
-                    for row in shown[: wanted.limit]
+            return Timeline(
+                since=format_time(since_ms),
+                until=format_time(until_ms),
+                now=format_time(self._committer.now()),
+                nodes=[
+                    TimelineNode(row.name, node_spec(row).devices) for row in shown[: wanted.limit]
                 ],
-                "next": _next(shown, wanted.limit),
-                "leases": [_bar(projection, lease, names) for lease in leases[-BARS_MAX:]],
-                "left_out": max(0, len(leases) - BARS_MAX),
-                "known_since": format_time(closed[0].end_ms or 0) if full else None,
-                "reservations": list(_reservations(projection, since_ms, until_ms, wanted.flavor)),
-                "forecast": list(self._forecast(projection, until_ms, wanted.flavor)),
-            }
+                next=_next(shown, wanted.limit),
+                leases=[_bar(projection, lease, names) for lease in leases[-BARS_MAX:]],
+                left_out=max(0, len(leases) - BARS_MAX),
+                known_since=format_time(closed[0].end_ms or 0) if full else None,
+                reservations=_reservations(projection, since_ms, until_ms, wanted.flavor),
+                forecast=list(self._forecast(projection, until_ms, wanted.flavor)),
+            )
 
     def _forecast(
         self, projection: Projection, until_ms: int, flavor: str | None
-    ) -> Iterator[Document]:
+    ) -> Iterator[QueueForecast]:
         """The first runs of the queue, at the earliest start that they were promised."""
         heads = self._admission.heads
         for run in sorted(set(heads.runs())):
@@ -97,11 +206,9 @@ class DeviceMap:
             promised = heads.promised(run, own)
             if promised is None or promised.start_ms >= until_ms:
                 continue
-            yield {
-                **_planned(projection, run, promised.start_ms),
-                "lacks": promised.lacks,
-                "position": self._admission.positions().get(run),
-            }
+            position = self._admission.positions().get(run)
+            more = {"lacks": promised.lacks, "position": position}
+            yield _planned(QueueForecast, projection, run, promised.start_ms, **more)
 
 
 def _matching(projection: Projection, wanted: NodeFilter) -> Iterator[Stored]:
@@ -124,7 +231,7 @@ def _totals(projection: Projection, stored: Stored, dirty: int) -> dict[str, int
     return {"leased": leased, "quarantined": dirty, "foreign": foreign, **rest}
 
 
-def _node(projection: Projection, stored: Stored) -> Document:
+def _node(projection: Projection, stored: Stored) -> NodeDevices:
     spec, taken = node_spec(stored), projection.taken.get(stored.name, {})
     free = list(_free(projection, stored, spec))
     foreign = set(free[max(0, len(free) - foreign_of(spec)) :])
@@ -133,21 +240,12 @@ def _node(projection: Projection, stored: Stored) -> Document:
         if ordinal in taken:
             slots.append(_leased(projection, ordinal, projection.leases[taken[ordinal]]))
             continue
-        state = "cordoned" if spec.cordoned else "idle"
+        state: DeviceState = "cordoned" if spec.cordoned else "idle"
         state = "foreign" if ordinal in foreign else state
         state = state if ordinal in free else "quarantined"
-        slots.append({**_EMPTY, "device": ordinal, "state": state})
-    return {
-        "node": stored.name,
-        "flavor": spec.flavor,
-        "location": spec.location,
-        "cordoned": spec.cordoned,
-        "virtual": spec.virtual is True,
-        "slots": slots,
-    }
-
-
-_EMPTY: Document = dict.fromkeys(("run", "owner", "role", "borrowed", "funded", "since"))
+        slots.append(DeviceRow(ordinal, state, *_NO_LEASE))
+    virtual = spec.virtual is True
+    return NodeDevices(stored.name, spec.flavor, spec.location, spec.cordoned, virtual, slots)
 
 
 def _free(projection: Projection, stored: Stored, spec: NodeSpec) -> Iterator[int]:
@@ -157,57 +255,45 @@ def _free(projection: Projection, stored: Stored, spec: NodeSpec) -> Iterator[in
             yield ordinal
 
 
-def _leased(projection: Projection, ordinal: int, lease: LeaseFact) -> Document:
-    return {
-        "device": ordinal,
-        "state": "leased",
-        "run": lease.run,
-        "owner": lease.owner,
-        "role": lease.role,
-        "borrowed": lease.borrowed,
-        "funded": projection.is_funded(lease.id),
-        "since": format_time(lease.start_ms),
-    }
+def _leased(projection: Projection, ordinal: int, lease: LeaseFact) -> DeviceRow:
+    funded, since = projection.is_funded(lease.id), format_time(lease.start_ms)
+    about = (lease.run, lease.owner, lease.role, lease.borrowed)
+    return DeviceRow(ordinal, "leased", *about, funded, since)
 
 
-def _bar(projection: Projection, lease: LeaseFact, names: Iterable[str]) -> Document:
+def _bar(projection: Projection, lease: LeaseFact, names: Iterable[str]) -> TimelineLease:
     slots = (parse_slot(slot) for slot in lease.slots)
     ends_ms = lease.expected_end_ms
-    return {
-        "lease": lease.id,
-        "run": lease.run,
-        "owner": lease.owner,
-        "role": lease.role,
-        "budget": lease.budget,
-        "envelope": lease.envelope,
-        "borrowed": lease.borrowed,
-        "slots": [{"node": node, "device": ordinal} for node, ordinal in slots if node in names],
-        "start": format_time(lease.start_ms),
-        "end": None if lease.end_ms is None else format_time(lease.end_ms),
-        "expected_end": None if ends_ms is None else format_time(ends_ms),
-        "reason": lease.end_reason,
-        "there": ("Run", lease.run) in projection.objects,
-    }
+    return TimelineLease(
+        lease=lease.id,
+        run=lease.run,
+        owner=lease.owner,
+        role=lease.role,
+        budget=lease.budget,
+        envelope=lease.envelope,
+        borrowed=lease.borrowed,
+        slots=[TimelineSlot(node, ordinal) for node, ordinal in slots if node in names],
+        start=format_time(lease.start_ms),
+        end=None if lease.end_ms is None else format_time(lease.end_ms),
+        expected_end=None if ends_ms is None else format_time(ends_ms),
+        reason=lease.end_reason,
+        there=("Run", lease.run) in projection.objects,
+    )
 
 
-def _planned(projection: Projection, run: str, start_ms: int) -> Document:
+def _planned(shape: type[P], projection: Projection, run: str, start_ms: int, **more: Any) -> P:
     spec = projection.run_spec(run)
     length_ms = max_runtime_ms(spec)
     if spec.duration is not None:
         length_ms = parse_duration(spec.duration, "duration")
-    return {
-        "run": run,
-        "owner": spec.owner,
-        "flavor": spec.flavor,
-        "gpus": spec.gpus,
-        "start": format_time(start_ms),
-        "end": None if length_ms is None else format_time(start_ms + length_ms),
-    }
+    start = format_time(start_ms)
+    end = None if length_ms is None else format_time(start_ms + length_ms)
+    return shape(run, spec.owner, spec.flavor, spec.gpus, start, end, **more)
 
 
 def _reservations(
     projection: Projection, since_ms: int, until_ms: int, flavor: str | None
-) -> Iterator[Document]:
+) -> list[PlannedReservation]:
     """Those whose runs are still to be started by them, by their time."""
     found = []
     for stored in projection.of_kind("Reservation"):
@@ -215,8 +301,8 @@ def _reservations(
         run = reservation_spec(stored).run
         if not state.waits or start_ms >= until_ms or projection.get("Run", run) is None:
             continue
-        planned = _planned(projection, run, max(start_ms, since_ms))
-        if flavor in (None, planned["flavor"]):
-            row = {"reservation": stored.name, **planned, "state": state.state}
-            found.append((start_ms, stored.name, {**row, "reason": state.reason}))
-    yield from (row for *_, row in sorted(found, key=lambda row: row[:2]))
+        more = {"reservation": stored.name, "state": state.state, "reason": state.reason}
+        shown = _planned(PlannedReservation, projection, run, max(start_ms, since_ms), **more)
+        if flavor in (None, shown.flavor):
+            found.append((start_ms, stored.name, shown))
+    return [row for *_, row in sorted(found, key=lambda row: row[:2])]

@@ -3,13 +3,12 @@
 The ledger has no index by run. Entries are indexed here as they are recorded; of those before the
 start of this process the ones of a young run are looked up once, and those of an older one only as
 far as its starts cite them. `complete` says which it is.
-
-A border: rows are documents, as the API shows them.
 """
 
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.committer import Committer
@@ -17,7 +16,8 @@ from fairlead.engine.gpu.entries import Document, ObjectDeleted, object_of
 from fairlead.engine.gpu.events import event_of
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, RunState, Stored, job_prefix
-from fairlead.engine.gpu.utilisation import Utilisation
+from fairlead.engine.gpu.utilisation import UseReading, Utilisation
+from fairlead.engine.gpu.values import View
 from fairlead.ports.ledger import Archived, Entry
 from fairlead.schema.times import format_time, hours
 
@@ -27,6 +27,42 @@ KEPT_MAX = 1_000
 LOOKED_AT_MAX = 3_000
 """Entries before the start of this process that are read for the history of one run."""
 _PER_START = 50
+
+
+class AttemptLease(View):
+    """A lease of one start of a run."""
+
+    lease: str
+    role: str
+    slots: list[str]
+    budget: str
+    envelope: str
+    borrowed: bool
+    start: str
+    end: str | None
+    reason: str | None
+    gpu_hours: float
+
+
+class RunAttempt(View):
+    """One start of a run."""
+
+    attempt: int
+    start: str
+    end: str | None
+    leases: list[AttemptLease]
+
+
+class FoundHistory(NamedTuple):
+    """A page of a run's events, the newest first, and its attempts and readings. `decisions` are
+    the numbers of events that record a decision; `complete`: no event of the run is left out."""
+
+    attempts: list[RunAttempt]
+    events: list[Document]
+    decisions: list[int]
+    complete: bool
+    next: int | None
+    use: list[UseReading]
 
 
 class RunHistory:
@@ -54,7 +90,7 @@ class RunHistory:
             del seqs[: KEPT_MAX // 2]
             self._complete[run] = False
 
-    def of(self, name: str, limit: int, below: int | None = None) -> Document:
+    def of(self, name: str, limit: int, below: int | None = None) -> FoundHistory:
         """The newest events first; the next page goes on below `next`."""
         with self._committer.current() as projection:
             stored = self._committer.stored("Run", name)
@@ -63,14 +99,14 @@ class RunHistory:
             seqs = [seq for seq in self._seqs.get(name, ()) if below is None or seq < below]
             entries = list(self._entries(seqs[-limit:]))
             use = self._utilisation.of(state)
-            return {
-                "attempts": _attempts(projection, stored, self._committer.now()),
-                "events": [event_of(projection, entry) for entry in reversed(entries)],
-                "decisions": [row.seq for row in entries if row.input_digest is not None],
-                "complete": complete,
-                "next": seqs[-limit] if len(seqs) > limit else None,
-                "use": [] if use is None else list(use.recent),
-            }
+            return FoundHistory(
+                attempts=_attempts(projection, stored, self._committer.now()),
+                events=[event_of(projection, entry) for entry in reversed(entries)],
+                decisions=[row.seq for row in entries if row.input_digest is not None],
+                complete=complete,
+                next=seqs[-limit] if len(seqs) > limit else None,
+                use=[] if use is None else list(use.recent),
+            )
 
     def _entries(self, seqs: Sequence[int]) -> Iterator[Entry]:
         for seq in seqs:
@@ -120,7 +156,7 @@ def _run_of(entry: Entry) -> str | None:
     return run if isinstance(run, str) else None
 
 
-def _attempts(projection: Projection, run: Stored, now_ms: int) -> list[Document]:
+def _attempts(projection: Projection, run: Stored, now_ms: int) -> list[RunAttempt]:
     """Starts of the run with their leases, the newest first, as far as its leases are kept."""
     name, prefix = run.name, job_prefix(run.name, run.uid)
     by_attempt: dict[int, list[LeaseFact]] = {}
@@ -132,28 +168,24 @@ def _attempts(projection: Projection, run: Stored, now_ms: int) -> list[Document
     return [_attempt(number, by_attempt[number], now_ms) for number in newest]
 
 
-def _attempt(number: int, leases: list[LeaseFact], now_ms: int) -> Document:
+def _attempt(number: int, leases: list[LeaseFact], now_ms: int) -> RunAttempt:
     ends = [lease.end_ms for lease in leases if lease.end_ms is not None]
     over = len(ends) == len(leases)
-    return {
-        "attempt": number,
-        "start": format_time(min(lease.start_ms for lease in leases)),
-        "end": format_time(max(ends)) if over else None,
-        "leases": [_lease(lease, now_ms) for lease in leases],
-    }
+    start, end = min(lease.start_ms for lease in leases), format_time(max(ends)) if over else None
+    return RunAttempt(number, format_time(start), end, [_lease(lease, now_ms) for lease in leases])
 
 
-def _lease(lease: LeaseFact, now_ms: int) -> Document:
+def _lease(lease: LeaseFact, now_ms: int) -> AttemptLease:
     until_ms = now_ms if lease.end_ms is None else lease.end_ms
-    return {
-        "lease": lease.id,
-        "role": lease.role,
-        "slots": list(lease.slots),
-        "budget": lease.budget,
-        "envelope": lease.envelope,
-        "borrowed": lease.borrowed,
-        "start": format_time(lease.start_ms),
-        "end": None if lease.end_ms is None else format_time(lease.end_ms),
-        "reason": lease.end_reason,
-        "gpu_hours": hours(lease.gpus * max(0, until_ms - lease.start_ms)),
-    }
+    return AttemptLease(
+        lease=lease.id,
+        role=lease.role,
+        slots=list(lease.slots),
+        budget=lease.budget,
+        envelope=lease.envelope,
+        borrowed=lease.borrowed,
+        start=format_time(lease.start_ms),
+        end=None if lease.end_ms is None else format_time(lease.end_ms),
+        reason=lease.end_reason,
+        gpu_hours=hours(lease.gpus * max(0, until_ms - lease.start_ms)),
+    )

@@ -1,20 +1,23 @@
 """The GPU governor at a glance: devices, queue, and what needs an operator's attention now.
 
-A border: rows are documents, as the API shows them. One look at every run that has not ended, and
-none at history: a page asks for this every few seconds.
+One look at every run that has not ended, and none at history: a page asks for this every few
+seconds.
 """
 
 from collections.abc import Iterator
 from heapq import nsmallest
-from typing import Any
+from typing import Literal, get_args
 from urllib.parse import quote
+
+from msgspec import field
+from msgspec.structs import replace
 
 from fairlead.core.invariant import known
 from fairlead.core.units import counted
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection, node_spec, reservation_spec, starts_ms
 from fairlead.engine.gpu.state import OutcomeStage, Phase, RunState
+from fairlead.engine.gpu.values import View
 from fairlead.schema.objects import foreign_of
 from fairlead.schema.times import format_time
 from fairlead.schema.words import readable
@@ -25,26 +28,76 @@ LATE_MS = 10_000
 """A reservation that is this much past its start without an answer is late."""
 
 
+Severity = Literal["bad", "warn", "note"]
+"""The worst first."""
+
+
+class DeviceSums(View):
+    """GPU devices. `held` are spares; `unavailable` are cordoned, quarantined or used by others."""
+
+    total: int
+    used: int
+    held: int
+    free: int
+    unavailable: int
+
+
+class QueueSums(View, rename="camel"):
+    """Runs that wait. `later` wait for a time or for other runs, and not for devices."""
+
+    running: int
+    waiting: int
+    waiting_gpus: int = field(name="waitingGPUs")
+    not_funded: int
+    later: int
+    oldest_wait_ms: int | None
+
+
+class ReservationSums(View):
+    """Reservations whose run has not started, and when the next one is due."""
+
+    waiting: int
+    next: str | None
+
+
+class AttentionLine(View):
+    """One thing that needs attention, and the view that shows it."""
+
+    kind: str
+    severity: Severity
+    text: str
+    path: str
+    since: str | None
+
+
+class GpuCounts(View, rename="camel"):
+    """What the governor knows without a look at charges."""
+
+    devices: DeviceSums
+    queue: QueueSums
+    reservations: ReservationSums
+    open_outcomes: int
+
+
 class GpuOverview:
     """Sums and warnings over all GPU objects."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
 
-    def document(self) -> Document:
+    def counts(self) -> GpuCounts:
         """Devices, queue and reservations in numbers."""
         with self._committer.current() as projection:
-            queue = dict(projection.kept("overview.queue", lambda: _queue(projection)))
-            since_ms = queue.pop("sinceMs")
+            queue, since_ms = projection.kept("overview.queue", lambda: _queue(projection))
             waited_ms = None if since_ms is None else max(0, self._committer.now() - since_ms)
-            return {
-                "devices": projection.kept("overview.devices", lambda: _devices(projection)),
-                "queue": {**queue, "oldestWaitMs": waited_ms},
-                "reservations": _reservations(projection),
-                "openOutcomes": len(projection.resolver.open_seqs),
-            }
+            return GpuCounts(
+                projection.kept("overview.devices", lambda: _devices(projection)),
+                replace(queue, oldest_wait_ms=waited_ms),
+                _reservations(projection),
+                len(projection.resolver.open_seqs),
+            )
 
-    def attention(self) -> list[Document]:
+    def attention(self) -> list[AttentionLine]:
         """What needs attention, by kind; the first few of each kind by name."""
         with self._committer.current() as projection:
             now_ms = self._committer.now()
@@ -59,28 +112,29 @@ class GpuOverview:
 
 
 def line(
-    kind: str, severity: str, text: str, path: str, since_ms: int | None = None
-) -> dict[str, Any]:
-    """One line of what needs attention: severity `bad`, `warn` or `note`."""
+    kind: str, severity: Severity, text: str, path: str, since_ms: int | None = None
+) -> AttentionLine:
     since = None if since_ms is None else format_time(since_ms)
-    return {"kind": kind, "severity": severity, "text": text, "path": path, "since": since}
+    return AttentionLine(kind, severity, text, path, since)
 
 
-def short(lines: list[Document], many: str, path: str, more: int = 0) -> Iterator[Document]:
+def short(
+    lines: list[AttentionLine], many: str, path: str, more: int = 0
+) -> Iterator[AttentionLine]:
     """The worst and oldest first; what is left out is counted, with `more` that are not there."""
-    ranks = ("bad", "warn", "note")
-    ordered = sorted(lines, key=lambda row: (ranks.index(row["severity"]), row["since"] or ""))
+    ranks = get_args(Severity)
+    ordered = sorted(lines, key=lambda row: (ranks.index(row.severity), row.since or ""))
     yield from ordered[:LINES_MAX]
     left = more + max(0, len(ordered) - LINES_MAX)
     if left:
         last = ordered[min(LINES_MAX, len(ordered) - 1)]
-        yield line(last["kind"], last["severity"], f"{left} more {many}", path)
+        yield line(last.kind, last.severity, f"{left} more {many}", path)
 
 
 # --- numbers
 
 
-def _devices(projection: Projection) -> Document:
+def _devices(projection: Projection) -> DeviceSums:
     total = out = taken = spares = 0
     withheld = projection.withheld
     for stored in projection.of_kind("Node"):
@@ -92,21 +146,16 @@ def _devices(projection: Projection) -> Document:
         out += unused if spec.cordoned else min(unused, bad + foreign_of(spec))
     for lease in projection.leases.values():
         spares += 0 if lease.is_active else lease.gpus
-    return {
-        "total": total,
-        "used": taken - spares,
-        "held": spares,
-        "free": max(0, total - taken - out),
-        "unavailable": out,
-    }
+    free = max(0, total - taken - out)
+    return DeviceSums(total=total, used=taken - spares, held=spares, free=free, unavailable=out)
 
 
 def _waits(run: RunState) -> bool:
     return run.phase is Phase.PENDING and not run.stopping
 
 
-def _queue(projection: Projection) -> Document:
-    """`sinceMs`: when the run that waits longest was submitted, or last preempted."""
+def _queue(projection: Projection) -> tuple[QueueSums, int | None]:
+    """And when the run that waits longest was submitted, or last preempted."""
     since_ms: int | None = None
     waiting = gpus = refused = later = 0
     reserved, following = projection.reserved, projection.following
@@ -123,29 +172,22 @@ def _queue(projection: Projection) -> Document:
         refused += run.refusal is not None
         waits_ms = max(projection.objects["Run", name].created_ms, run.preempted_ms or 0)
         since_ms = waits_ms if since_ms is None else min(since_ms, waits_ms)
-    return {
-        "running": len(projection.running),
-        "waiting": waiting,
-        "waitingGPUs": gpus,
-        "notFunded": refused,
-        "later": later,
-        "sinceMs": since_ms,
-    }
+    return QueueSums(len(projection.running), waiting, gpus, refused, later, None), since_ms
 
 
-def _reservations(projection: Projection) -> Document:
+def _reservations(projection: Projection) -> ReservationSums:
     waiting = [
         starts_ms(stored)
         for stored in projection.of_kind("Reservation")
         if projection.resolver.reservations[stored.name].waits
     ]
-    return {"waiting": len(waiting), "next": format_time(min(waiting)) if waiting else None}
+    return ReservationSums(len(waiting), format_time(min(waiting)) if waiting else None)
 
 
 # --- attention
 
 
-def _outcomes(projection: Projection) -> list[Document]:
+def _outcomes(projection: Projection) -> list[AttentionLine]:
     made = []
     for seq in sorted(projection.resolver.open_seqs.values()):
         outcome = projection.resolver.outcomes[seq]
@@ -158,14 +200,15 @@ def _outcomes(projection: Projection) -> list[Document]:
     return made
 
 
-def _at_risk(projection: Projection, now_ms: int) -> list[Document]:
+def _at_risk(projection: Projection, now_ms: int) -> list[AttentionLine]:
     made = []
     for stored in projection.of_kind("Reservation"):
         found, run = projection.resolver.reservations[stored.name], reservation_spec(stored).run
         if not found.waits:
             continue
         state = projection.runs.get(run)
-        severity, why = "bad", ""
+        severity: Severity = "bad"
+        why = ""
         if found.state == "Blocked":
             why = f"is blocked: {found.message or found.reason}"
         elif state is not None and state.refusal is not None:
@@ -178,7 +221,7 @@ def _at_risk(projection: Projection, now_ms: int) -> list[Document]:
     return made
 
 
-def _not_funded(projection: Projection) -> list[Document]:
+def _not_funded(projection: Projection) -> list[AttentionLine]:
     """The oldest by name; of thousands the others are counted."""
     refused = [
         (run.since_ms, name)
@@ -194,14 +237,14 @@ def _not_funded(projection: Projection) -> list[Document]:
     return list(short(lines, "runs that are not funded", "/gpu?phase=Pending", more))
 
 
-_CAPS = {
+_CAPS: dict[str, tuple[Severity, str]] = {
     "Exhausted": ("bad", "has used up its hours"),
     "Overcommitted": ("bad", "is over its limit"),
     "NearLimit": ("warn", "is near its limit"),
 }
 
 
-def _caps(projection: Projection) -> list[Document]:
+def _caps(projection: Projection) -> list[AttentionLine]:
     made = []
     for (budget, kind), condition in sorted(projection.conditions.items()):
         if condition.status and kind in _CAPS:
@@ -211,7 +254,7 @@ def _caps(projection: Projection) -> list[Document]:
     return made
 
 
-def _quarantined(projection: Projection) -> list[Document]:
+def _quarantined(projection: Projection) -> list[AttentionLine]:
     made = [
         line("device", "bad", f"Device {slot} is quarantined: no run holds its memory", "/gpu")
         for slot in sorted(projection.quarantined)
@@ -222,7 +265,7 @@ def _quarantined(projection: Projection) -> list[Document]:
     return made
 
 
-def _cordoned(projection: Projection) -> list[Document]:
+def _cordoned(projection: Projection) -> list[AttentionLine]:
     made = []
     for stored in projection.of_kind("Node"):
         spec = node_spec(stored)

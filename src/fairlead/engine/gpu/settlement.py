@@ -17,9 +17,8 @@ from fairlead.engine.gpu.entries import (
     RefundDecision,
     RunPhase,
 )
-from fairlead.engine.gpu.leases import end_preempted, end_run
+from fairlead.engine.gpu.leases import decide_restart, end_preempted, end_run
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.restarts import decide_restart
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit
 from fairlead.schema.gpu import STYLE, refund_document

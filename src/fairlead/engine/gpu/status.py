@@ -3,6 +3,7 @@ five conditions of a budget: caps near, used up or exceeded, unused lending entr
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import msgspec
 
@@ -213,18 +214,19 @@ def _leaving(projection: Projection, reclaim: Reclaim) -> str:
     return f"{where}{said}, and stops"
 
 
-PHASES = ("Running", "Shrunk", "Pending", "Reserved", "Failed", "Completed")
+PhaseName = Literal["Running", "Shrunk", "Pending", "Reserved", "Failed", "Completed"]
+PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
 """Every phase as users see it."""
 
 
-def shown_phase(state: RunState, *, reserved: bool) -> str:
+def shown_phase(state: RunState, *, reserved: bool) -> PhaseName:
     """As users see it: a reserved run waits for its time, a shrunk one runs on with less."""
     phase = state.phase
     if phase is Phase.PENDING:
         return "Reserved" if reserved else "Pending"
     if phase is Phase.RUNNING:
         return "Shrunk" if state.shrunk else "Running"
-    return phase.value
+    return "Failed" if phase is Phase.FAILED else "Completed"
 
 
 def reservation_status(state: Reservation) -> Document:

@@ -17,6 +17,7 @@ from fairlead.core.gpu.usage import DAY_MS
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry, QuarantineDecision, RunsUsed, UseRow
 from fairlead.engine.gpu.state import RunState
+from fairlead.engine.gpu.values import View
 from fairlead.ports.meter import DeviceMeter, DeviceReading
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.times import format_time
@@ -32,6 +33,15 @@ UseKey = tuple[int, str, str, str, str, str, bool]
 """(UTC day, owner, run, payer, budget, envelope, borrowed)."""
 
 
+class UseReading(View):
+    """How busy the devices of a run were. `minutes` None: one reading; else the mean of so many."""
+
+    time: str
+    percent: float
+    memory_bytes: int | None
+    minutes: int | None
+
+
 @dataclass(slots=True)
 class RunUse:
     """What the devices of one start of a run did, as far as it was read."""
@@ -42,7 +52,7 @@ class RunUse:
     idle_since_ms: int | None = None
     samples: int = 0
     percent_sum: int = 0
-    recent: deque[Document] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
+    recent: deque[UseReading] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
     """The last readings, for people; none is recorded."""
 
     @property
@@ -120,8 +130,7 @@ class Utilisation:
             use.percent = sum(reading.utilisation_percent for reading in found) // len(found)
             use.memory_bytes = sum(reading.memory_bytes for reading in found)
             use.samples, use.percent_sum = use.samples + 1, use.percent_sum + use.percent
-            read = {"percent": use.percent, "memory_bytes": use.memory_bytes}
-            use.recent.append({"time": format_time(now_ms), **read})
+            use.recent.append(UseReading(format_time(now_ms), use.percent, use.memory_bytes, None))
 
     def _add_up(self, since_ms: int, now_ms: int, readings: Mapping[str, DeviceReading]) -> None:
         for lease in self._projection.leases.values():

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from fairlead.core.gpu import (
     HEADS_MAX,
     BackfillPolicy,
@@ -116,6 +118,10 @@ class Applied:
     preview: Document | None = None
     warnings: tuple[str, ...] = ()
     """What is allowed, and almost surely not meant."""
+
+
+class View(msgspec.Struct, forbid_unknown_fields=True):
+    """What users are shown of the control plane, as the API answers it."""
 
 
 class Denied(Exception):

@@ -31,7 +31,7 @@ from fairlead.node.doctor.machine import (
     ok,
     warn,
 )
-from fairlead.node.weights import WEIGHTS
+from fairlead.node.kernel_files import WEIGHTS
 
 PYTHON_MIN = (3, 11)
 _MACHINE_SOCKET = "/var/lib/fairlead/fairlead.sock"

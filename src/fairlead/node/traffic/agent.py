@@ -29,7 +29,7 @@ from fairlead.engine.traffic import (
 )
 from fairlead.engine.traffic.loop import Orders
 from fairlead.host.clock import steady_now_ms as now_ms
-from fairlead.host.signals import on_signals
+from fairlead.host.process import on_signals
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
 from fairlead.node.traffic.commands import CommandFile
 from fairlead.node.traffic.reports import status_document

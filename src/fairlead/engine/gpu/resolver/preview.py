@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -13,7 +13,7 @@ from fairlead.core.units import counted
 from fairlead.engine.gpu.backfill import ended_by
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer, Context
-from fairlead.engine.gpu.entries import Document, LeaseUnfunded
+from fairlead.engine.gpu.entries import Document, FundRefusal, LeaseUnfunded
 from fairlead.engine.gpu.projection import Projection, reservation_spec, starts_ms
 from fairlead.engine.gpu.recall import recall_entries
 from fairlead.engine.gpu.resolver.chains import needed, pseudonyms
@@ -127,7 +127,7 @@ class RunForecast(Forecast, kw_only=True):
     due: DueBefore
     recall: RecalledLeases | None
     starts: bool
-    refusal: dict[str, Any] | None
+    refusal: FundRefusal | None
     earliest_start: str | None = field(name="earliestStart")
     without_cuts: str | None = field(name="withoutCuts")
 
