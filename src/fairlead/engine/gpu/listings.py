@@ -16,7 +16,7 @@ from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, ObjectDeleted, object_of
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
-from fairlead.engine.gpu.status import PHASES, run_message, shown_phase
+from fairlead.engine.gpu.status import PHASES, idle_first, run_message, shown_phase
 from fairlead.ports.ledger import Entry
 from fairlead.schema.times import format_time
 from fairlead.schema.words import readable
@@ -154,7 +154,7 @@ class RunListings:
             "phase": shown_phase(state, reserved=projection.waits_for_time(row.name)),
             "paused": state.paused,
             "reason": state.reason if refusal is None else refusal.code,
-            "message": readable(refusal.message)
+            "message": idle_first(projection, row.name, readable(refusal.message))
             if refusal is not None
             else run_message(projection, row.name),
             "exit_reason": state.exit_reason,
