@@ -134,11 +134,14 @@ def read_nodes(query: Execute, nodes: Sequence[TreeNode]) -> list[bytes]:
     return hashes
 
 
-def store_head(execute: Execute, signed: SignedHead, old_size: int) -> None:
+def store_head(
+    execute: Execute, signed: SignedHead, old_size: int, *, every: int | None = None
+) -> None:
     """The new head, inside the caller's transaction; kept for good where it passes a checkpoint."""
     row, size = (*_fields(signed.head), signed.signature), signed.head.size
     execute(_STORE_HEAD, *row)
-    if size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY:
+    every = every or CHECKPOINT_EVERY
+    if size // every > old_size // every:
         execute(_STORE_CHECKPOINT, *row)
 
 

@@ -54,6 +54,10 @@ class SimKeys(KeyDirectory):
 class SimSession(SqliteSession):
     """Views look through the one connection: no other thread writes meanwhile."""
 
+    heads_every = 50
+    """An opening verifies what came after the last kept head. At the distance of a real ledger no
+    schedule would have one."""
+
     @contextmanager
     def view(self) -> Iterator[SqlView]:
         yield view_of(self._connection, self.path)
