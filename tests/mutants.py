@@ -1,9 +1,10 @@
 """`make mutants`: change one thing of `core` at a time, and see whether a test notices.
 
 mutmut makes the mutants, `tests.mutating` plays them, module by module, against the module's own
-tests (`tests/core/<area>/test_<module>*.py`, and those of `TESTS`); a module without any is played
-against all tests of its area. `bench/results/mutants.json` keeps what was counted, each module
-with the digest of what it depends on; a module that has not changed is not played again.
+tests (`tests/core/<area>/test_<module>*.py`, and those of `TESTS`) and the golden decisions of its
+area; a module without any is played against all tests of its area. `bench/results/mutants.json`
+keeps what was counted, each module with the digest of what it depends on; a module that has not
+changed is not played again.
 
     python -m tests.mutants                     # all that changed, the smallest modules first
     python -m tests.mutants gpu/clock audit     # these modules, or all of these areas
@@ -46,12 +47,15 @@ TESTS = {
     "lottery/seed": ("test_turns", "test_vectors"),
     "gpu/conflict": ("test_deficit", "test_resolve", "test_resolve_border"),
     "gpu/holdings": ("test_resolve", "test_odds"),
-    "gpu/notice": ("test_policy", "test_deficit", "test_resolve_outcome"),
-    "gpu/scope": ("test_heads", "test_deficit", "test_resolve"),
+    "gpu/notice": ("test_resolve_outcome",),
+    "gpu/scope": ("test_resolve",),
     "cpu/market": ("test_allocate",),
     "cpu/sighting": ("test_observe", "test_signal"),
 }
 """Tests of a module that have another name, beside `test_<module>*.py`."""
+GOLDEN = "tests/golden/test_golden.py"
+DECISIONS = {"cpu": "cpu", "gpu": "gpu", "lottery": "gpu", "traffic": "traffic"}
+"""Whose golden decisions an area is played against; what is in no area: all of them."""
 Row = dict[str, Any]
 
 
@@ -74,9 +78,19 @@ def tests_of(module: Path) -> list[Path]:
     return sorted({*folder.glob(f"test_{module.stem}*.py"), *more}) or [folder]
 
 
+def golden(module: Path) -> list[str]:
+    """How pytest is told which golden decisions a module is played against."""
+    if module.parent.name == "audit":
+        return []
+    own = DECISIONS.get(module.parent.name)
+    others = {"cpu", "gpu", "traffic"} - {own} if own else set()
+    cases = f"{GOLDEN}::test_the_decision_is_the_recorded_one["
+    return [GOLDEN, *(f"--deselect={cases}{other}" for other in sorted(others))]
+
+
 def digest(module: Path) -> str:
-    """Of the module and its tests: what a count depends on."""
-    whole = sha256((ROOT / CORE / module).read_bytes())
+    """Of the module and its tests: what a count depends on. Golden decisions are only added."""
+    whole = sha256((ROOT / CORE / module).read_bytes() + repr(golden(module)).encode())
     for path in tests_of(module):
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
             whole.update(file.read_bytes())
@@ -89,7 +103,8 @@ def play(module: Path) -> Row:
     began_s = time.monotonic()
     with tempfile.NamedTemporaryFile(prefix="fairlead-mutants-") as result:
         tests = [str(path.relative_to(ROOT)) for path in tests_of(module)]
-        command = [sys.executable, "-m", "tests.mutating", str(CORE / module), result.name, *tests]
+        command = [sys.executable, "-m", "tests.mutating", str(CORE / module), result.name]
+        command += [*tests, *golden(module)]
         environment = {**os.environ, "FAIRLEAD_HYPOTHESIS": "mutants"}
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False

@@ -34,7 +34,6 @@ from hypothesis import strategies as st
 from mutmut.mutation.file_mutation import Mutation, create_mutations, deep_replace
 from mutmut.mutation.trampoline_templates import mangle_function_name
 
-SOURCES = Path(__file__).resolve().parents[1] / "src"
 OPTIONS = ("-q", "--tb=native", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist")
 PATIENCE_S, PATIENCE = 1.0, 5
 """A test may use a second, and five times the CPU it used while its lines were noted."""
@@ -70,7 +69,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
     for mutation in mutations:
         if mutation.contained_by_top_level_function is not None:
             of_function.setdefault(mutation.contained_by_top_level_function, []).append(mutation)
-    dotted = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
+    dotted = _dotted(path)
     for (owner, node), (_, parsed) in zip(
         _functions(module.body), _functions(ast.parse(text).body), strict=True
     ):
@@ -88,6 +87,14 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
                 source="\n".join(after),
                 lines=_statement(parsed, top - len(node.leading_lines) + _first(before, after)),
             )
+
+
+def _root(path: Path) -> Path:
+    return next(folder for folder in path.parents if folder.name == "src")
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path.relative_to(_root(path)).with_suffix("").parts)
 
 
 def _functions(body: Sequence[Any], owner: str | None = None) -> Iterator[tuple[str | None, Any]]:
@@ -136,10 +143,8 @@ class Player:
     """A plugin of pytest that plays mutants instead of running the tests once."""
 
     def __init__(self, path: Path) -> None:
-        dotted = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
-        self._module = importlib.import_module(dotted)
-        if self._module.__file__ != str(path):
-            raise RuntimeError(f"{dotted} is imported from {self._module.__file__}, not {path}")
+        sys.path.insert(0, str(_root(path)))
+        self._module = importlib.import_module(_dotted(path))
         self.mutants = list(mutants_of(path))
         self.outcomes: Outcome = {}
         self.survived: dict[str, str] = {}
