@@ -134,7 +134,7 @@ def rule_of(change: str) -> str | None:
     before, _, after = change.partition("\n")
     old, new = before.removeprefix("- "), after.removeprefix("+ ")
     if old.startswith("require(") and new.startswith("require("):
-        return "no caller reads the words of a bug, and a looser condition holds where a strict one does"
+        return "no caller reads a bug's words, and where a condition holds a looser one does"
     if ", strict=" in old and re.sub(_STRICT, ", ", old) == re.sub(_STRICT, ", ", new):
         return "both are of one length; strict says so"
     if old.replace(', "big")', ", )") == new:
