@@ -139,8 +139,8 @@ def rule_of(change: str) -> str | None:
         return "both are of one length; strict says so"
     if old.replace(', "big")', ", )") == new:
         return "to_bytes is big endian by default"
-    if old.replace('"sha256")', '"SHA256")') == new:
-        return "hashlib knows the name in both cases"
+    if old.lower() == new.lower() and re.search(r'(sha256"|\.encode\(|\.decode\()', old):
+        return "Python knows digests and encodings in both cases"
     return None
 
 

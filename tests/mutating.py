@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import _lru_cache_wrapper
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -38,6 +39,7 @@ OPTIONS = ("-q", "--tb=native", "--assert=plain", "-p", "no:cacheprovider", "-p"
 PATIENCE_S, PATIENCE = 1.0, 5
 """A test may use a second, and five times the CPU it used while its lines were noted."""
 MEMORY_BYTES = 4 << 30
+_OURS = ("fairlead.", "tests.")
 Outcome = dict[str, str]
 
 
@@ -152,6 +154,8 @@ class Player:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Every mutant has an outcome when this returns."""
         _warm_up()
+        caches = (each for each in gc.get_objects() if isinstance(each, _lru_cache_wrapper))
+        _CACHES.extend(each for each in caches if each.__module__.startswith(_OURS))
         gc.freeze()
         items = {item.nodeid: item for item in session.items}
         reaches = _reaches(session, str(self._module.__file__))
@@ -169,6 +173,7 @@ class Player:
         self, session: pytest.Session, mutant: Mutant, chosen: list[tuple[pytest.Item, float]]
     ) -> str:
         def child() -> int:
+            _forget()
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
             plant(self._module, mutant)
             return 0 if _pass(session, chosen) else 1
@@ -211,6 +216,7 @@ def _reaches(session: pytest.Session, filename: str) -> dict[str, Reach]:
         rows: dict[str, tuple[list[int], float]] = {}
         for item in session.items:
             lines: set[int] = set()
+            _forget()
             began_s = time.process_time()
             sys.settrace(_tracer(filename, lines))
             passed = _pass(session, [(item, None)])
@@ -231,6 +237,15 @@ def _reaches(session: pytest.Session, filename: str) -> dict[str, Reach]:
     return {
         name: Reach(frozenset(lines), cpu_s) for name, (lines, cpu_s) in json.loads(text).items()
     }
+
+
+def _forget() -> None:
+    """What is kept of former calls would hide who reaches a function, and what a change does."""
+    for kept in _CACHES:
+        kept.cache_clear()
+
+
+_CACHES: list[Any] = []
 
 
 def _tracer(filename: str, lines: set[int]) -> Callable[[FrameType, str, object], Any]:
