@@ -35,7 +35,7 @@ from hypothesis import strategies as st
 from mutmut.mutation.file_mutation import Mutation, create_mutations, deep_replace
 from mutmut.mutation.trampoline_templates import mangle_function_name
 
-OPTIONS = ("-q", "--tb=native", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist")
+OPTIONS = ("-q", "--tb=native", "--assert=plain", "-p", "no:cacheprovider", "-p", "pytest_timeout")
 PATIENCE_S, PATIENCE = 1.0, 5
 """A test may use a second, and five times the CPU it used while its lines were noted."""
 MEMORY_BYTES = 4 << 30
@@ -301,6 +301,7 @@ def _warm_up() -> None:
 
 def main() -> int:
     path, result, *tests = sys.argv[1:]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # each costs time in each test
     player = Player(Path(path).resolve())
     code = player.mutants and pytest.main([*OPTIONS, *tests], plugins=[player])
     Path(result).write_text(json.dumps({"outcomes": player.outcomes, "survived": player.survived}))
