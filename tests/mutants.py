@@ -51,7 +51,9 @@ TESTS = {
     "gpu/notice": ("test_resolve_outcome",),
     "gpu/scope": ("test_resolve",),
     "cpu/market": ("test_allocate",),
+    "cpu/observe": ("test_actuate", "test_latency"),
     "cpu/sighting": ("test_observe", "test_signal"),
+    "cpu/signal": ("test_actuate", "test_latency"),
 }
 """Tests of a module that have another name, beside `test_<module>*.py`."""
 GOLDEN = "tests/golden/test_golden.py"
