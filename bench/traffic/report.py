@@ -108,7 +108,8 @@ def _preface(document: dict[str, Any]) -> list[str]:
     drawn = f"medians of {repetitions} interleaved repetitions, spread in brackets"
     return [
         f"Real proxies and our agent on one machine in {circumstances(document)}; "
-        f"{drawn if repetitions > 1 else 'one repetition'}. Four backends, {CAPACITY_PER_S:.0f} requests per second together, {MEAN_S * 1000:.0f} ms each "
+        f"{drawn if repetitions > 1 else 'one repetition'}. Four backends, "
+        f"{CAPACITY_PER_S:.0f} requests per second together, {MEAN_S * 1000:.0f} ms each "
         f"on average; the objective is {SLO_S * 1000:.0f} ms. All arms get the same requests at "
         "the same times, each on a connection of its own. Other work on the machine used "
         f"{median(run['outside_cores'] for run in runs):.2f} cores in the median; {discarded} runs "
