@@ -2,7 +2,8 @@
 
 All arms of a scenario run one after the other in a drawn order, again and again. A run is discarded
 and repeated when its generator was late or the machine was busy. Every promise is judged on the
-medians, for each of our arms by itself, with its numbers, kept or not.
+medians, for each of our arms by itself, with its numbers, kept or not. `--go-on` adds repetitions
+to a stored page, which says on which source each of them ran.
 """
 
 import argparse
@@ -10,15 +11,20 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.sources import digest
+
 from bench.cpu.processes import machine_cpu_seconds
+from bench.timing import ROOT
 from fairlead.sim.report import table
 
 # A hypervisor that takes the CPU away makes every arm look bad, and not every arm alike.
@@ -82,10 +88,13 @@ def as_lines(verdicts: Iterable[Verdict]) -> list[Line]:
 
 
 def options_of(
-    prog: str, about: str | None, *, variants: str, calm_wait_s: float
+    prog: str, about: str | None, *, variants: str, calm_wait_s: float, short: str
 ) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {prog}", description=about)
     parser.add_argument("--quick", action="store_true", help="a smoke test of a few minutes")
+    parser.add_argument("--short", action="store_true", help=short)
+    parser.add_argument("--go-on", action="store_true", help="add repetitions to the stored page")
+    parser.add_argument("--name", help="of the page that is written")
     parser.add_argument("--scenario", action="append", help="only these")
     parser.add_argument("--arms", help="only these, with commas")
     parser.add_argument("--repetitions", type=int)
@@ -124,16 +133,81 @@ def take_machine(prog: str) -> None:
     os.nice(-10)
 
 
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """One sitting of a benchmark: what its page has from those before, and what it runs on."""
+
+    earlier: Line
+    """The stored page; empty where a new one begins."""
+    source: str
+    """A digest of what is measured."""
+    commit: str
+    began_s: float
+
+    def done(self, scenario: str) -> int:
+        """How many repetitions of a scenario the page has."""
+        runs = self.earlier.get("runs", ())
+        return max(
+            (run["repetition"] + 1 for run in runs if run["scenario"] == scenario), default=0
+        )
+
+    def joined(self, now: Line, *, first: Sequence[str]) -> Line:
+        """The page with what this sitting has measured so far. Of the parts named `first` the page
+        keeps what it has. A source that the page knows keeps the name that it had then."""
+        earlier = self.earlier
+        now["sources"] = {self.source: self.commit} | earlier.get("sources", {})
+        now["sittings"] = earlier.get("sittings", int(bool(earlier))) + 1
+        now["wall_s"] = earlier.get("wall_s", 0.0) + time.monotonic() - self.began_s
+        now["runs"] = [*earlier.get("runs", ()), *now["runs"]]
+        for part in first:
+            now[part] = now[part] | earlier.get(part, {})
+        return now
+
+
+def sit_down(page: Path, options: argparse.Namespace, parts: Sequence[str]) -> Sitting:
+    """Begin; `parts` are the packages of ours that are measured."""
+    earlier = json.loads(page.read_text()) if options.go_on and page.exists() else {}
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return Sitting(earlier, digest(parts), done.stdout.strip() or "unknown", time.monotonic())
+
+
+def circumstances(document: Line) -> str:
+    """In how many sittings a page was measured, for how long, with which seed and on what."""
+    sittings = document.get("sittings", 1)
+    together = "one run of" if sittings == 1 else f"{sittings} sittings of together"
+    minutes = f"{document['wall_s'] / 60:.0f} min"
+    return f"{together} {minutes}, seed {document['seed']}, {_sources_of(document)}"
+
+
+def _sources_of(document: Line) -> str:
+    """On which source the repetitions ran, by commit."""
+    commits: Line = document.get("sources", {})
+    seen = {(run["scenario"], run["repetition"], run.get("source")) for run in document["runs"]}
+    counts = Counter((scenario, source) for scenario, _, source in seen)
+    most: dict[str | None, int] = {}
+    for (_, source), count in counts.items():
+        most[source] = max(count, most.get(source, 0))
+    named = {source: commits.get(source or "", "an unknown commit") for source in most}
+    if len(most) == 1:
+        return f"at {next(iter(named.values()))}"
+    return "by commit: " + ", ".join(
+        f"{most[source]} at {commit}" for source, commit in named.items()
+    )
+
+
 def repeat(
     chosen: Sequence[Any],
     options: argparse.Namespace,
+    sitting: Sitting,
     *,
     arms: Callable[[Any], list[str]],
     attempt: Callable[[Any, str, int], tuple[Any, Line]],
     series: Callable[[Any], Line],
 ) -> Iterator[tuple[str, int, list[Line], Line]]:
-    """(scenario, repetition, all runs so far, their series) after every scenario."""
-    chance = random.Random(options.seed)
+    """(scenario, repetition, all runs of this sitting, their series) after every scenario."""
+    before = {scenario.name: sitting.done(scenario.name) for scenario in chosen}
+    chance = random.Random(f"{options.seed}/{sum(before.values())}")
     runs: list[Line] = []
     drawn: Line = {}
     for repetition in range(options.repetitions):
@@ -141,10 +215,11 @@ def repeat(
             order = arms(scenario)
             chance.shuffle(order)
             for arm in order:
-                run, figures = attempt(scenario, arm, repetition)
-                figures["repetition"] = repetition
+                number = before[scenario.name] + repetition
+                run, figures = attempt(scenario, arm, number)
+                figures |= {"repetition": number, "source": sitting.source}
                 runs.append(figures)
-                if repetition == 0:
+                if number == 0:
                     drawn[f"{scenario.name}/{arm}"] = series(run)
             yield scenario.name, repetition, runs, drawn
 

@@ -13,7 +13,7 @@ from functools import cache
 from hashlib import sha256
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 STRICT = os.environ.get("FAIRLEAD_STRICT") == "1"
 NAME_MAX = 200
@@ -25,6 +25,13 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 
 settings.register_profile("sample", max_examples=60, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=2_000, deadline=None)
+# A mutant is found by its first failure: nobody reads the smallest one.
+settings.register_profile(
+    "mutants",
+    settings.get_profile("sample"),
+    phases=(Phase.explicit, Phase.generate),
+    report_multiple_bugs=False,
+)
 settings.load_profile(os.environ.get("FAIRLEAD_HYPOTHESIS", "sample"))
 
 # Each answers None when the component is there, else what is missing and how to get it.

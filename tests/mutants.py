@@ -1,20 +1,22 @@
 """`make mutants`: change one thing of `core` at a time, and see whether a test notices.
 
-mutmut makes the mutants and runs the tests. This runs it module by module, in a copy of the tree,
-with the module's own tests (`tests/core/<area>/test_<module>*.py`, and those of `TESTS`); a module
-without any is run with all tests of its area. `bench/results/mutants.json` keeps what was counted,
-each module with the digest of what it depends on; a module that has not changed is not run again.
+mutmut makes the mutants, `tests.mutating` plays them, module by module, against the module's own
+tests (`tests/core/<area>/test_<module>*.py`, and those of `TESTS`) and the golden decisions of its
+area; a module without any is played against all tests of its area. `bench/results/mutants.json`
+keeps what was counted, each module with the digest of what it depends on; a module that has not
+changed is not played again.
 
     python -m tests.mutants                     # all that changed, the smallest modules first
     python -m tests.mutants gpu/clock audit     # these modules, or all of these areas
 
-FAIRLEAD_SOAK_S: after so many seconds no further module begins. Survivors that no test should kill
-are explained by a rule (`rule_of`) or in `tests/mutants.toml`.
+FAIRLEAD_SOAK_S: after so many seconds no further module begins. FAIRLEAD_LANES: so many modules are
+played at once. Survivors that no test should kill are explained by a rule (`rule_of`) or in
+`tests/mutants.toml`.
 """
 
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,30 +24,21 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from tests import sources
+
 ROOT = Path(__file__).resolve().parents[1]
 CORE = Path("src/fairlead/core")
 REPORT = ROOT / "bench" / "results" / "mutants.json"
+LANES = int(os.environ.get("FAIRLEAD_LANES", "1"))
 EXPLAINED = ROOT / "tests" / "mutants.toml"
-COPIED = ("src", "tests", "verify", "scenarios")
-KILLED, TIMEOUT = (1, 3), (36, 24, -24, 152, 255)
-"""Exit codes of mutmut's workers. A mutant that never ends is found, too; it is counted apart."""
-CONFIG = """
-[tool.mutmut]
-source_paths = ["src/fairlead"]
-only_mutate = ["{module}"]
-pytest_add_cli_args_test_selection = {tests}
-pytest_add_cli_args = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
-also_copy = ["verify", "scenarios"]
-use_git_change_detection = false
-track_dependencies = false
-timeout_constant = 30.0
-"""
 TESTS = {
+    "claims": ("test_apportion", "test_rough"),
     "audit/head": ("test_proofs",),
     "audit/tree": ("test_proofs",),
     "lottery/beacon": ("test_bls",),
@@ -55,9 +48,17 @@ TESTS = {
     "lottery/seed": ("test_turns", "test_vectors"),
     "gpu/conflict": ("test_deficit", "test_resolve", "test_resolve_border"),
     "gpu/holdings": ("test_resolve", "test_odds"),
+    "gpu/notice": ("test_resolve_outcome",),
+    "gpu/scope": ("test_resolve",),
     "cpu/market": ("test_allocate",),
+    "cpu/observe": ("test_actuate", "test_latency"),
+    "cpu/sighting": ("test_observe", "test_signal"),
+    "cpu/signal": ("test_actuate", "test_latency"),
 }
 """Tests of a module that have another name, beside `test_<module>*.py`."""
+GOLDEN = "tests/golden/test_golden.py"
+DECISIONS = {"": "cpu", "cpu": "cpu", "gpu": "gpu", "lottery": "gpu", "traffic": "traffic"}
+"""Whose golden decisions an area is played against; "": of what is in no area."""
 Row = dict[str, Any]
 
 
@@ -80,93 +81,68 @@ def tests_of(module: Path) -> list[Path]:
     return sorted({*folder.glob(f"test_{module.stem}*.py"), *more}) or [folder]
 
 
+def golden(module: Path) -> list[str]:
+    """How pytest is told which golden decisions a module is played against."""
+    own = DECISIONS.get(module.parent.name)
+    if own is None:
+        return []
+    others = set(DECISIONS.values()) - {own}
+    cases = f"{GOLDEN}::test_the_decision_is_the_recorded_one["
+    return [GOLDEN, *(f"--deselect={cases}{other}" for other in sorted(others))]
+
+
 def digest(module: Path) -> str:
-    """Of the module and its tests: what a count depends on."""
-    whole = sha256((ROOT / CORE / module).read_bytes())
+    """Of the module and its tests: what a count depends on. Golden decisions are only added."""
+    whole = sha256((ROOT / CORE / module).read_bytes() + repr(golden(module)).encode())
     for path in tests_of(module):
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
             whole.update(file.read_bytes())
     return whole.hexdigest()[:16]
 
 
-class MutantFolder:
-    """A copy of the tree that mutmut works in."""
-
-    def __init__(self, folder: Path, module: Path) -> None:
-        self._folder, self._module = folder, CORE / module
-        for name in COPIED:
-            shutil.copytree(ROOT / name, folder / name, symlinks=True)
-
-    def run(self, tests: Iterable[Path]) -> None:
-        """Play the mutants against these tests."""
-        project = (ROOT / "pyproject.toml").read_text()
-        chosen = json.dumps([str(path.relative_to(ROOT)) for path in tests])
-        config = CONFIG.format(module=self._module, tests=chosen)
-        (self._folder / "pyproject.toml").write_text(project + config)
-        done = self._mutmut("run", "--max-children", "1")
-        if done.returncode and _UNTESTED not in done.stdout:
-            raise RuntimeError(f"mutmut failed on {self._module}: {done.stdout[-2000:]}")
-
-    def results(self) -> dict[str, int | None]:
-        """Mutants and the exit codes of their tests; None: not run."""
-        kept = self._folder / "mutants" / f"{self._module}.meta"
-        found: dict[str, int | None] = json.loads(kept.read_text())["exit_code_by_key"]
-        return found
-
-    def change(self, name: str) -> str:
-        """What a mutant changes: lines with - and +."""
-        shown = self._mutmut("show", name).stdout.splitlines()
-        marked = [line for line in shown if line[:1] in ("-", "+") and line[:3] not in _FILES]
-        return "\n".join(f"{line[0]} {line[1:].strip()}" for line in marked)
-
-    def _mutmut(self, *given: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "mutmut", *given]
-        return subprocess.run(
-            command, cwd=self._folder, capture_output=True, text=True, check=False
-        )
-
-
-_FILES = ("---", "+++")
-_UNTESTED = "could not find any test case for any mutant"
-"""What mutmut says where a module has no mutants, or no test that reaches one: all survive."""
-
-
 def play(module: Path) -> Row:
     """All mutants of a module, against its tests."""
-    with tempfile.TemporaryDirectory(prefix="fairlead-mutants-") as folder:
-        mutants, began_s = MutantFolder(Path(folder), module), time.monotonic()
-        mutants.run(tests_of(module))
-        results = mutants.results()
-        survived = [name for name, code in results.items() if code not in _FOUND]
-        counts = Counter(
-            "killed" if code in KILLED else "timeouts"
-            for code in results.values()
-            if code in _FOUND
+    row: Row = {"digest": digest(module), "commit": sources.commit()}
+    began_s = time.monotonic()
+    with tempfile.NamedTemporaryFile(prefix="fairlead-mutants-") as result:
+        tests = [str(path.relative_to(ROOT)) for path in tests_of(module)]
+        command = [sys.executable, "-m", "tests.mutating", str(CORE / module), result.name]
+        command += [*tests, *golden(module)]
+        environment = {**os.environ, "FAIRLEAD_HYPOTHESIS": "mutants"}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
         )
-        return {
-            "digest": digest(module),
-            "commit": _commit(),
-            "mutants": len(results),
-            "killed": counts["killed"],
-            "timeouts": counts["timeouts"],
-            "seconds": round(time.monotonic() - began_s),
-            "survived": {name: mutants.change(name) for name in survived},
-        }
+        if done.returncode:
+            raise RuntimeError(
+                f"{module} could not be played: {(done.stdout + done.stderr)[-3000:]}"
+            )
+        found = json.loads(Path(result.name).read_text())
+    counts = Counter(found["outcomes"].values())
+    return {
+        **row,
+        "mutants": counts.total(),
+        "killed": counts["killed"],
+        "timeouts": counts["timeout"],
+        "seconds": round(time.monotonic() - began_s),
+        "survived": found["survived"],
+    }
 
 
-_FOUND = (*KILLED, *TIMEOUT)
+_STRICT = r", (strict=\w+)?(?=\))"
 
 
 def rule_of(change: str) -> str | None:
     """Why a change decides nothing, where that can be seen from the change alone."""
     before, _, after = change.partition("\n")
     old, new = before.removeprefix("- "), after.removeprefix("+ ")
-    if old.startswith("require(") and old.rpartition(", ")[0] == new.rpartition(", ")[0]:
-        return "the words of a bug: no caller reads them"
+    if old.startswith("require(") and new.startswith("require("):
+        return "no caller reads a bug's words, and where a condition holds a looser one does"
+    if ", strict=" in old and re.sub(_STRICT, ", ", old) == re.sub(_STRICT, ", ", new):
+        return "both are of one length; strict says so"
     if old.replace(', "big")', ", )") == new:
         return "to_bytes is big endian by default"
-    if old.replace('"sha256")', '"SHA256")') == new:
-        return "hashlib knows the name in both cases"
+    if old.lower() == new.lower() and re.search(r'(sha256"|\.encode\(|\.decode\()', old):
+        return "Python knows digests and encodings in both cases"
     return None
 
 
@@ -209,23 +185,31 @@ def _due(wanted: list[str], report: dict[str, Row]) -> Iterator[Path]:
             yield module
 
 
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+def _play_until(end_s: float, module: Path) -> Row | None:
+    """A module that cannot be played is said to be so, and stops no other."""
+    try:
+        return play(module) if time.monotonic() < end_s else None
+    except RuntimeError as error:
+        print(error, file=sys.stderr, flush=True)
+        return None
 
 
 def main() -> int:
     end_s = time.monotonic() + float(os.environ.get("FAIRLEAD_SOAK_S", inf))
     kept = json.loads(REPORT.read_text()) if REPORT.exists() else {"modules": {}}
     report: dict[str, Row] = kept["modules"]
-    for module in list(_due(sys.argv[1:], report)):
-        if time.monotonic() > end_s:
-            break
-        row = report[str(module)] = play(module)
-        print(f"{module}: {row['killed']} of {row['mutants']}, {row['seconds']} s", flush=True)
-        whole = {"summary": summary(report), "modules": dict(sorted(report.items()))}
-        REPORT.write_text(json.dumps(whole, indent=1) + "\n")
+    due = list(_due(sys.argv[1:], report))
+    with ThreadPoolExecutor(LANES) as lanes:
+        for module, row in zip(
+            due, lanes.map(lambda one: _play_until(end_s, one), due), strict=True
+        ):
+            if row is None:
+                continue
+            report[str(module)] = row
+            found = row["killed"] + row["timeouts"]
+            print(f"{module}: {found} of {row['mutants']}, {row['seconds']} s", flush=True)
+            whole = {"summary": summary(report), "modules": dict(sorted(report.items()))}
+            REPORT.write_text(json.dumps(whole, indent=1) + "\n")
     print(json.dumps(summary(report), indent=1))
     return 0
 

@@ -48,7 +48,7 @@ from tests.kube import fault_soak
 from tests.ledger import kill as ledger_kill
 from tests.recorder import kill as recorder_kill
 from tests.sim import vopr_plants, vopr_soak
-from tests.sources import digest
+from tests.sources import commit, digest
 
 REPORT = Path(__file__).resolve().parents[1] / "bench" / "results" / "soak.json"
 CASES = 100_000
@@ -396,21 +396,6 @@ def due(results: dict[str, Any]) -> list[str]:
         else:
             print(f"{name}: kept, it passed on this source at {row['commit']}")
     return found
-
-
-def commit() -> str:
-    """What was run; `+` where files were changed since, besides stored results."""
-    name = _git("describe", "--always", "--abbrev=12", "--exclude=*")
-    changed = _git("status", "--porcelain", "--", ".", ":!bench/results")
-    return f"{name}{'+' if changed else ''}" or "unknown"
-
-
-def _git(*given: str) -> str:
-    command = ["git", *given]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=REPORT.parents[2]
-    )
-    return done.stdout.strip()
 
 
 def _stored() -> dict[str, Any]:

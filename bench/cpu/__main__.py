@@ -1,9 +1,6 @@
 """`python -m bench.cpu`: every policy on every scenario, interleaved, medians over repetitions."""
 
 import argparse
-import json
-import time
-from pathlib import Path
 from typing import Any
 
 from bench.cpu.measure import measure, series, usable
@@ -12,28 +9,27 @@ from bench.cpu.report import write_report
 from bench.cpu.runner import Run, Timing, Variant, make_rule, run_arm, usage_per_second
 from bench.cpu.scenarios import NODE_MILLICORES, OURS, WEIGHTED, Scenario, scenarios
 from bench.cpu.tree import BenchTree, bench_tree
-from bench.side_by_side import options_of, parse, repeat, take_machine, try_often
+from bench.side_by_side import options_of, parse, repeat, sit_down, take_machine, try_often
 from bench.timing import results_folder
 
 FULL = {"mixed": Timing(8, 20), "bursty": Timing(8, 60), "adversary": Timing(8, 12)}
 SHORT = {"mixed": Timing(7, 9), "bursty": Timing(7, 12), "adversary": Timing(7, 8)}
 QUICK = {"mixed": Timing(7, 8), "bursty": Timing(7, 20), "adversary": Timing(7, 6)}
 PROFILE = {False: Timing(2, 30), True: Timing(1, 10)}
+SOURCE = ("core/cpu", "engine/cpu", "node")
+"""What is measured, of ours."""
 
 
 def main() -> None:
     further = "{name: {policy, config, burst}}, our agent with other settings"
-    parser = options_of("bench.cpu", __doc__, variants=further, calm_wait_s=120.0)
-    parser.add_argument("--short", action="store_true", help="runs of 15 to 19 s each")
-    parser.add_argument("--name", default="cpu", help="of the page that is written")
-    parser.add_argument("--go-on", action="store_true", help="add repetitions to the stored page")
+    short = "runs of 15 to 19 s each"
+    parser = options_of("bench.cpu", __doc__, variants=further, calm_wait_s=120.0, short=short)
     options = parse(parser, _ours(), Variant)
     options.repetitions = options.repetitions or (1 if options.quick or options.go_on else 3)
     take_machine("bench.cpu")
     chosen = [s for s in scenarios().values() if _wanted(s.name, options.scenario)]
-    begun = time.monotonic()
-    where = options.results or results_folder(quick=False)
-    earlier = _stored(where / f"{options.name}.json") if options.go_on else {}
+    where, page = options.results or results_folder(quick=False), options.name or "cpu"
+    sitting = sit_down(where / f"{page}.json", options, SOURCE)
     with bench_tree() as tree:
         for scenario in chosen:
             _add(tree, scenario)
@@ -45,6 +41,7 @@ def main() -> None:
         cells = repeat(
             chosen,
             options,
+            sitting,
             arms=lambda scenario: _arms(scenario, options),
             attempt=lambda scenario, arm, number: _try(
                 tree, scenario, arm, usage, repetition=number, options=options
@@ -55,7 +52,7 @@ def main() -> None:
         for name, _, runs, drawn in cells:
             if name == chosen[-1].name or options.go_on:
                 document = {
-                    "name": options.name,
+                    "name": page,
                     "seed": options.seed,
                     "quick": options.quick,
                     "timing": _length(options),
@@ -63,8 +60,7 @@ def main() -> None:
                     "runs": runs,
                     "series": drawn,
                 }
-                document, before_s = _joined(earlier, document)
-                write_report(document, where, wall_s=before_s + time.monotonic() - begun)
+                write_report(sitting.joined(document, first=("needs", "series")), where)
 
 
 def _ours() -> dict[str, Variant]:
@@ -82,31 +78,6 @@ def _timing(options: argparse.Namespace) -> dict[str, Timing]:
 def _length(options: argparse.Namespace) -> str:
     parts = [f"{name} {timing.measure_s:.0f}" for name, timing in _timing(options).items()]
     return f"seconds measured per run: {', '.join(parts)}"
-
-
-def _stored(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}  # type: ignore[no-any-return]  # our own file
-
-
-def _joined(earlier: dict[str, Any], now: dict[str, Any]) -> tuple[dict[str, Any], float]:
-    """The stored repetitions and these: a window each, every one with all its arms."""
-    if not earlier:
-        return now, 0.0
-    counted = {run["scenario"]: 0 for run in now["runs"]}
-    for run in earlier["runs"]:
-        if run["scenario"] in counted:
-            counted[run["scenario"]] = max(counted[run["scenario"]], run["repetition"] + 1)
-    runs = [
-        {**run, "repetition": run["repetition"] + counted[run["scenario"]]} for run in now["runs"]
-    ]
-    windows = int(str(earlier.get("windows", "1 ")).split()[0]) + 1
-    joined = {
-        "windows": f"{windows} windows",
-        "needs": now["needs"] | earlier["needs"],
-        "series": now["series"] | earlier["series"],
-        "runs": [*earlier["runs"], *runs],
-    }
-    return now | joined, earlier["wall_s"]
 
 
 def _arms(scenario: Scenario, options: argparse.Namespace) -> list[str]:

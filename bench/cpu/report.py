@@ -13,7 +13,7 @@ from bench.cpu.scenarios import (
     WEIGHTED,
     scenarios,
 )
-from bench.side_by_side import Figures, arm_table, cell, verdict_lines, write_page
+from bench.side_by_side import Figures, arm_table, cell, circumstances, verdict_lines, write_page
 
 LABELS = {
     "static-p95": "static p95",
@@ -45,10 +45,10 @@ COLUMNS = (
 )
 
 
-def write_report(document: dict[str, Any], where: Path, *, wall_s: float) -> None:
+def write_report(document: dict[str, Any], where: Path) -> None:
     from bench.cpu.plots import draw_plots  # noqa: PLC0415 - matplotlib is slow to import
 
-    document["wall_s"] = round(wall_s)
+    document["wall_s"] = round(document["wall_s"])
     arms = dict.fromkeys(run["arm"] for run in document["runs"])
     document["promises"] = judge(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
     write_page(document.get("name", "cpu"), document, where, markdown(document), draw_plots)
@@ -63,8 +63,7 @@ def markdown(document: dict[str, Any]) -> str:
     lines = [
         "# CPU policies side by side",
         "",
-        f"Real cgroups on one machine in {document.get('windows', 'one run')} of together "
-        f"{document['wall_s'] / 60:.0f} min, seed {document['seed']}, "
+        f"Real cgroups on one machine in {circumstances(document)}, "
         f"{document.get('timing', 'full length')}; medians of {repetitions} interleaved "
         f"repetitions, spread in brackets. Node {NODE_MILLICORES}m, governed capacity "
         f"{CAPACITY_MILLICORES}m; latency from intended arrival, objective {SLO_S * 1000:.0f} "

@@ -3,25 +3,27 @@
 import argparse
 import shutil
 import sys
-import time
 from dataclasses import replace
 from typing import Any
 
-from bench.side_by_side import options_of, parse, repeat, take_machine, try_often
+from bench.side_by_side import options_of, parse, repeat, sit_down, take_machine, try_often
 from bench.timing import results_folder
 from bench.traffic.arms import VARIANTS, Variant
 from bench.traffic.measure import measure, series, usable
 from bench.traffic.place import Place, own_place
 from bench.traffic.report import write_report
 from bench.traffic.runner import Run, run_arm
-from bench.traffic.scenarios import BESIDE_EXPERTS, Scenario, scenarios
+from bench.traffic.scenarios import BESIDE_EXPERTS, BESIDE_PLAIN, PLAIN, SHORT, Scenario, scenarios
 
-QUICK_ARMS = ("haproxy-leastconn", "envoy-outlier", "envoy-adaptive", *VARIANTS)
+QUICK_ARMS = (PLAIN, "envoy-outlier", "envoy-adaptive", *VARIANTS)
+SOURCE = ("core/traffic", "dataplane", "engine/traffic", "node/traffic")
+"""What is measured, of ours."""
 
 
 def main() -> None:
     further = "{name: {plane, config, isolation, scrape}}, our agent with other settings"
-    parser = options_of("bench.traffic", __doc__, variants=further, calm_wait_s=60.0)
+    short = "the scenarios of the expert comparison, 10 to 21 s each"
+    parser = options_of("bench.traffic", __doc__, variants=further, calm_wait_s=60.0, short=short)
     parser.add_argument(
         "--experts",
         action="store_true",
@@ -29,33 +31,44 @@ def main() -> None:
     )
     options = parse(parser, VARIANTS, Variant)
     options.repetitions = options.repetitions or 1
-    known = scenarios(options.seed, quick=options.quick)
-    chosen = [s for s in known.values() if options.scenario is None or s.name in options.scenario]
+    length = "quick" if options.quick else "short" if options.short else "full"
+    wanted = options.scenario or (SHORT if options.short else None)
+    known = scenarios(options.seed, length)
+    chosen = [s for s in known.values() if wanted is None or s.name in wanted]
     arms = {arm for scenario in chosen for arm in _arms(scenario, options)}
     for program in ("haproxy", "nginx"):
         if any(program in arm for arm in arms) and shutil.which(program) is None:
             sys.exit(f"{program} is not on PATH (apt-get install {program})")
     take_machine("bench.traffic")
-    begun = time.monotonic()
+    where = options.results or results_folder(quick=options.quick)
+    name = options.name or ("traffic-experts" if options.experts else "traffic")
+    sitting = sit_down(where / f"{name}.json", options, SOURCE)
     with own_place() as place:
         cells = repeat(
             chosen,
             options,
+            sitting,
             arms=lambda scenario: _arms(scenario, options),
             attempt=lambda scenario, arm, number: _try(place, scenario, arm, number, options),
             series=series,
         )
         # After every scenario: a run that is stopped early keeps what was measured.
         for _, _, runs, drawn in cells:
-            document = {"seed": options.seed, "quick": options.quick, "runs": runs, "series": drawn}
-            where = options.results or results_folder(quick=options.quick)
-            name = "traffic-experts" if options.experts else "traffic"
-            write_report(document, where, wall_s=time.monotonic() - begun, name=name)
+            document = {
+                "name": name,
+                "experts": options.experts,
+                "seed": options.seed,
+                "length": length,
+                "runs": list(runs),
+                "series": dict(drawn),
+            }
+            write_report(sitting.joined(document, first=("series",)), where)
 
 
 def _arms(scenario: Scenario, options: argparse.Namespace) -> list[str]:
     further = [name for name in options.variants if name not in VARIANTS]
-    arms = [*(BESIDE_EXPERTS if options.experts else scenario.arms), *further]
+    beside = (PLAIN,) if scenario.name in BESIDE_PLAIN else ()
+    arms = [*((*beside, *BESIDE_EXPERTS) if options.experts else scenario.arms), *further]
     if options.arms is not None:
         return [arm for arm in arms if arm in options.arms]
     all_of_them = options.experts or not options.quick

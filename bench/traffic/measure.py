@@ -37,9 +37,21 @@ def measure(run: Run) -> dict[str, Any]:
         **recovery_figures(run),
         **decision_figures(run),
         "cpu_s_per_10k": run.arm_cpu_s / max(1, len(run.rows)) * 10_000,
+        **_agent_figures(run),
         "generator_lag_p99_ms": percentile([row.lag_s for row in run.rows], 0.99) * 1000,
         "outside_cores": run.outside_cores,
         "stolen_cores": run.stolen_cores,
+    }
+
+
+def _agent_figures(run: Run) -> dict[str, float]:
+    """Where one agent runs all the time: its share of a core, and what its proxy used."""
+    if not run.agent_cpu_s or run.scenario.kill_agent_s is not None:
+        return {}
+    proxy_s = max(0.0, run.arm_cpu_s - run.agent_cpu_s)
+    return {
+        "agent_cores": run.agent_cpu_s / run.lasted_s,
+        "proxy_cpu_s_per_10k": proxy_s / max(1, len(run.rows)) * 10_000,
     }
 
 

@@ -19,10 +19,10 @@ TIMELINES = ("slow", "errors", "noisy", "killed")
 RUSHES = ("overload", "retries", "monopoly", "dead", "brown-out", "rolling", "latency-lost")
 
 
-def draw_plots(document: dict[str, Any], where: Path, name: str = "traffic") -> None:
+def draw_plots(document: dict[str, Any], where: Path) -> None:
     mpl.use("Agg")
     plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False})
-    figures = Figures(document["runs"])
+    figures, name = Figures(document["runs"]), document.get("name", "traffic")
     ran = list(dict.fromkeys(run["scenario"] for run in document["runs"]))
     _save(_outcomes(figures, ran), where / f"{name}-outcomes.png")
     for scenario in (*TIMELINES, *RUSHES):
@@ -101,7 +101,7 @@ def _over_time(document: dict[str, Any], scenario: str) -> plt.Figure:
     arms = sorted(
         (key.split("/")[1] for key in series if key.startswith(f"{scenario}/")), key=_order
     )
-    known = scenarios(document["seed"], quick=document["quick"])[scenario]
+    known = scenarios(document["seed"], document.get("length", "full"))[scenario]
     columns = 2 if len(arms) > 4 else 1
     rows = -(-len(arms) // columns)
     figure, grid = plt.subplots(

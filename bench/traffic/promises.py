@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.side_by_side import Figures, Verdict, as_lines
-from bench.traffic.scenarios import CAPACITY_PER_S, EXPERTS, PEERS, TUNED
+from bench.traffic.scenarios import CAPACITY_PER_S, EXPERTS, PEERS, PLAIN, TUNED
 
-LEAST = "haproxy-leastconn"
 SMALL_WITHIN_S, RESTORED_WITHIN_S = 5.0, 20.0
 OVERLOAD_GOODPUT = 0.9
 MODES_PER_MIN = 2.0
 DEAD_GOODPUT, RECOVERED_WITHIN_S = 0.9, 20.0
+PROXY_CPU_TIMES, AGENT_CORES = 1.1, 0.01
 
 
 def judge(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -31,6 +31,7 @@ def judge_experts(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dic
     verdicts: list[Verdict] = []
     for arm in ours:
         verdicts.extend(_beside_experts(figures, arm))
+        verdicts.extend(_cost(figures, arm))
     return as_lines(verdicts)
 
 
@@ -44,8 +45,8 @@ def _beside_experts(figures: Figures, arm: str) -> Iterator[Verdict]:
             goodput >= expert[0],
             f"{goodput:.1f}/s against {expert[0]:.1f}/s of {expert[1]}",
         )
-    if {arm, LEAST} <= set(figures.arms("noisy")):
-        good, least = (figures.of("noisy", name, "goodput_per_s") or 0.0 for name in (arm, LEAST))
+    if {arm, PLAIN} <= set(figures.arms("noisy")):
+        good, least = (figures.of("noisy", name, "goodput_per_s") or 0.0 for name in (arm, PLAIN))
         yield Verdict(
             "noisy: goodput no less than leastconn's",
             arm,
@@ -77,6 +78,37 @@ def _beside_experts(figures: Figures, arm: str) -> Iterator[Verdict]:
             arm,
             goodput >= expert[0],
             f"{goodput:.1f}/s against {expert[0]:.1f}/s of {expert[1]}",
+        )
+
+
+def _cost(figures: Figures, arm: str) -> Iterator[Verdict]:
+    """What the agent and its proxy use beside a plain HAProxy, while all is well."""
+    if not {arm, PLAIN} <= set(figures.arms("healthy")):
+        return
+    plain = figures.of("healthy", PLAIN, "cpu_s_per_10k") or 0.0
+    proxy = figures.of("healthy", arm, "proxy_cpu_s_per_10k")
+    cores = figures.of("healthy", arm, "agent_cores")
+    if "haproxy" in arm and proxy is not None:
+        yield Verdict(
+            "healthy: its HAProxy uses at most 1.1 times the CPU of a plain one",
+            arm,
+            proxy <= PROXY_CPU_TIMES * plain,
+            f"{proxy:.2f} against {plain:.2f} s per 10 000 requests: {proxy / plain:.2f} times",
+        )
+    if "ebpf" in arm:
+        whole = figures.of("healthy", arm, "cpu_s_per_10k") or 0.0
+        yield Verdict(
+            "healthy: agent and kernel use less CPU than a plain HAProxy",
+            arm,
+            whole <= plain,
+            f"{whole:.2f} against {plain:.2f} s per 10 000 requests",
+        )
+    if cores is not None:
+        yield Verdict(
+            "healthy: the agent uses less than 1 % of a core",
+            arm,
+            cores < AGENT_CORES,
+            f"{cores:.1%} of a core",
         )
 
 

@@ -1,11 +1,10 @@
 """Writes the results of `bench.traffic`: traffic.json, traffic.md and the pictures."""
 
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.side_by_side import Figures, arm_table, verdict_lines, write_page
+from bench.side_by_side import Figures, arm_table, circumstances, verdict_lines, write_page
 from bench.traffic.promises import judge, judge_experts
 from bench.traffic.scenarios import CAPACITY_PER_S, MEAN_S, PEERS, SLO_S, scenarios
 from fairlead.dataplane.ebpf import EbpfDataplane
@@ -50,6 +49,10 @@ RECOVERY = (
     ("good again after s", "recovered_after_s", "{:.1f}"),
     ("refused 10 s later", "refused_later", "{:.0f}"),
 )
+AGENT = (
+    ("of that the proxy's", "proxy_cpu_s_per_10k", "{:.2f}"),
+    ("agent, cores", "agent_cores", "{:.3f}"),
+)
 DECISIONS = (
     ("slots moved /min", "slot_churn_per_min", "{:.0f}"),
     ("mode changes /min", "mode_transitions_per_min", "{:.1f}"),
@@ -58,19 +61,16 @@ DECISIONS = (
 PLANES = (EbpfDataplane, HaproxyDataplane, EnvoyDataplane)
 
 
-def write_report(
-    document: dict[str, Any], where: Path, *, wall_s: float, name: str = "traffic"
-) -> None:
+def write_report(document: dict[str, Any], where: Path) -> None:
     from bench.traffic.plots import draw_plots  # noqa: PLC0415 - matplotlib is slow to import
 
-    document["wall_s"] = round(wall_s)
+    document["wall_s"] = round(document["wall_s"])
     for run in document["runs"]:
         run["lost"] = run["timeouts"] + run["broken"]
     arms = dict.fromkeys(run["arm"] for run in document["runs"])
-    judged = judge if name == "traffic" else judge_experts
+    judged = judge_experts if document["experts"] else judge
     document["promises"] = judged(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
-    draw = partial(draw_plots, name=name)
-    write_page(name, document, where, markdown(document), draw)
+    write_page(document["name"], document, where, markdown(document), draw_plots)
 
 
 def is_ours(arm: str) -> bool:
@@ -107,9 +107,9 @@ def _preface(document: dict[str, Any]) -> list[str]:
     kept = f"; {noisy} were noisy to the last try and are kept as they are" if noisy else ""
     drawn = f"medians of {repetitions} interleaved repetitions, spread in brackets"
     return [
-        f"Real proxies and our agent on one machine in one run of {document['wall_s'] / 60:.0f} "
-        f"min, seed {document['seed']}; {drawn if repetitions > 1 else 'one repetition'}. Four "
-        f"backends, {CAPACITY_PER_S:.0f} requests per second together, {MEAN_S * 1000:.0f} ms each "
+        f"Real proxies and our agent on one machine in {circumstances(document)}; "
+        f"{drawn if repetitions > 1 else 'one repetition'}. Four backends, "
+        f"{CAPACITY_PER_S:.0f} requests per second together, {MEAN_S * 1000:.0f} ms each "
         f"on average; the objective is {SLO_S * 1000:.0f} ms. All arms get the same requests at "
         "the same times, each on a connection of its own. Other work on the machine used "
         f"{median(run['outside_cores'] for run in runs):.2f} cores in the median; {discarded} runs "
@@ -121,6 +121,7 @@ def _table(figures: Figures, scenario: str) -> list[str]:
     runs = [run for arm in figures.arms(scenario) for run in figures.runs(scenario, arm)]
     columns = list(COLUMNS)
     for key, more in (
+        ("agent_cores", AGENT),
         ("small_after_s", REACTION),
         ("recovered_after_s", RECOVERY),
         ("ticks", DECISIONS),

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.cpu.processes import machine_cpu_seconds
+from bench.cpu.processes import cpu_seconds, machine_cpu_seconds
 from bench.traffic.arms import GROUP, STATE, Started, Variant, started
 from bench.traffic.place import ARM, BACKENDS, BACKENDS_CPU, CLIENTS, PROXY_CPU, Place
 from bench.traffic.scenarios import MEAN_S, PATIENCE_S, SIGMA, WORKERS, Scenario
@@ -55,6 +55,9 @@ class Run:
     """By backend: when requests came to it."""
     ticks: list[Tick] = field(default_factory=list)
     arm_cpu_s: float = 0.0
+    agent_cpu_s: float = 0.0
+    """Of that: our agent's. The rest is its proxy's."""
+    lasted_s: float = 0.0
     outside_cores: float = 0.0
     stolen_cores: float = 0.0
 
@@ -187,7 +190,7 @@ def _go(
         process.stdin.write(f"go {start!r}\n")
         process.stdin.flush()
     time.sleep(max(0.0, start - time.monotonic()))
-    before = _meters(place)
+    before = _meters(place, running)
     if scenario.kill_agent_s is not None and running.agent is not None:
         time.sleep(max(0.0, start + scenario.kill_agent_s - time.monotonic()))
         running.agent.kill()
@@ -201,20 +204,22 @@ def _go(
     if running.agent is not None and scenario.kill_agent_s is None and running.agent.poll():
         assert running.log is not None
         raise RuntimeError(f"the agent ended:\n{running.log.read_text()[-2000:]}")
-    grown = {name: value - before[name] for name, value in _meters(place).items()}
-    run.arm_cpu_s = grown["arm"]
+    after = _meters(place, running)
+    grown = {name: value - before[name] for name, value in after.items()}
+    run.arm_cpu_s, run.agent_cpu_s, run.lasted_s = grown["arm"], grown["agent"], grown["at"]
     run.outside_cores = max(0.0, grown["busy"] - grown["ours"]) / grown["at"]
     run.stolen_cores = grown["stolen"] / grown["at"]
     return begun_ms
 
 
-def _meters(place: Place) -> dict[str, float]:
+def _meters(place: Place, running: Started) -> dict[str, float]:
     busy, stolen = machine_cpu_seconds()
     return {
         "at": time.monotonic(),
         "busy": busy,
         "stolen": stolen,
         "arm": place.cpu_seconds(ARM),
+        "agent": 0.0 if running.agent is None else cpu_seconds(running.agent.pid),
         "ours": place.cpu_seconds(),
     }
 

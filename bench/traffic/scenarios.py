@@ -38,7 +38,10 @@ TUNED = "haproxy-maxconn"
 EXPERTS = (TUNED, "envoy-expert", "nginx-expert")
 """All of them with limits by hand, outlier detection where they have it, and retries."""
 ALL = (*(arm for arm in PEERS if arm not in EXPERTS), *OURS)
-BESIDE_EXPERTS = ("haproxy-leastconn", *EXPERTS, *OURS)
+BESIDE_EXPERTS = (*EXPERTS, *OURS)
+PLAIN = "haproxy-leastconn"
+BESIDE_PLAIN = ("healthy", "noisy")
+"""Where a plain HAProxy is measured beside experts, too: for its CPU, and as the bar of `noisy`."""
 SOME = ("haproxy-leastconn", "envoy-outlier", *OURS)
 SHEDDING = ("haproxy-leastconn", "envoy-outlier", "envoy-admission", "envoy-adaptive", *OURS)
 """Those that refuse anything, and two that do not."""
@@ -105,79 +108,133 @@ class Scenario:
         return self.backends * WORKERS / MEAN_S
 
 
-def scenarios(seed: int, *, quick: bool = False) -> dict[str, Scenario]:
+WARM_S = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How many seconds the parts of a scenario last."""
+
+    warm_s: float = WARM_S
+    healthy_s: float = 10.0
+    slow_s: float = 25.0
+    errors_s: float = 15.0
+    restored_s: float = 22.0
+    """After a fault of one backend."""
+    overload_s: float = 25.0
+    noisy_s: float = 60.0
+    retries_s: float = 20.0
+    monopoly_s: float = 20.0
+    brown_out_s: float = 20.0
+    recovery_s: float = 25.0
+    """After a brown-out: refusals count from the tenth second on."""
+    latency_lost_s: float = 20.0
+
+
+LENGTHS = {
+    "full": Length(),
+    "quick": Length(
+        healthy_s=6.0,
+        slow_s=12.0,
+        errors_s=8.0,
+        restored_s=14.0,
+        overload_s=12.0,
+        noisy_s=25.0,
+        retries_s=8.0,
+        monopoly_s=10.0,
+        brown_out_s=10.0,
+        recovery_s=16.0,
+        latency_lost_s=12.0,
+    ),
+    "short": Length(
+        warm_s=4.0,
+        healthy_s=5.0,
+        slow_s=6.0,
+        errors_s=4.0,
+        restored_s=0.5,
+        overload_s=8.0,
+        noisy_s=12.0,
+        brown_out_s=3.0,
+        recovery_s=12.5,
+    ),
+}
+"""`short` is for the scenarios of `SHORT`: three repetitions beside experts in one sitting."""
+SHORT = ("healthy", "slow", "errors", "overload", "brown-out", "noisy")
+
+
+def scenarios(seed: int, length: str = "full") -> dict[str, Scenario]:
+    lasts = LENGTHS[length]
     listed = (
-        _slow(sick_s=12.0 if quick else 25.0, after_s=16.0 if quick else 22.0),
-        _errors(sick_s=8.0 if quick else 15.0, after_s=12.0 if quick else 22.0),
-        _overload(12.0 if quick else 25.0),
-        _healthy(12.0 if quick else 16.0),
+        _slow(lasts),
+        _errors(lasts),
+        _overload(lasts),
+        _healthy(lasts),
         _killed(20.0),
         _dead(),
-        _noisy(seed, 25.0 if quick else 60.0),
-        _retries(8.0 if quick else 20.0),
-        _monopoly(10.0 if quick else 20.0),
-        _brown_out(slow_s=10.0 if quick else 20.0, after_s=16.0 if quick else 25.0),
+        _noisy(seed, lasts),
+        _retries(lasts.retries_s),
+        _monopoly(lasts.monopoly_s),
+        _brown_out(lasts),
         _rolling(),
-        _latency_lost(12.0 if quick else 20.0),
+        _latency_lost(lasts.latency_lost_s),
     )
     return {scenario.name: scenario for scenario in listed}
 
 
-WARM_S = 6.0
+def _healthy(lasts: Length) -> Scenario:
+    begin_s, end_s = lasts.warm_s, lasts.warm_s + lasts.healthy_s
+    rates = ((end_s, USUAL_PER_S),)
+    return Scenario("healthy", "healthy, 70 % load", end_s, (begin_s, end_s), rates, SOME)
 
 
-def _healthy(until_s: float) -> Scenario:
-    return Scenario(
-        "healthy", "healthy, 70 % load", until_s, (WARM_S, until_s), ((until_s, USUAL_PER_S),), SOME
-    )
-
-
-def _slow(*, sick_s: float, after_s: float) -> Scenario:
-    well_s = WARM_S + sick_s
+def _slow(lasts: Length) -> Scenario:
+    well_s = lasts.warm_s + lasts.slow_s
+    end_s = well_s + lasts.restored_s
     return Scenario(
         "slow",
         "one of four slow ×10, 70 % load",
-        well_s + after_s,
-        (WARM_S, well_s),
-        ((well_s + after_s, USUAL_PER_S),),
-        faults=(Fault(WARM_S, slow=10.0), Fault(well_s)),
-        sick=(WARM_S, well_s),
+        end_s,
+        (lasts.warm_s, well_s),
+        ((end_s, USUAL_PER_S),),
+        faults=(Fault(lasts.warm_s, slow=10.0), Fault(well_s)),
+        sick=(lasts.warm_s, well_s),
     )
 
 
-def _errors(*, sick_s: float, after_s: float) -> Scenario:
-    well_s = WARM_S + sick_s
+def _errors(lasts: Length) -> Scenario:
+    well_s = lasts.warm_s + lasts.errors_s
+    end_s = well_s + lasts.restored_s
     return Scenario(
         "errors",
         "one of four answers 500 at once, 70 % load",
-        well_s + after_s,
-        (WARM_S, well_s),
-        ((well_s + after_s, USUAL_PER_S),),
-        faults=(Fault(WARM_S, failing=True), Fault(well_s)),
-        sick=(WARM_S, well_s),
+        end_s,
+        (lasts.warm_s, well_s),
+        ((end_s, USUAL_PER_S),),
+        faults=(Fault(lasts.warm_s, failing=True), Fault(well_s)),
+        sick=(lasts.warm_s, well_s),
     )
 
 
-def _overload(lasts_s: float) -> Scenario:
-    end_s = WARM_S + lasts_s
+def _overload(lasts: Length) -> Scenario:
+    end_s = lasts.warm_s + lasts.overload_s
     return Scenario(
         "overload",
         "twice the capacity",
         end_s,
-        (WARM_S, end_s),
-        ((WARM_S, USUAL_PER_S), (end_s, 2 * CAPACITY_PER_S)),
+        (lasts.warm_s, end_s),
+        ((lasts.warm_s, USUAL_PER_S), (end_s, 2 * CAPACITY_PER_S)),
     )
 
 
-def _noisy(seed: int, lasts_s: float) -> Scenario:
+def _noisy(seed: int, lasts: Length) -> Scenario:
     """Load between 45 and 85 %, half a percent of errors, one backend slow for moments."""
     chance = random.Random(f"noisy/{seed}")
-    end_s = WARM_S + lasts_s
+    end_s = lasts.warm_s + lasts.noisy_s
     rates, at_s = [], 0.0
     while at_s < end_s:
         at_s = min(end_s, at_s + chance.uniform(0.5, 2.0))
         rates.append((at_s, chance.uniform(0.45, 0.85) * CAPACITY_PER_S))
-    faults, at_s = [], WARM_S
+    faults, at_s = [], lasts.warm_s
     while at_s < end_s:
         well_s = at_s + chance.uniform(1.0, 3.0)
         faults += [Fault(at_s, slow=10.0), Fault(well_s)]
@@ -186,7 +243,7 @@ def _noisy(seed: int, lasts_s: float) -> Scenario:
         "noisy",
         "one of four flaps, load between 45 and 85 %",
         end_s,
-        (WARM_S, end_s),
+        (lasts.warm_s, end_s),
         tuple(rates),
         SOME,
         tuple(faults),
@@ -246,17 +303,18 @@ def _retries(after_s: float) -> Scenario:
     )
 
 
-def _brown_out(*, slow_s: float, after_s: float) -> Scenario:
+def _brown_out(lasts: Length) -> Scenario:
     """Figures are of all the time from the first slow moment on, recovery included."""
-    well_s = WARM_S + slow_s
+    well_s = lasts.warm_s + lasts.brown_out_s
+    end_s = well_s + lasts.recovery_s
     return Scenario(
         "brown-out",
         "all are slow ×3 for a while, 70 % load",
-        well_s + after_s,
-        (WARM_S, well_s + after_s),
-        ((well_s + after_s, USUAL_PER_S),),
+        end_s,
+        (lasts.warm_s, end_s),
+        ((end_s, USUAL_PER_S),),
         SHEDDING,
-        faults=(Fault(WARM_S, slow=3.0), Fault(well_s)),
+        faults=(Fault(lasts.warm_s, slow=3.0), Fault(well_s)),
         everywhere=True,
         calm_s=well_s,
     )

@@ -154,6 +154,23 @@ def test_no_body_keeps_others_waiting(server: Running, monkeypatch: pytest.Monke
     assert small != large
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "path"),
+    [
+        (b'{"manifests":[{"kind":"Run","kind":"Run"}]}', 400, "manifests[0].kind"),
+        (b'{"manifests":[{"kind":"\\ud800"}]}', 400, "manifests[0].kind"),
+        (b'{"manifests":[{}],"x` - at `$.manifests[7]":1}', 422, "x` - at `$.manifests[7]"),
+        (b'{"manifests":[{}],"":1}', 422, '""'),
+    ],
+)
+def test_a_bad_body_is_answered_with_the_path(
+    server: Running, body: bytes, status: int, path: str
+) -> None:
+    """A key given twice was refused without saying which; one that read like a place was a bug."""
+    reply = server.send("POST", "/v1/apply", body)
+    assert (reply.status, reply.json["error"]["path"]) == (status, path)
+
+
 @pytest.mark.parametrize("path", ["/v1/head", "/v1/signin", "/v1/nothing"])
 def test_a_body_has_one_end(server: Running, path: str) -> None:
     """A proxy in front may go by the length: what it took for a body is no request of another."""

@@ -346,7 +346,7 @@ def test_all_promises_are_judged_and_kept_where_all_is_well() -> None:
     verdicts = judge(runs, ("ours-ebpf",))
     assert len(verdicts) == 12
     assert all(verdict["passed"] for verdict in verdicts)
-    document = {"seed": 1, "quick": False, "wall_s": 60, "runs": runs, "promises": verdicts}
+    document = {"seed": 1, "wall_s": 60, "runs": runs, "promises": verdicts}
     assert markdown(document).count("| PASS |") == 12
 
 

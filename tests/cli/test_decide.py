@@ -80,6 +80,20 @@ HOSTILE = {
     "null demand": (pod(demand=None), "pods[0].demand"),
     "unknown field": (pod(bogus=1), "pods[0].bogus"),
     "unknown top field": (json.dumps({**DOCUMENT, "bogus": 1}).encode(), "bogus"),
+    "unknown field without a name": (pod(**{"": 1}), 'pods[0].""'),
+    "unknown top field without a name": (b'{"": 1, "capacity_millicores": 1, "pods": []}', '""'),
+    "unknown top field that reads like a place": (
+        b'{"x` - at `$.pods[7]": 1, "capacity_millicores": 1, "pods": []}',
+        "x` - at `$.pods[7]",
+    ),
+    "unknown field that reads like a place": (
+        pod(**{"x` - at `$.pods[7]": 1}),
+        "pods[0].x` - at `$.pods[7]",
+    ),
+    "unknown policy that reads like a place": (
+        json.dumps({**DOCUMENT, "policy": "x' - at `$.pods[7]"}).encode(),
+        "policy",
+    ),
     "missing field": (b'{"capacity_millicores": 1, "pods": [{}]}', "pods[0].uid"),
     "missing top field": (b'{"pods": []}', "capacity_millicores"),
     "unknown policy": (json.dumps({**DOCUMENT, "policy": "dictator"}).encode(), "policy"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.apportion import largest_remainder, water_fill
+from fairlead.core.apportion import Fill, fill_grants, largest_remainder, water_fill
 from fairlead.core.claims import Claim
 from fairlead.core.invariant import InvariantBroken
 
@@ -31,6 +31,21 @@ def test_ties_are_settled_in_order() -> None:
     """Equal remainders: the first claims get the leftovers."""
     assert largest_remainder(2000, [1, 1, 1]) == [667, 667, 666]
     assert largest_remainder(1, [5, 5]) == [1, 0]
+
+
+def settled(total: int, exact: list[Fraction]) -> list[int]:
+    """The definition: floors, and the rest by one unit each to the largest fractions, in order."""
+    floors = [part.numerator // part.denominator for part in exact]
+    order = sorted(range(len(exact)), key=lambda at: (floors[at] - exact[at], at))
+    for at in order[: total - sum(floors)]:
+        floors[at] += 1
+    return floors
+
+
+@given(st.one_of(small, large), st.lists(st.one_of(small, large), max_size=12))
+def test_leftovers_go_to_the_largest_remainders(total: int, shares: list[int]) -> None:
+    exact = [Fraction(total * share, sum(shares) or 1) for share in shares]
+    assert largest_remainder(total, shares) == settled(total if any(shares) else 0, exact)
 
 
 @st.composite
@@ -67,6 +82,39 @@ def test_water_fill_solves_its_equation(claims: list[Claim], extra: int) -> None
         exact = min(max(claim.base + claim.rate * level, claim.low), claim.high)
         assert claim.low <= grant <= claim.high
         assert abs(grant - exact) < 1
+
+
+@given(claim_lists(), st.one_of(small, large))
+def test_fractions_of_a_fill_are_settled_as_those_of_a_division(
+    claims: list[Claim], extra: int
+) -> None:
+    """A claim at a bound has no fraction; the faster way gives the same grants."""
+    total = sum(min(max(c.base, c.low), c.high) for c in claims) + extra
+    fill = water_fill(total, claims)
+    assert fill_grants(total, claims) == fill.grants
+    assert all(type(grant) is int for grant in fill.grants)
+    if fill.denominator:
+        level = Fraction(fill.numerator, fill.denominator)
+        exact = [min(max(c.base + c.rate * level, c.low), Fraction(c.high)) for c in claims]
+        assert fill.grants == settled(total, exact)
+
+
+def test_a_fill_says_at_which_level_it_ends() -> None:
+    """At once where nothing is missing; where all are at their high bounds just then, or never."""
+    claims = [Claim(0, 2, 0, 5), Claim(0, 0, 1, 9)]
+    assert water_fill(1, claims) == Fill([0, 1], 0, 1)
+    assert water_fill(2, claims) == Fill([1, 1], 1, 2)
+    assert water_fill(6, claims) == Fill([5, 1], 5, 2)
+    assert water_fill(7, claims) == Fill([5, 1], 0, 0)
+    assert water_fill(0, []) == Fill([], 0, 1)
+    assert water_fill(1, []) == Fill([], 0, 0)
+
+
+@pytest.mark.parametrize("first", [Claim(0, 3, 0, 1), Claim(0, 1, 1, 5)])
+def test_a_claim_at_a_bound_gets_no_leftover(first: Claim) -> None:
+    """At the level 1/2 it would have a fraction of its own, and comes first."""
+    claims = [first, Claim(0, 1, 0, 5), Claim(0, 1, 0, 5)]
+    assert water_fill(2, claims) == Fill([1, 1, 0], 1, 2)
 
 
 def test_water_fill_does_not_start_above_its_total() -> None:

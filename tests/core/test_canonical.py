@@ -3,12 +3,16 @@
 import json
 import math
 import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.canonical import NotCanonical, canonical, digest, number
+from fairlead.core.canonical import NotCanonical, as_json, canonical, digest, number
 
 # RFC 8785, appendix B: IEEE 754 bits and the expected text.
 RFC_NUMBERS = [
@@ -81,6 +85,80 @@ def test_what_json_cannot_carry_is_refused(value: object) -> None:
     """Never rounded, never guessed."""
     with pytest.raises(NotCanonical):
         canonical(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (2**53, "integer beyond 2^53 - 1: 9007199254740992"),
+        (math.inf, "no JSON form for inf"),
+        (b"x", "no JSON form for bytes"),
+        ("a\ud800", "a string holds a lone surrogate: '\"a\\ud800\"'"),
+        ({1: 2}, "object keys must be strings"),
+    ],
+)
+def test_a_refusal_names_the_value(value: object, words: str) -> None:
+    with pytest.raises(NotCanonical) as refused:
+        canonical(value)
+    assert str(refused.value) == words
+
+
+def test_the_largest_integers_are_carried() -> None:
+    assert canonical([2**53 - 1, 1 - 2**53]) == b"[9007199254740991,-9007199254740991]"
+
+
+def test_an_exponent_follows_as_many_digits_as_there_are() -> None:
+    assert [number(value) for value in (1e300, 1.5e300, -1.25e-9)] == [
+        "1e+300",
+        "1.5e+300",
+        "-1.25e-9",
+    ]
+
+
+class Mode(StrEnum):
+    """A string with a name."""
+
+    OPEN = "open"
+
+
+class Pair(NamedTuple):
+    """A tuple with names."""
+
+    low: int
+    high: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A value inside another one."""
+
+    key: bytes
+    pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What holds it, and a mapping that is no dict."""
+
+    part: Part
+    names: MappingProxyType[str, int]
+
+
+def test_enums_and_named_tuples_are_written_as_what_they_are() -> None:
+    """A string and a list, alone and as members of an object."""
+    assert canonical([Mode.OPEN, Pair(1, Mode.OPEN)]) == b'["open",[1,"open"]]'
+    assert canonical({"mode": Mode.OPEN, "pair": Pair(1, Mode.OPEN)}) == (
+        b'{"mode":"open","pair":[1,"open"]}'
+    )
+
+
+def test_values_of_core_are_plain_data() -> None:
+    """Dataclasses by field, tuples as lists, bytes in hex, any mapping as an object."""
+    whole = Whole(Part(b"\x01\xff", (Pair(1, Mode.OPEN),)), MappingProxyType({"a": 1}))
+    plain = as_json(whole)
+    assert plain == {"part": {"key": "01ff", "pairs": [[1, "open"]]}, "names": {"a": 1}}
+    assert type(plain["names"]) is dict
+    assert as_json(None) is None
 
 
 json_values = st.recursive(

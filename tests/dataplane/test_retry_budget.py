@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.core.traffic import Config
+from fairlead.core.traffic.memory import EDITION
 from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, TrafficLoop
 from fairlead.ports.dataplane import RouteGroup
 from tests.dataplane.clients import request
@@ -40,7 +41,7 @@ class Governed:
         self.route: RouteGroup = replace(world.group("web", IDS), retry=retry)
         # However slow this machine is, latency does not close admission.
         config = Config(l_ref_ms=60_000)
-        rules = GroupRules(config, retry=retry, own_bound=True, edition=2)
+        rules = GroupRules(config, retry=retry, own_bound=True, edition=EDITION)
         self.governor = GroupGovernor("web", rules)
         eyes, recorder = Eyes(), MemoryRecorder()
         ports = Ports(lambda _: recorder, eyes, Machines(eyes), eyes)  # type: ignore[arg-type, return-value]

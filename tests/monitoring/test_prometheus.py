@@ -22,7 +22,6 @@ EMPTY = {
     "gpu: GPUs in use by envelope B",
     "gpu: Preemptions per hour A",
     "gpu: Use of each run's GPUs A",
-    "traffic: Changes per hour A",
     "traffic: Decisions that are not in force A",
     "traffic: Decisions that are not in force B",
     "traffic: Latency (p95) A",

@@ -35,3 +35,26 @@ def test_a_time_at_the_end_of_the_calendar_is_refused() -> None:
     for kind, document in (("gpu.reserve", reserve), ("gpu.idle", idle), ("gpu.refund", refund)):
         with pytest.raises(BadInput, match="beyond the year 9999"):
             KINDS[kind].run(json.dumps(document).encode())
+
+
+def test_a_result_that_json_cannot_carry_is_bad_input() -> None:
+    """Sums of numbers that are in range may not be: `fairlead decide` ended with 70."""
+    ahead = golden("gpu.clock")
+    ahead["reading"]["boot"] = ahead["known"]["boot"]
+    ahead["known"]["offset_ms"] = 2**53 - 1
+    often = {"policy": {"max_restarts": 1}, "restarts": 0, "exit_code": 1}
+    often |= {"backoff": {}, "delays": 2**53 - 1}
+    for kind, document in (("gpu.clock", ahead), ("gpu.restart", often)):
+        with pytest.raises(BadInput, match=r"^\$: leads to .* integer beyond 2\^53 - 1: 9"):
+            KINDS[kind].run(json.dumps(document).encode()).written()
+
+
+@pytest.mark.parametrize("spares", [8, 10**13])
+def test_a_recall_of_less_than_the_spares_is_refused(spares: int) -> None:
+    """Less than one GPU is left to place: with many spares `fairlead decide` ended with 70."""
+    document = golden("gpu.recall")
+    node = {"name": "n1", "flavor": "H100", "location": {}, "free": [0, 1, 2, 3, 4, 5, 6, 7]}
+    shape = {"group_gpus": None, "spares_per_group": spares}
+    document["room"] = {"nodes": [node], "shape": shape}
+    with pytest.raises(BadInput, match=r"^request\.gpus: must leave 1 to 100000 GPUs without the"):
+        KINDS["gpu.recall"].run(json.dumps(document).encode())

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fairlead.core.traffic.memory import EDITION
 from fairlead.schema.replay import Replayer, Verdict
 from fairlead.schema.traffic_govern import KIND, VERSION
 
@@ -15,6 +16,7 @@ STORED, CHECKED = DATA / "traffic.govern.jsonl", DATA / "traffic.govern.checks.j
 """Both of version 1."""
 SECOND, THIRD = DATA / "traffic.govern.2.jsonl", DATA / "traffic.govern.3.jsonl"
 FOURTH, FIFTH = DATA / "traffic.govern.4.jsonl", DATA / "traffic.govern.5.jsonl"
+SIXTH = DATA / "traffic.govern.6.jsonl"
 
 
 def replayed(path: Path, version: int = 1) -> list[dict[str, Any]]:
@@ -82,6 +84,19 @@ def test_a_stored_life_of_version_5_replays() -> None:
     assert max(b - a for a, b in itertools.pairwise(times)) == 1_000
     assert not any("waited" in entry["input"] for entry in entries)
     assert not any("rests" in entry["output"] for entry in entries)
+
+
+def test_a_stored_life_of_version_6_replays() -> None:
+    """At twice the capacity rooms added up to half more than may be inside, and what the servers of
+    the resting side held counted whole. With rules of today other limits would follow."""
+    entries = replayed(SIXTH, 6)
+    bounds = [entry["output"]["limits"]["concurrency"] for entry in entries]
+    assert any(sum(bound["room"].values()) > bound["inside_max"] + 4 for bound in bounds)
+    first = entries[0]
+    assert first["input"]["rules"]["edition"] == 2
+    first["input"]["rules"]["edition"] = EDITION
+    answer = Replayer().run(0, KIND, VERSION, first["input"], first["output"])
+    assert answer.verdict is Verdict.DIFFERENT
 
 
 def test_a_damaged_verdict_is_refused() -> None:

@@ -16,6 +16,7 @@ import pytest
 from fairlead.core.gpu.clock import ClockReading, ClockReason, LedgerTime
 from fairlead.core.lottery import Commitment, Reveal
 from fairlead.core.lottery import beacon as core_beacon
+from fairlead.core.traffic import GroupRules
 from fairlead.core.traffic.alone import Relaxed
 from fairlead.dataplane import memory
 from fairlead.engine.gpu import Author, effects, settlement
@@ -29,6 +30,7 @@ from fairlead.engine.gpu.resolver.outcome import Outcomes
 from fairlead.engine.gpu.state import RunState
 from fairlead.ledger import reading
 from fairlead.ports.executor import Job
+from fairlead.schema import objects
 from fairlead.sim.executor import SimExecutor
 from fairlead.sim.vopr.command import read
 from fairlead.sim.vopr.disk import SimDisk, SimFile
@@ -134,6 +136,11 @@ def unbounded_fallback(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory, "relax", relax)
 
 
+def believed_liar(patch: pytest.MonkeyPatch) -> None:
+    """What one backend says of retries closes admission for all, as it did."""
+    patch.setattr(GroupRules, "confirm", False)
+
+
 def second_draw(patch: pytest.MonkeyPatch) -> None:
     """A void hands nothing on: the operator draws again until the result pleases."""
     real = outcome.reveal
@@ -152,6 +159,11 @@ def any_signature(patch: pytest.MonkeyPatch) -> None:
 def deaf_clock(patch: pytest.MonkeyPatch) -> None:
     """A jump is asked about, and the answer changes nothing."""
     patch.setattr(ClockWatch, "judge", lambda self, judgement, *, author, dry_run=False: {})
+
+
+def any_text(patch: pytest.MonkeyPatch) -> None:
+    """A tenant's NUL reaches the call that starts a process, and ends the control plane."""
+    patch.setattr(objects, "_refuse_nul", lambda value, path: None)
 
 
 class Plant(NamedTuple):
@@ -183,6 +195,7 @@ PLANTED = (
     Plant(wall_clock, "charges time-order invariant", 8),
     Plant(wall_clock, "charges time-order invariant", 8, "submit turn wait fail_over"),
     Plant(deaf_clock, "progress", 8, "submit turn jump", range(2_006, 2_060)),
+    Plant(believed_liar, "traffic-agent one-signal", 9, "traffic_agent lie", range(2_001, 2_060, 6)),
     # Those whose traffic is twice the capacity.
     Plant(
         unbounded_fallback,
@@ -193,6 +206,7 @@ PLANTED = (
         steps=20,
     ),
     Plant(restart_after_cancel, "cancelled", 11, "submit turn delete cancel node resolve reserve"),
+    Plant(any_text, "exception", 11, "submit turn hostile"),
     Plant(another_decision, "recorded-first"),
     Plant(unsynced, "acknowledged-writes exception"),
     Plant(unsynced_opening, "acknowledged-writes", stored="unsynced-recovery"),

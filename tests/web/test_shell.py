@@ -163,14 +163,22 @@ def test_a_view_whose_code_did_not_come_is_loaded_again(lab: Running, browser: B
 
 
 def test_an_address_without_anything_says_so(lab: Running, browser: Browser) -> None:
-    """No empty headings and no JSON: a person reads what is missing, and finds the way back."""
+    """No empty headings and no JSON: a person reads what is missing, and finds the way back. What
+    is missing is not asked for again until something is heard of it."""
     visits = Visits(browser)  # the console tells of each 404
     page = visits.open(lab, "/no-such-view")
     expect(page.locator("h1")).to_have_text("No such view")
+    page.clock.install()
     page.goto("/runs/none")
     expect(page.locator("#not-found")).to_contain_text("There is no Run 'none'.")
     expect(page.get_by_role("heading", name="Funding plan")).to_be_hidden()
     expect(page.locator("#state")).to_have_text("Live")
+    asked = len(visits.asked)
+    for name in ("other", "another"):
+        page.clock.fast_forward(60_000)  # a view that is there asks every five seconds
+        lab.apply(run(name, gpus=1, duration="1h"))
+        page.evaluate("fetch('/healthz').then(reply => reply.text())")
+    assert all(url.endswith("/healthz") for url in visits.asked[asked:]), visits.asked[asked:]
     lab.apply(run("none", gpus=1, duration="1h"))
     expect(page.get_by_role("heading", name="Funding plan")).to_be_visible()
     expect(page.locator("#not-found")).to_have_count(0)

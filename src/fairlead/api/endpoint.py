@@ -58,7 +58,12 @@ class TooLarge(Exception):
 
 
 class Malformed(Exception):
-    """The body is not JSON, nested too deeply, or ends where one looks (HTTP 400)."""
+    """The body is not JSON, nested too deeply, or ends where one looks (HTTP 400). `path`: of the
+    field, where one is to blame."""
+
+    def __init__(self, message: str, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +244,7 @@ def read_body(data: bytes, shape: Any) -> Any:
     try:
         value = parse_json(data)
     except BadInput as error:
-        raise Malformed(error.message) from None
+        raise Malformed(error.message, None if error.path == "$" else error.path) from None
     if _deep(value, DEPTH_MAX):
         raise Malformed(f"is nested more than {DEPTH_MAX} levels deep")
     return value if shape is dict else check_shape(value, shape)

@@ -62,13 +62,14 @@ def command(
 def _one(kind: Kind, file: BinaryIO) -> int:
     try:
         outcome = kind.run(file.read(DOCUMENT_BYTES_MAX + 1))
+        written = outcome.written()
     except BadInput as error:
         click.echo(f"error: {error}", err=True)
         return EXIT_BAD_INPUT
     if sys.stdout.isatty():
         click.echo(json.dumps(outcome.result, indent=2, ensure_ascii=False))
     else:
-        sys.stdout.buffer.write(canonical(outcome.result) + b"\n")
+        sys.stdout.buffer.write(written + b"\n")
         sys.stdout.buffer.flush()
     return EXIT_REFUSED if outcome.refused else 0
 
@@ -80,8 +81,7 @@ def _stream(kind: Kind, file: BinaryIO) -> int:
         if not line.strip():
             continue
         try:
-            result = kind.run(line)
-            answer = canonical(result.result)
+            answer = kind.run(line).written()
         except BadInput as error:
             answer = canonical({"error": {"path": error.path, "message": error.message}})
             status = EXIT_BAD_INPUT

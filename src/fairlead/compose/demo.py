@@ -16,6 +16,7 @@ from msgspec import structs
 from fairlead.api.lab import Lab
 from fairlead.api.service import Service
 from fairlead.api.story_acts import Act, Caption, Story
+from fairlead.compose.demo_metrics import NodeCounts, ServiceCounts, demo_metrics
 from fairlead.core.invariant import known
 from fairlead.engine.cpu import CpuTurn
 from fairlead.engine.traffic import TickRound, TrafficLoop
@@ -38,6 +39,7 @@ def demo(service: Service, folder: Path) -> Iterator[None]:
     try:
         with (
             SimulatedWorld(service, story, folder / "service") as world,
+            demo_metrics(service.address, NODE, world.counts),
             Lab(service, story, folder / "checkpoints", world),
         ):
             yield
@@ -53,6 +55,7 @@ class SimulatedWorld:
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="simulated", daemon=True)
         self._seed, self._fresh = 0, False
+        self.counts = NodeCounts(lambda: self._node.agent.loop), ServiceCounts(GROUP)
         self._begin()
 
     def __enter__(self) -> "SimulatedWorld":
@@ -130,6 +133,7 @@ class SimulatedWorld:
         if turn is None or turn is self._turn:
             return
         self._turn, agent = turn, self._node.agent
+        self.counts[0].add(turn)
         governor = known(agent.loop, "no crash is simulated").governor
         moment = structs.replace(node_moment(turn, governor)(), time_ms=self._control.now_ms())
         node = NodeMoments(NODE, agent.config.clear_ms, [moment])
@@ -137,6 +141,7 @@ class SimulatedWorld:
 
     def _ticked(self, round: TickRound, loop: TrafficLoop) -> None:
         """Report a tick: one a second, and each that changed something."""
+        self.counts[1].add(round)
         now_ms = self._control.now_ms()
         if now_ms - self._reported_ms < REPORT_MS and not round.transitions:
             return

@@ -63,6 +63,6 @@ def rising_at_start(claims: list[Claim], starts: list[int], events: list[int]) -
     rate = 0
     for event in events:
         claim = claims[event // 2]
-        if event % 2 and starts[event // 2] <= claim.base:
+        if starts[event // 2] <= claim.base:
             rate += claim.rate
     return rate

@@ -176,11 +176,11 @@ def number(
     return Numbered(position, answers, rows, blobs)
 
 
-def store_beside(execute: Execute, done: Numbered) -> None:
+def store_beside(execute: Execute, done: Numbered, *, heads_every: int | None = None) -> None:
     """The blobs and the head of a step, after its rows, inside the caller's transaction."""
     for blob in done.blobs:
         execute(STORE_BLOB, *blob)
-    store_head(execute, done.position.signed, done.rows[0].seq - 1)
+    store_head(execute, done.position.signed, done.rows[0].seq - 1, every=heads_every)
 
 
 def first_entry(signers: KeyDirectory, ledger: str = "", time_ms: int | None = None) -> Numbered:

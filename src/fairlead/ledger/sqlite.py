@@ -127,6 +127,9 @@ def _recorded(
 class SqliteSession:
     """A connection to one file, for writing or for reading."""
 
+    heads_every: int | None = None
+    """Entries from one kept head to the next; None: as the store has it."""
+
     def __init__(
         self, path: Path, connection: sqlite3.Connection, *, inspect: bool = False
     ) -> None:
@@ -152,7 +155,7 @@ class SqliteSession:
         """All of it, durably, or nothing: also when what goes wrong is an interrupt."""
         try:
             connection.execute("BEGIN IMMEDIATE")
-            yield lambda text, *values: connection.execute(text, values)
+            yield _executing(connection)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -161,11 +164,15 @@ class SqliteSession:
 
     def store(self, connection: sqlite3.Connection, done: Numbered) -> None:
         connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
-        store_beside(lambda text, *values: connection.execute(text, values), done)
+        store_beside(_executing(connection), done, heads_every=self.heads_every)
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+def _executing(connection: sqlite3.Connection) -> store.Execute:
+    return lambda text, *values: connection.execute(text, values)
 
 
 def view_of(connection: sqlite3.Connection, path: Path) -> store.SqlView:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
+from functools import cache
 from importlib.resources import files as resources
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -133,11 +134,14 @@ def read_nodes(query: Execute, nodes: Sequence[TreeNode]) -> list[bytes]:
     return hashes
 
 
-def store_head(execute: Execute, signed: SignedHead, old_size: int) -> None:
+def store_head(
+    execute: Execute, signed: SignedHead, old_size: int, *, every: int | None = None
+) -> None:
     """The new head, inside the caller's transaction; kept for good where it passes a checkpoint."""
     row, size = (*_fields(signed.head), signed.signature), signed.head.size
     execute(_STORE_HEAD, *row)
-    if size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY:
+    every = every or CHECKPOINT_EVERY
+    if size // every > old_size // every:
         execute(_STORE_CHECKPOINT, *row)
 
 
@@ -169,10 +173,7 @@ def _signed_head(row: Sequence[Any]) -> SignedHead:
 
 def missing_migrations(database: str, applied: int) -> list[tuple[int, str, str]]:
     """Number, name and SQL of a database's files (`0001_ledger.sql`, …) after the last applied."""
-    found = []
-    for file in resources("fairlead.ledger").joinpath("migrations", database).iterdir():
-        number, _, name = file.name.removesuffix(".sql").partition("_")
-        found.append((int(number), name, file.read_text()))
+    found = _migrations(database)
     if applied < 0:
         raise PermanentFault(f"this is no ledger: its tables have the number {applied}")
     if applied > len(found):
@@ -180,4 +181,13 @@ def missing_migrations(database: str, applied: int) -> list[tuple[int, str, str]
             f"the ledger was written by a later release (its tables are at {applied}, "
             f"this release knows {len(found)})"
         )
-    return sorted(found)[applied:]
+    return found[applied:]
+
+
+@cache
+def _migrations(database: str) -> list[tuple[int, str, str]]:
+    found = []
+    for file in resources("fairlead.ledger").joinpath("migrations", database).iterdir():
+        number, _, name = file.name.removesuffix(".sql").partition("_")
+        found.append((int(number), name, file.read_text()))
+    return sorted(found)

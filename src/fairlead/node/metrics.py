@@ -6,25 +6,46 @@ on Kubernetes they are the pod's. `fairlead.schema.metrics` lists them all.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
 
 from fairlead.core.cpu import Actuation, CpuMode
-from fairlead.engine.cpu import CpuTurn
-from fairlead.node.agent import Agent
-from fairlead.node.kernel_files import read_node_pressure
+from fairlead.engine.cpu import CpuLoop, CpuTurn
+from fairlead.node.kernel_files import StallTime, read_node_pressure
 from fairlead.ports.faults import faults
 from fairlead.schema.exposition import Samples, TableCollector
 from fairlead.schema.metrics import Process
 
 
+class CountingAgent(Protocol):
+    """What is read of an agent: on a machine, or simulated."""
+
+    @property
+    def loop(self) -> CpuLoop: ...
+
+    last_turn: CpuTurn | None
+    clears: int
+    writes: int
+    write_failures: int
+    missed_samples: int
+    faults: int
+
+
 class NodeMeasures:
     """The agent's counters and its last turn as samples."""
 
-    def __init__(self, agent: Agent, *, node: str | None = None, kube: bool = False) -> None:
-        self._agent, self._kube = agent, kube
+    def __init__(
+        self,
+        agent: CountingAgent,
+        *,
+        node: str | None = None,
+        kube: bool = False,
+        pressure: Callable[[], StallTime | None] = read_node_pressure,
+    ) -> None:
+        self._agent, self._kube, self._pressure = agent, kube, pressure
         self._node = node or os.environ.get("NODE_NAME") or os.uname().nodename
 
     def collector(self) -> Collector:
@@ -32,7 +53,7 @@ class NodeMeasures:
 
     def samples(self) -> Samples:
         """Those of pods and of the node are empty until the first clearing."""
-        agent, pressure = self._agent, read_node_pressure()
+        agent, pressure = self._agent, self._pressure()
         values: dict[str, float | None] = {
             "clears_total": agent.clears,
             "limit_writes_total": agent.writes,

@@ -46,6 +46,10 @@ class Prober(Protocol):
         """Results of health checks since this was last asked."""
 
 
+CHANGES = ("mode", "isolation", "failsafe")
+"""What a `Transition` is of."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """A change that people ask about later: of admission, of a backend's isolation, of liveness.

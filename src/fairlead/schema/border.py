@@ -25,7 +25,6 @@ DOCUMENT_BYTES_MAX = 64 * 2**20
 _NUMBER_DIGITS_MAX = 400  # more cannot be a double, and int() of more is slow on purpose
 _SHOWN_CHARACTERS_MAX = 60
 
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
 _FIELD = re.compile(
     r"^Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL
 )
@@ -160,18 +159,27 @@ def _repeated(value: Any, path: str) -> Iterator[str]:
 
 def _explain(text: str, document: Any, shape: type) -> BadInput:
     """Turn msgspec's message into our path and sentence, with the value that was given."""
-    match = _AT.match(text)
-    what = match["what"] if match else text
-    where = ((match["path"] if match else None) or "$").removeprefix("$")
+    what, where = _split(text, document)
     path, value, kind = _look_up(where, document, shape)
     field = _FIELD.match(what)
     if field:
-        at = f"{path}.{field['name']}" if path else field["name"]
+        name = field["name"] or '""'
+        at = f"{path}.{name}" if path else name
         known = field["how"] == "missing required"
         return BadInput(at, "is required" if known else unknown_field(kind, field["name"]))
     counted = isinstance(value, list) and "of length" in what
     shown = str(len(value)) if counted else _shown(value)
     return BadInput(path or "$", f"{_expectation(kind, what)}, got {shown}")
+
+
+def _split(text: str, document: dict[str, Any]) -> tuple[str, str]:
+    """What is wrong, and where. A key may hold what looks like a place: msgspec's own is last, and
+    it names none for a field of the document itself."""
+    field = _FIELD.match(text)
+    if field and field["name"] in document:
+        return text, ""
+    what, at, where = text.rpartition(" - at `$")
+    return (what, where.removesuffix("`")) if at else (text, "")
 
 
 def unknown_field(kind: inspect.Type | None, name: str) -> str:

@@ -140,6 +140,7 @@ class RecallInput(BookInput):
         yield from repeats("leases", "id", [lease.id for lease in self.leases])
         if self.room is not None:
             yield from repeats("room.nodes", "name", [node.name for node in self.room.nodes])
+            yield from self.room.shape.request_faults(self.request)
         own = {
             (budget.name, envelope.name)
             for budget in self.budgets

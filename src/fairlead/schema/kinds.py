@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from fairlead.core import gpu as core
+from fairlead.core.canonical import NotCanonical, canonical
 from fairlead.schema import cpu, funding, gpu, traffic
 from fairlead.schema.border import BadInput, read_document
 from fairlead.schema.derive import Style
@@ -22,6 +23,13 @@ class Decision:
 
     result: dict[str, Any]
     refused: bool = False
+
+    def written(self) -> bytes:
+        """The result as canonical JSON."""
+        try:
+            return canonical(self.result)
+        except NotCanonical as error:  # sizes are bounded, and their sums are not
+            raise BadInput("$", f"leads to a result that JSON cannot carry: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,10 @@ _LONG = re.compile(r"(?<= to )\d{1,12}\.\d{3,}(?= would do)|(?<=from )\d{1,12}\.
 _VALUE = re.compile(r"(?<=from )(None|False|True)(?= to )|(?<= to )(False|True)(?= would do)")
 
 
+WAITS_FOR_IDLE = "waits for idle GPUs, which it may use without funding"
+"""Of a run with `allowUnfunded` that no envelope pays for."""
+
+
 def readable(message: str) -> str:
     """A refusal's message as people read it: `1 GPU`, hours with two digits, values as a manifest
     has them. In the outputs of `gpu.cover` and `gpu.fund` it has neither: these keep their bytes,

@@ -28,6 +28,7 @@ from fairlead.core.cpu import (
     observe,
     settle,
 )
+from fairlead.core.cpu.actuate import is_greedy
 from fairlead.core.cpu.signal import read_signal, waited_us
 from fairlead.core.invariant import InvariantBroken
 
@@ -224,9 +225,70 @@ def test_what_was_found_is_nothing_of_ours() -> None:
 
 
 def test_a_container_that_has_left_is_not_contained() -> None:
-    memory = CpuMemory()
-    row = WrittenLimit("gone", "", 100, WriteResult.WRITTEN)
-    assert contained(memory, row) is memory
+    """Whether its pod has left, too, or not."""
+    world = World()
+    world.second_of({"web": (150, 0)})
+    for uid, container in (("gone", ""), ("web", "gone")):
+        row = WrittenLimit(uid, container, 100, WriteResult.WRITTEN)
+        assert contained(world.memory, row) is world.memory
+
+
+def test_nobody_is_contained_while_the_needs_fit() -> None:
+    world = World()
+    for _ in range(5):
+        world.second_of(ADVERSARY)
+    snapshot = node_snapshot(world.memory, 5000, world.config)
+    plan = allocate(snapshot)
+    assert contain(world.memory, snapshot, plan, world.config)
+    calm = replace(plan, mode=CpuMode.UNCONGESTED)
+    assert contain(world.memory, snapshot, calm, world.config) == ()
+
+
+def test_a_pod_is_greedy_above_the_whole_node() -> None:
+    """One that wants just all of it is not."""
+    pod = World()
+    pod.second_of({"web": (150, 0)})
+    web = pod.memory.pods["web"]
+    for wanted, greedy in ((2000.0, False), (2000.5, True)):
+        want = web.containers[""].want._replace(peaks=((0, wanted),))
+        assert want.value == wanted
+        wanting = replace(web, containers={"": web.containers[""]._replace(want=want)})
+        assert is_greedy(wanting, CpuMode.CONGESTED, BOTH) is greedy
+
+
+def test_a_contained_pods_limit_is_no_less_than_its_guarantee() -> None:
+    """What a latency target or a guardrail promises is above the pod's share, and is kept."""
+    world = World()
+    for _ in range(5):
+        world.second_of(ADVERSARY)
+    snapshot = node_snapshot(world.memory, 5000, world.config)
+    plan = allocate(snapshot)
+    (share,) = contain(world.memory, snapshot, plan, world.config)
+    promised = (share.after or 0) + 1
+    raised = replace(plan, split={**plan.split, "adversary": {"": promised}})
+    held = contain(world.memory, snapshot, raised, world.config)
+    assert held == (Containment("adversary", "", promised),)
+
+
+def test_each_container_of_a_contained_pod_keeps_to_its_own_limit() -> None:
+    """The share is split by what each wants, up to the limit that its user declared."""
+    world = World()
+    for second in range(1, 6):
+        parts = []
+        for name, limit in (("app", 1500), ("log", 100)):
+            counters = Counters(second * SECOND, second * 450_000, 0, 0, 0, second * 3_000_000)
+            parts.append(ContainerSighting(name, limit, counters, 500))
+        busy = Counters(second * SECOND, second * 900_000, 0, 0, 0, second * 900_000)
+        pods = (
+            PodSighting("adversary", 200, tuple(parts), started_ms=-3_600_000),
+            PodSighting("honest", 200, (ContainerSighting("", None, busy, 1000),)),
+        )
+        world.second = second
+        world.memory = observe(world.memory, NodeSample(second * 1000, pods), world.config)
+    _, limits = world.clear()
+    found = {row.container: row.limit_millicores for row in limits if row.uid == "adversary"}
+    assert found["log"] == 100
+    assert found["app"] > 100
 
 
 def test_a_pod_that_lacks_much_is_guaranteed_its_minimum_only() -> None:

@@ -42,6 +42,12 @@ def test_the_bound_rises_while_the_target_is_missed_and_falls_when_it_is_kept() 
     assert next_bound(11, 0, 1) is None
 
 
+def test_the_target_is_kept_to_the_microsecond() -> None:
+    """2 ms: above 2000 us it is missed; at 1000 us, half of it, the bound falls."""
+    assert (next_bound(300, 2_000, 1), next_bound(300, 2_001, 1)) == (300, 340)
+    assert (next_bound(300, 1_001, 1), next_bound(300, 1_000, 1)) == (300, 294)
+
+
 def test_without_a_measurement_the_bound_stays() -> None:
     """Waits or runs that are missing on either side, runs that go backwards, no run at all."""
     for waited, runs in ((None, 1), (5_000, None), (5_000, 0), (-1, 1)):

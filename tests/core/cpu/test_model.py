@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fairlead.core.cpu import Pod, Snapshot
+from fairlead.core.cpu import Headroom, Pod, Snapshot
 from fairlead.core.units import OutOfRange
 
 GOOD = {"uid": "a", "min_millicores": 100, "max_millicores": 900, "demand": 0.5}
@@ -60,3 +60,8 @@ def test_integers_are_welcome_where_numbers_are_meant() -> None:
     """demand=1 and weight=3 become doubles."""
     pod = Pod("a", 1, 2, 1, weight=3)
     assert (pod.demand, pod.weight) == (1.0, 3.0)
+
+
+def test_a_headroom_refuses_what_is_no_share() -> None:
+    with pytest.raises(OutOfRange, match="cap: must be between 0 and 1, got 2"):
+        Headroom(cap=2)

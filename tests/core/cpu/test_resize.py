@@ -46,6 +46,34 @@ def test_room_is_handed_out_once() -> None:
     assert (plan.send, plan.wait) == (("a",), {"b": ResizeWait.ROOM})
 
 
+def test_an_increase_that_just_fits_is_sent() -> None:
+    rest = pod("b", 300, 300)
+    assert next_resizes(C, [pod("a", 700, 600), rest]).send == ("a",)
+    assert next_resizes(C, [pod("a", 701, 600), rest]).wait == {"a": ResizeWait.ROOM}
+
+
+def test_decreases_go_first_then_newcomers_then_increases() -> None:
+    """Of one kind by name, in whatever order they come; what is as decided is not sent."""
+    rows = [
+        pod("a", 250, 200),
+        pod("b", 100, 5000, adopted=False),
+        pod("d", 100, 150),
+        pod("c", 100, 150),
+        pod("e", 50, 50),
+    ]
+    for order in (rows, rows[::-1]):
+        assert next_resizes(C, order).send == ("c", "d", "b", "a")
+        assert next_resizes(650, order).wait == {"a": ResizeWait.ROOM}
+
+
+def test_a_pod_that_goes_from_one_container_to_another_needs_room_for_both() -> None:
+    """Either limit may be in force first."""
+    spec = {"app": 600, "log": 200}
+    moves = ResizePod("a", {"app": 200, "log": 600}, spec, spec)
+    assert next_resizes(1200, [moves]).send == ("a",)
+    assert next_resizes(1199, [moves]).wait == {"a": ResizeWait.ROOM}
+
+
 def test_a_newcomer_counts_with_what_it_is_to_have() -> None:
     """Its own limit was never ours, however high; it needs room for the one that we give."""
     newcomer = pod("new", 300, 5000, adopted=False)
@@ -183,6 +211,13 @@ def test_what_one_container_gets_the_other_gives(
 ) -> None:
     floors = {"a": 100, "b": 100}
     assert held_limits(limits, floors, {"a": 1000, "b": 1000}) == held
+
+
+def test_a_container_without_a_request_or_an_allocation_has_no_floor() -> None:
+    """It still gets its part of what the others cannot take."""
+    assert held_limits({"a": 0, "b": 100}, {}, {"a": 50, "b": 1000}) == {"a": 1, "b": 99}
+    assert held_limits({"a": 0, "b": 300}, {}, {"a": 50, "b": 200}) == {"a": 50, "b": 200}
+    assert held_limits({"a": 10, "b": 90}, {"b": 95}, {"a": 50, "b": 200}) == {"a": 5, "b": 95}
 
 
 GOVERNED = PodLimits(

@@ -3,7 +3,16 @@
 import pytest
 
 from fairlead.core.cpu import Counters, Smoothing
-from fairlead.core.cpu.signal import CpuReading, hold_peak, read_signal, smooth
+from fairlead.core.cpu.signal import (
+    CORES_MAX,
+    CpuReading,
+    delay_us,
+    hold_peak,
+    pod_reading,
+    read_signal,
+    smooth,
+    waited_us,
+)
 
 START = Counters(time_us=0, usage_us=0, periods=0, throttled_periods=0, throttled_us=0)
 
@@ -116,3 +125,50 @@ def test_an_idle_pod_reads_idle_in_the_end() -> None:
     while value:
         value, samples = smooth(value, 0.0), samples + 1
     assert samples < 240
+
+
+def test_a_reading_is_of_differences() -> None:
+    """Two seconds in the life of a container: 300m used, a fifth of what it wanted."""
+    before = Counters(1_000_000, 500_000, 10, 4, 100_000, 50_000, 5)
+    now = Counters(3_000_000, 1_100_000, 30, 9, 500_000, 90_000, 9)
+    assert read_signal(before, now) == CpuReading(300, 375, pytest.approx(0.2), 0.25)
+    assert waited_us(before, now) == 40_000
+    assert delay_us([(before, now)]) == 10_000.0
+    assert delay_us([(before, now), (before, before._replace(runs=9))]) == 5_000.0
+
+
+def test_more_cpus_than_there_are_is_rubbish() -> None:
+    """Just as many as can be believed are still a reading."""
+    most = 1_000_000 * CORES_MAX
+    for name in ("usage_us", "throttled_us"):
+        assert read_signal(START, after(throttled_periods=1, **{name: most}))
+        assert read_signal(START, after(throttled_periods=1, **{name: most + 1})) is None
+    first = START._replace(waited_us=0)
+    assert waited_us(first, after(waited_us=most)) == most
+    assert waited_us(first, after(waited_us=most + 1)) is None
+    assert waited_us(first, after(waited_us=0)) == 0
+
+
+def test_more_throttled_periods_than_periods_are_all_of_them() -> None:
+    reading = read_signal(START, after(throttled_periods=15, throttled_us=1, usage_us=9))
+    assert reading is not None
+    assert reading.throttled_ratio == 1.0
+
+
+def test_nothing_wanted_is_nothing_short() -> None:
+    assert read_signal(START, after()) == CpuReading(0, 0, 0.0, 0.0)
+    assert pod_reading([]) == CpuReading(0, 0, 0.0, 0.0)
+
+
+def test_a_pod_reads_as_the_sum_of_its_containers() -> None:
+    """Its throttling is that of the worst; one container is the pod."""
+    app, log = CpuReading(300, 400, 0.25, 0.5), CpuReading(100, 100, 0.0, 0.75)
+    assert pod_reading([app]) is app
+    assert pod_reading([app, log]) == CpuReading(400, 500, pytest.approx(0.2), 0.75)
+
+
+def test_only_what_falls_to_nothing_is_cut() -> None:
+    """A small mean of a pod that still does something stays."""
+    assert smooth(0.001, 0.0) == 0.0
+    assert smooth(0.0012, 0.0) == pytest.approx(0.00108)
+    assert smooth(0.0005, 0.0001) == pytest.approx(0.00046)

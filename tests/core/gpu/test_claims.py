@@ -1,6 +1,7 @@
 """Claims: what an owner's waiting runs keep of its own envelopes from others."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fairlead.core.gpu import (
     Lending,
     Request,
     Usage,
+    Window,
     claimed,
     cover,
 )
@@ -82,6 +84,26 @@ def test_claims_count_against_aggregate_caps_loans_and_hours() -> None:
     spent = Claimant("long", Request("a", "H100", 6, duration_ms=13 * HOUR_MS))
     assert granted(hours, long, book=book) == 3
     assert not granted(hours, spent, book=book)
+
+
+def test_a_claim_is_for_as_long_as_the_run_asks() -> None:
+    """GPUs in use, and the hours that it would hold; without a duration no hours."""
+    book = Book((OWN, GUEST), {})
+    for duration_ms in (None, 13 * HOUR_MS):
+        mine = Claimant("mine", Request("a", "H100", 3, duration_ms=duration_ms))
+        held = Usage(gpus=3, held_ms=3 * (duration_ms or 0))
+        assert claimed(book, [mine], 0).claims == {("a", "e"): held}
+
+
+def test_nothing_is_claimed_of_what_is_in_use_or_not_open() -> None:
+    """What runs already is counted, and the time decides which envelopes are open."""
+    mine = Claimant("mine", Request("a", "H100", 4))
+    busy = Book((OWN, GUEST), {("a", "e"): Usage(gpus=5)})
+    assert claimed(busy, [mine], 0).claims == {}
+    later = replace(OWN, envelopes=(replace(SHARED, window=Window(100, 200)),))
+    for now_ms, claims in ((99, 0), (100, 4), (200, 0)):
+        found = claimed(Book((later, GUEST), {}), [mine], now_ms).claims
+        assert sum(usage.gpus for usage in found.values()) == claims
 
 
 def test_so_many_runs_that_are_alike_count() -> None:

@@ -18,6 +18,11 @@ def test_the_nearest_family() -> None:
     assert kin("me", graph) == {"me": "own", "sis": "sibling", "ma": "parent", "cuz": "cousin"}
 
 
+def test_an_uncle_without_children_makes_no_cousins() -> None:
+    graph = {"me": "ma", "ma": "gran", "uncle": "gran"}
+    assert kin("me", graph) == {"me": "own", "ma": "parent"}
+
+
 def test_grandparents_uncles_and_own_children_are_not_family() -> None:
     """From ma's side: her children, her grandmother and her sister's children are out of reach."""
     graph = {"me": "ma", "ma": "gran", "aunt": "gran", "gran": "old", "cuz": "aunt", "old": ""}

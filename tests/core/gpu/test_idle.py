@@ -1,10 +1,11 @@
 """Since when a run is idle: readings by readings and from what was recorded it is the same."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.gpu import IdlePolicy, IdleRequest, IdleRun, IdleStreak, idle
-from fairlead.core.gpu.idle import SPANS_MAX
+from fairlead.core.gpu.idle import SPANS_MAX, IdleRow, IdleSpan
 
 POLICY = IdlePolicy(gap_ms=30, resume_ms=600, recorded_every_ms=300)
 readings = st.lists(st.tuples(st.sampled_from([10, 30, 31, 600, 601]), st.booleans()), max_size=20)
@@ -80,3 +81,33 @@ def test_a_streak_that_was_recorded_and_ended_is_due_and_no_other_end() -> None:
 def test_a_run_that_is_named_twice_is_refused() -> None:
     (fault,) = IdleRequest((IdleRun("r", "j"), IdleRun("r", "k"))).faults()
     assert "runs[1].run" in str(fault)
+
+
+def test_readings_join_a_span_up_to_the_gap() -> None:
+    """Two at the same time, too; the first that is further away begins another."""
+    memory = IdleRun("r", "j", IdleStreak(1, 2))
+    for now_ms in (1000, 1000, 1030, 1061):
+        memory = memory.read(now_ms, POLICY, busy=False)
+    spans = (IdleSpan(1000, 1030), IdleSpan(1061, 1061))
+    assert memory == IdleRun("r", "j", IdleStreak(1, 2), False, spans)
+    assert memory.read(1070, POLICY, busy=True) == IdleRun("r", "j", IdleStreak(1, 2), True)
+
+
+@pytest.mark.parametrize(
+    ("from_ms", "since_ms"), [(1100, 1000), (1130, 1000), (1131, 1031), (1700, 1600), (1701, 1701)]
+)
+def test_a_streak_goes_on_from_what_was_recorded(from_ms: int, since_ms: int) -> None:
+    """Up to the gap it was read all the time; up to the resumption what was not read is taken off,
+    and after that it is another one."""
+    run = IdleRun("r", "j", IdleStreak(1000, 1100), spans=(IdleSpan(from_ms, 1800),))
+    assert run.streak(POLICY) == IdleStreak(since_ms, 1800)
+    (row,) = idle(IdleRequest((run,), POLICY)).runs
+    assert row == IdleRow("r", "j", IdleStreak(since_ms, 1800))
+
+
+def test_a_streak_is_recorded_again_after_its_interval() -> None:
+    """From its begin, or from the record before."""
+    for to_ms, due in ((1299, False), (1300, True)):
+        spans = (IdleSpan(1000, to_ms),)
+        assert IdleRun("r", "j", spans=spans).is_due(POLICY) is due
+        assert IdleRun("r", "j", IdleStreak(10, 1000), spans=spans).is_due(POLICY) is due

@@ -1,10 +1,20 @@
 """Whether a run without funding starts: an envelope, no funded run that waits, devices."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from fairlead.core.gpu import Gang, Node, OverdrawRequest, OwnEnvelope, WaitingGang, overdraw
+from fairlead.core.gpu import (
+    Gang,
+    Node,
+    Overdraw,
+    OverdrawRequest,
+    OwnEnvelope,
+    WaitingGang,
+    overdraw,
+    place,
+)
 from fairlead.core.reasons import OverdrawReason
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS
@@ -38,6 +48,34 @@ def test_what_a_funded_run_could_use_is_left_to_it(gang: Gang, waits: bool) -> N
     found = overdraw(asked(waiting=(gang,)))
     assert (found.waits_for == "w0") is waits
     assert found.starts is not waits
+
+
+def test_devices_of_a_cordoned_node_are_not_free() -> None:
+    """Nor does a funded run wait for them."""
+    cordoned = replace(NODE, cordoned=True)
+    found = overdraw(replace(asked(waiting=(Gang("H100", 8),)), nodes=(cordoned,)))
+    assert found == Overdraw(OverdrawReason.NO_DEVICES)
+
+
+def test_it_says_which_funded_run_it_waits_for() -> None:
+    """The first by name of those that could use what is free."""
+    rows = tuple(WaitingGang(name, Gang("H100", 8)) for name in ("c", "b"))
+    found = overdraw(replace(asked(), waiting=rows))
+    assert found == Overdraw(OverdrawReason.FUNDED_RUN_WAITS, waits_for="b")
+
+
+def test_it_is_placed_on_what_is_free() -> None:
+    found = overdraw(asked())
+    assert found.placement == place((NODE,), Gang("H100", 2))
+
+
+def test_a_node_and_a_waiting_run_are_named_once() -> None:
+    rows = (WaitingGang("w", Gang("H100", 8)),) * 2
+    faults = replace(asked(), nodes=(NODE, NODE), waiting=rows).faults()
+    assert [str(fault) for fault in faults] == [
+        "nodes[1].name: repeats another node's name, 'n1'",
+        "waiting[1].run: repeats another waiting's run, 'w'",
+    ]
 
 
 def test_no_width_is_bad_input() -> None:

@@ -154,6 +154,18 @@ def test_a_notice_holds_everything_that_is_known_before() -> None:
     assert {odds.chance for odds in weighted.odds} == {Fraction(1, 3)}
 
 
+def test_a_notice_by_stakes_says_how_many_times_its_part_a_token_has() -> None:
+    """Two GPUs are missing: a run of one cannot free them, so the other is certain to be drawn."""
+    leases = [lease("m0", "m", 1), lease("y0", "y", 3)]
+    made = conflict_of(document(2, [run("m", "a"), run("y", "b")], leases))
+    weighted = notice_of(made, owner_weighting=OwnerWeighting.STAKE)
+    assert weighted.owner_weighting is OwnerWeighting.STAKE
+    assert weighted.document()["tokens"] == [
+        {"one_in": 1, "owner": "a", "times": 0, "token": "m"},
+        {"one_in": 1, "owner": "b", "times": 1, "token": "y"},
+    ]
+
+
 def _seed(number: int) -> bytes:
     return sha256(f"seed {number}".encode()).digest()
 

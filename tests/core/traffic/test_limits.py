@@ -28,6 +28,7 @@ from fairlead.core.traffic.limits import (
     retry_after_s,
     rooms,
     server_bounds,
+    server_rooms,
     share,
     split,
     succeeded,
@@ -75,11 +76,13 @@ def test_fallback_leaves_out_backends_without_slots() -> None:
 
 
 def test_rooms_are_shares_of_what_may_come_until_the_next_tick() -> None:
-    """Three quarters of the bound while little is inside, half more than is inside above that."""
+    """Three quarters of the bound while little is inside, half more than is inside above that, and
+    no more than may be inside; up to version 6 half more than that."""
     slots = {"a": 192, "b": 64, "c": 0}
     assert rooms(slots, 40, {}) == {"a": 23, "b": 8}
-    assert rooms(slots, 40, {"a": 10, "b": 20, "c": None}) == {"a": 34, "b": 12}
-    assert rooms(slots, 40, {"a": 100, "b": 100}) == {"a": 45, "b": 15}
+    assert rooms(slots, 40, {"a": 10, "b": 14, "c": None}) == {"a": 27, "b": 9}
+    assert rooms(slots, 40, {"a": 100, "b": 100}) == {"a": 30, "b": 10}
+    assert rooms(slots, 40, {"a": 100, "b": 100}, firm=False) == {"a": 45, "b": 15}
 
 
 def test_the_only_backend_is_never_full() -> None:
@@ -179,8 +182,9 @@ def test_p95_is_a_latency_that_was_measured() -> None:
     assert p95([float(n) for n in range(100, 0, -1)]) == 95.0
 
 
-def test_a_server_has_the_room_of_its_backend_less_what_the_others_hold() -> None:
-    """One request always fits; a backend that is not limited, or has one server, is left out."""
+def test_a_server_has_the_room_of_its_backend_less_half_of_what_the_others_hold() -> None:
+    """It leaves while newcomers come; up to version 6 all of it counted. One request always fits; a
+    backend that is not limited, or has one server, is left out."""
     limits = plan_limits(
         {"a": 128, "b": 64, "c": 64},
         Admission(),
@@ -191,7 +195,9 @@ def test_a_server_has_the_room_of_its_backend_less_what_the_others_hold() -> Non
     bound = limits.concurrency
     assert bound is not None
     room = bound.room
-    assert bound.by_server == {"a": (room["a"] - 3, room["a"] - 9), "b": (room["b"], 1)}
+    assert bound.by_server == {"a": (room["a"] - 1, room["a"] - 4), "b": (room["b"], 1)}
+    former = server_rooms(room, {"a": (9, 3), "b": (99, 0)}, firm=False)
+    assert former == {"a": (room["a"] - 3, room["a"] - 9), "b": (room["b"], 1)}
 
 
 def test_servers_of_a_proxy_that_is_not_ours_hold_together_what_may_be_inside() -> None:

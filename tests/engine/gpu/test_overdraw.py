@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fairlead.cli.gpu.render import wait_text
 from fairlead.ledger.replay import replay
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import phases, world_of
@@ -51,6 +52,28 @@ def test_a_plan_says_that_it_starts_unfunded() -> None:
     world.apply(run("theirs", "b", 4))
     world.turn()
     assert planned(**IDLE) is None, "2 are idle"
+
+
+def test_while_no_gpu_is_idle_it_waits_for_one_and_not_for_funding() -> None:
+    """Nobody has to raise a budget for it: it needs no attention. A run of an owner without an
+    envelope never starts so."""
+    world = small()
+    world.apply(run("theirs", "b", 8), run("plain", "a", 3))
+    world.apply(run("idle", "a", 3, **IDLE), run("stray", "c", 3, **IDLE))
+    world.turn()
+    world.turn(0.01)
+    overview = world.plane.overview
+    assert overview.document()["queue"]["notFunded"] == 2
+    lines = [row["text"].split()[1] for row in overview.attention() if row["kind"] == "run"]
+    assert sorted(lines) == ["plain", "stray"]
+    said = {name: world.status("Run", name)["message"] for name in ("plain", "idle", "stray")}
+    idle = "waits for idle GPUs, which it may use without funding; "
+    assert said["idle"] == idle + said["plain"]
+    assert idle not in said["stray"]
+    shown = {row["name"]: row["message"] for row in world.plane.listings.queue(10)["items"]}
+    assert shown["idle"] == idle + shown["plain"]
+    line = wait_text(world.plane.objects.get("Run", "idle"))
+    assert line.startswith("waits for idle GPUs, which it may use without funding: 1 GPU short")
 
 
 def test_it_is_funded_as_soon_as_there_is_room() -> None:

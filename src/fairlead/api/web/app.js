@@ -2,7 +2,7 @@
 //
 // A view is a module with `open(root, context)`: it fills `root` and returns {refresh, close?}. `refresh` is
 // called after events, every few seconds and when the connection is back; it may throw. `context` has
-// `params` (of the address), `query` and `go(path)`.
+// `params` (of the address), `query`, `go(path)` and `again()`, which refreshes the view now.
 import {byId, el} from "./lib/dom.js";
 import {connect, live, onConnection, onEvent} from "./lib/live.js";
 import {identify, onWho} from "./lib/session.js";
@@ -54,13 +54,13 @@ async function show() {
   view.replaceChildren(root);
   if (!load) { root.append(...nothing(title, `There is nothing at ${path}.`)); say(live ? "Live" : "Waiting for events…"); return; }
   const params = match(pattern, path);
-  const context = {params, query: Object.fromEntries(new URLSearchParams(location.search)), go};
+  const context = {params, query: Object.fromEntries(new URLSearchParams(location.search)), go, again: refresh};
   let module;
   try { module = await load(); } catch (error) { failed(error); reloadLater(turn); return; }
   try {
     const opened = await module.open(root, context);
     if (turn !== opening) { if (opened.close) opened.close(); return; }
-    current = opened;
+    current = Object.assign(opened, {params});
     const named = root.querySelector("h1");
     if (named) document.title = `${named.textContent} · Fairlead`;
     await refresh();
@@ -96,7 +96,7 @@ async function refresh() {
       if (asked === current) there(asked);
     } catch (error) {
       if (error.status !== 404 || asked.seen) throw error;
-      if (asked === current) missing(error);
+      if (asked === current) missing(asked, error);
     }
     say(live ? "Live" : "Waiting for events…");
   } catch (error) {
@@ -109,8 +109,10 @@ async function refresh() {
 
 const nothing = (title, words) => [el("h1", null, title), el("p", null, words), el("p", null, el("a", {href: "/"}, "Go to the overview"))];
 
-// What a view is about does not exist, or not yet: the view is hidden, and asks again.
-function missing(error) {
+// What a view is about does not exist, or not yet: the view is hidden until something is heard of it. Asked every few
+// seconds, the browser would log an error each time.
+function missing(view, error) {
+  view.missing = true;
   byId("view").firstChild.hidden = true;
   if (byId("not-found")) return;
   const words = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
@@ -119,6 +121,7 @@ function missing(error) {
 
 function there(view) {
   view.seen = true;
+  view.missing = false;
   if (!byId("not-found")) return;
   byId("not-found").remove();
   byId("view").firstChild.hidden = false;
@@ -138,6 +141,8 @@ function say(text, lost) {
   state.classList.toggle("lost", Boolean(lost));
   state.classList.toggle("waiting", !live);
 }
+
+const isAbout = (event) => Object.values(current.params).some((value) => value === String(event.seq) || (event.object && value === event.object.name));
 
 // Go to a part of the view, such as `#budgets`.
 function reveal(hash) {
@@ -162,8 +167,8 @@ document.addEventListener("click", (event) => {
 });
 addEventListener("popstate", show);
 onConnection((now) => { if (now) refresh(); else if (current) say("Connection lost; trying again", true); });
-onEvent(soon);
-setInterval(refresh, EVERY_MS);
+onEvent((event) => { if (current && (!current.missing || isAbout(event))) soon(); });
+setInterval(() => { if (current && !current.missing) refresh(); }, EVERY_MS);
 identify().catch(failed).then(() => { onWho(() => { if (location.pathname !== "/signin") show(); }); return show(); });
 connect();
 mount();

@@ -10,7 +10,7 @@ import click
 from fairlead.cli.client import Client, ServerError, segment
 from fairlead.cli.table import about, as_called, cell, columns, moment, print_table
 from fairlead.core.units import are, counted
-from fairlead.schema.words import no_room, readable
+from fairlead.schema.words import WAITS_FOR_IDLE, no_room, readable
 
 VERIFY = "python3 verify/fairlead_verify.py"
 _PLAN = columns("budget envelope owner gpus tier borrowed")
@@ -302,7 +302,8 @@ def wait_text(run: dict[str, Any]) -> str:
         return queue_text(queue, flavor)
     refusal = status.get("refusal")
     if refusal is not None:
-        return f"not funded: {cell(refusal_text(refusal))}"
+        idle = str(status.get("message") or "").startswith(WAITS_FOR_IDLE)
+        return f"{WAITS_FOR_IDLE if idle else 'not funded'}: {cell(refusal_text(refusal))}"
     message = told(status.get("message") or "")
     return cell(message) if message else str(status["reason"])
 

@@ -59,7 +59,7 @@ def _held(pod: PodMemory, guaranteed: Mapping[str, int], share: int) -> dict[str
     wants = {name: int(container.want.value) for name, container in pod.containers.items()}
     caps = {name: container.original_limit_millicores for name, container in pod.containers.items()}
     parts = split_grant(share, wants, caps)
-    return {name: max(part, guaranteed.get(name, 0)) for name, part in parts.items()}
+    return {name: max(part, guaranteed[name]) for name, part in parts.items()}
 
 
 def is_greedy(pod: PodMemory, mode: CpuMode, config: CpuConfig) -> bool:

@@ -39,6 +39,14 @@ class GangShape:
             return gpus - self.spares_per_group
         return gpus * self.group_gpus // (self.group_gpus + self.spares_per_group)
 
+    def request_faults(self, request: Request) -> Iterator[OutOfRange]:
+        """Of a request in this shape, spares included."""
+        for name in ("gpus", "min_gpus", "step_gpus"):
+            gpus: int | None = getattr(request, name)
+            if gpus is not None and not 1 <= self.without_spares(gpus) <= GANG_GPUS_MAX:
+                message = f"must leave 1 to {GANG_GPUS_MAX} GPUs without the spares"
+                yield OutOfRange(f"request.{name}", message)
+
     def gang(self, request: Request, plan: Plan) -> Gang:
         """What is placed; also elsewhere, where an envelope elsewhere pays for a part."""
         return Gang(
@@ -81,11 +89,7 @@ class StartRequest:
 
     def faults(self) -> Iterator[OutOfRange]:
         request, growth = self.request, self.growth
-        for name in ("gpus", "min_gpus", "step_gpus"):
-            gpus: int | None = getattr(request, name)
-            if gpus is not None and not 1 <= self.shape.without_spares(gpus) <= GANG_GPUS_MAX:
-                message = f"must leave 1 to {GANG_GPUS_MAX} GPUs without the spares"
-                yield OutOfRange(f"request.{name}", message)
+        yield from self.shape.request_faults(request)
         if growth is not None and (request.step_gpus is None or self.shape.group_gpus is None):
             yield OutOfRange("growth", "is for a malleable run of groups")
         if growth is not None and growth.grows_to > GANG_GPUS_MAX:

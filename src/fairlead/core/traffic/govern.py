@@ -45,6 +45,7 @@ def govern(
     plan, config = tick(observed.snapshot), observed.snapshot.config
     memory, retries = _retries(memory, sighting, rules, plan, observed)
     backends = {} if sighting.seen is None else sighting.seen.backends
+    stay_s = stay_of(memory.bound.inside, memory.bound.per_s, config.l_ref_ms, rules.part)
     limits = plan_limits(
         plan.slots,
         plan.admission,
@@ -52,8 +53,9 @@ def govern(
         inside_max=config.inside_max,
         open={name: backend.open for name, backend in backends.items()},
         inside={name: backend.inside for name, backend in backends.items()},
-        stay_ms=round(1000 * stay_of(memory.bound.inside, memory.bound.per_s, config.l_ref_ms)),
+        stay_ms=round(1000 * stay_s),
         retries=retries,
+        firm=rules.firm,
     )
     drains = tuple(
         name

@@ -73,8 +73,8 @@ class Concurrency:
     backend that is not listed may hold any number. It follows what is inside, so it differs in
     every tick; a table that differs in nothing else needs no flip."""
     by_server: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
-    """The same for each server of a backend, where a proxy has several: what is still in the others
-    is taken off, but one request always fits."""
+    """The same for each server of a backend, where a proxy has several: half of what is still in
+    the others is taken off, but one request always fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,38 +107,49 @@ def plan_limits(
     inside: Mapping[str, tuple[int, ...]] | None = None,
     stay_ms: int = STAY_MS,
     retries: RetryLimit | None = None,
+    firm: bool = True,
 ) -> Limits:
     """`stored` is what `hard` relaxes to in fallback, `open` what each backend holds now, `inside`
-    what each of its servers does, `stay_ms` how long requests are to stay at the most."""
+    what each of its servers does, `stay_ms` how long requests are to stay at the most. Not `firm`:
+    rooms add up to more than may be inside, as in former records."""
     alone, members = fallback_admission(admission, stored), fallback_members(slots)
     held = sum(count or 0 for count in (open or {}).values())
     kept = bound_alone(inside_max, members=len(members), open=held, stay_ms=stay_ms)
     fallback = Fallback(members, alone, retry_after_s(alone), kept)
     bound = None
     if inside_max is not None:
-        room = rooms(slots, inside_max, open or {})
-        bound = Concurrency(inside_max, room=room, by_server=server_rooms(room, inside or {}))
+        room = rooms(slots, inside_max, open or {}, firm=firm)
+        by_server = server_rooms(room, inside or {}, firm=firm)
+        bound = Concurrency(inside_max, room=room, by_server=by_server)
     return Limits(fallback, admission, retry_after_s(admission), bound, retries)
 
 
 def rooms(
-    slots: Mapping[str, int], inside_max: int, open: Mapping[str, int | None]
+    slots: Mapping[str, int], inside_max: int, open: Mapping[str, int | None], *, firm: bool = True
 ) -> dict[str, int]:
     """How much each backend may hold until the next tick. More can come than was inside at the last
-    one: half more is expected, or three quarters of the bound. The only backend is never full.
+    one: half more is expected, or three quarters of the bound, but no more than may be inside. With
+    half more than that a group at its bound was served unevenly: 57 inside of four backends with
+    six workers each, one of them idle and one with fifteen that wait. The only backend is never
+    full.
     """
     total = sum(slots.values())
     inside = sum(open.get(id) or 0 for id in slots)
     expected = (3 * min(inside_max, max(inside, inside_max // 2)) + 1) // 2
+    expected = min(expected, inside_max) if firm else expected
     return {id: share(count, total, expected) for id, count in slots.items() if 0 < count < total}
 
 
 def server_rooms(
-    room: Mapping[str, int], inside: Mapping[str, tuple[int, ...]]
+    room: Mapping[str, int], inside: Mapping[str, tuple[int, ...]], *, firm: bool = True
 ) -> dict[str, tuple[int, ...]]:
-    """The room of each backend less what its other servers hold, server by server."""
+    """The room of each backend less what its other servers hold, server by server. After a flip
+    that is most of it, and leaves while newcomers come: half of it counts. With all of it workers
+    were idle for a tick in a group at its bound.
+    """
+    leaving = 2 if firm else 1
     return {
-        id: tuple(max(1, room[id] - sum(held) + own) for own in held)
+        id: tuple(max(1, room[id] - (sum(held) - own) // leaving) for own in held)
         for id, held in inside.items()
         if held and id in room
     }

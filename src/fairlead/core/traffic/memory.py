@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from fairlead.core.traffic.config import Config, LatencyMs
 from fairlead.core.traffic.counters import WINDOW_MS, Streak, TrafficCounters, Window
 from fairlead.core.traffic.health import BackendHealth, Cause, HealthRules
-from fairlead.core.traffic.learn import AdmissionBudget, InsideBound, Usual
+from fairlead.core.traffic.learn import FORMER_PART, PART, AdmissionBudget, InsideBound, Usual
 from fairlead.core.traffic.retries import RetryMemory
 from fairlead.core.traffic.sighting import NodeWindows
 from fairlead.core.traffic.state import State
 
 CHECK_FAILURES = 3
-EDITION = 2
+CONFIRMED, FIRM = 2, 3
+EDITION = FIRM
 """Of the rules by which agents decide now."""
 
 
@@ -47,14 +48,24 @@ class GroupRules:
     edition: int = 1
     """1 is how records of `traffic.govern` up to version 3 were decided, so that they replay. From
     2 on group admission reacts only to what several backends, or our own counters, confirm, and a
-    group that serves nothing of what piled up in it is bounded."""
+    group that serves nothing of what piled up in it is bounded. From 3 on the rooms of backends
+    add up to what may be inside, which is less than before."""
 
     retry: bool = False
     """The proxy may repeat idempotent requests at another backend."""
 
     @property
     def confirm(self) -> bool:
-        return self.edition >= EDITION
+        return self.edition >= CONFIRMED
+
+    @property
+    def firm(self) -> bool:
+        return self.edition >= FIRM
+
+    @property
+    def part(self) -> float:
+        """Of the reference latency, for which requests are to stay."""
+        return PART if self.firm else FORMER_PART
 
 
 @dataclass(frozen=True, slots=True)

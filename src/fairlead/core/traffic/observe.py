@@ -463,6 +463,7 @@ def _learn(
             l_ref_ms=l_ref_ms,
             serving=len(serving),
             buried=sunk,
+            part=rules.part,
         )
         changes["inside_max"] = bound.value
     if changes.get("inside_max", config.inside_max) is not None:

@@ -15,7 +15,7 @@ from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import ObjectDeleted, object_of
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
-from fairlead.engine.gpu.status import PHASES, PhaseName, run_message, shown_phase
+from fairlead.engine.gpu.status import PHASES, PhaseName, idle_first, run_message, shown_phase
 from fairlead.engine.gpu.values import View
 from fairlead.ports.ledger import Entry
 from fairlead.schema.times import format_time
@@ -205,7 +205,7 @@ class RunListings:
             reason=state.reason if refusal is None else refusal.code,
             message=run_message(projection, row.name)
             if refusal is None
-            else readable(refusal.message),
+            else idle_first(projection, row.name, readable(refusal.message)),
             since=format_time(state.since_ms),
             submitted=format_time(stored.created_ms),
             position=None if place is None else place["position"],

@@ -17,6 +17,7 @@ from fairlead.core.units import counted
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.projection import Projection, node_spec, reservation_spec, starts_ms
 from fairlead.engine.gpu.state import OutcomeStage, Phase, RunState
+from fairlead.engine.gpu.status import waits_for_idle
 from fairlead.engine.gpu.values import View
 from fairlead.schema.objects import foreign_of
 from fairlead.schema.times import format_time
@@ -169,7 +170,7 @@ def _queue(projection: Projection) -> tuple[QueueSums, int | None]:
             continue
         waiting += 1
         gpus += projection.run_spec(name).gpus
-        refused += run.refusal is not None
+        refused += run.refusal is not None and not waits_for_idle(projection, name)
         waits_ms = max(projection.objects["Run", name].created_ms, run.preempted_ms or 0)
         since_ms = waits_ms if since_ms is None else min(since_ms, waits_ms)
     return QueueSums(len(projection.running), waiting, gpus, refused, later, None), since_ms
@@ -226,7 +227,7 @@ def _not_funded(projection: Projection) -> list[AttentionLine]:
     refused = [
         (run.since_ms, name)
         for name, run in projection.live.items()
-        if run.refusal is not None and _waits(run)
+        if run.refusal is not None and _waits(run) and not waits_for_idle(projection, name)
     ]
     lines = []
     for since_ms, name in nsmallest(LINES_MAX, refused):

@@ -10,6 +10,7 @@ import msgspec
 from fairlead.core.gpu import AggregateCap, Budget, Envelope, Lending, Usage, aggregate
 from fairlead.core.gpu.usage import FOREVER
 from fairlead.core.invariant import known
+from fairlead.core.reasons import CoverRefusal
 from fairlead.core.units import are, counted
 from fairlead.engine.gpu.entries import BudgetCondition, Document, NewEntry
 from fairlead.engine.gpu.leases import cordoned_nodes, drained_node
@@ -25,6 +26,7 @@ from fairlead.engine.gpu.state import (
 )
 from fairlead.schema.objects import API_VERSION, foreign_of
 from fairlead.schema.times import format_time, hours
+from fairlead.schema.words import WAITS_FOR_IDLE
 
 
 def as_document(kind: str, metadata: Document, spec: Document, status: Document) -> Document:
@@ -157,7 +159,7 @@ def run_message(projection: Projection, name: str) -> str:
     funding."""
     state, gpus = projection.runs[name], projection.run_spec(name).gpus
     if state.phase is Phase.PENDING:
-        return state.message + _recalling(projection, name)
+        return idle_first(projection, name, state.message) + _recalling(projection, name)
     if state.phase is not Phase.RUNNING:
         return state.message
     if state.reclaim is not None:
@@ -172,6 +174,20 @@ def run_message(projection: Projection, name: str) -> str:
     payers = {(lease.budget, lease.envelope) for lease in paid}
     said = f"{amount}, paid by {counted(len(payers), 'envelope')}"
     return said if len(paid) == len(leases) else f"{amount}, {_unfunded(state, leases, paid)}"
+
+
+def waits_for_idle(projection: Projection, name: str) -> bool:
+    """Whether a run was refused funding, and starts without it once GPUs are idle."""
+    refusal, funding = projection.runs[name].refusal, projection.run_spec(name).funding
+    allowed = funding.allow_unfunded is True
+    return allowed and refusal is not None and refusal.code != CoverRefusal.NO_ENVELOPE
+
+
+def idle_first(projection: Projection, name: str, refused: str) -> str:
+    """Why a run waits: for idle GPUs, where it needs no funding; `refused`: why it has none."""
+    if not waits_for_idle(projection, name):
+        return refused
+    return f"{WAITS_FOR_IDLE}; {refused}"
 
 
 def _unfunded(state: RunState, leases: list[LeaseFact], paid: list[LeaseFact]) -> str:

@@ -5,8 +5,9 @@ grows: no flows, no addresses, no reasons but the closed list. `fairlead.schema.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client.registry import Collector
 
@@ -15,6 +16,7 @@ from fairlead.core.traffic import AdmissionMode, Backend
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.engine.traffic import GroupRound, TickRound
 from fairlead.node.state import fields
+from fairlead.ports.traffic import CHANGES
 from fairlead.schema.exposition import Samples, TableCollector
 from fairlead.schema.metrics import Process
 from fairlead.schema.traffic import from_pressure
@@ -103,11 +105,30 @@ def _backend(made: GroupRound, agent: "TrafficAgent", backend: Backend) -> dict[
     }
 
 
-def traffic_collector(agent: "TrafficAgent") -> Collector:
+class CountingAgent(Protocol):
+    """What is read of an agent: on a machine, or simulated."""
+
+    @property
+    def last_round(self) -> TickRound | None: ...
+
+    @property
+    def transitions(self) -> Mapping[tuple[str, str], int]: ...
+
+    @property
+    def tick_seconds(self) -> float | None: ...
+
+    ticks: int
+    early_ticks: int
+    missed_ticks: int
+    flips: int
+    faults: int
+
+
+def traffic_collector(agent: CountingAgent) -> Collector:
     return TableCollector(Process.TRAFFIC_AGENT, lambda: _samples(agent))
 
 
-def _samples(agent: "TrafficAgent") -> Samples:
+def _samples(agent: CountingAgent) -> Samples:
     """The agent's counters and its last round."""
     values = {
         "ticks_total": agent.ticks,
@@ -117,17 +138,20 @@ def _samples(agent: "TrafficAgent") -> Samples:
         "flips_total": agent.flips,
         "faults_total": agent.faults,
     }
-    # A copy: the agent goes on counting in its own thread.
+    round = agent.last_round
+    latest = {} if round is None else round.latest
+    # A series that began with its first change would hide it from `increase`. And a copy: the
+    # agent goes on counting in its own thread.
+    counted = dict.fromkeys(product(latest, CHANGES), 0) | dict(agent.transitions)
     changes = [
         ({"group": group, "what": what}, float(count))
-        for (group, what), count in sorted(dict(agent.transitions).items())
+        for (group, what), count in sorted(counted.items())
     ]
     samples: dict[str, list[tuple[Mapping[str, str], float]]] = {
-        **{name: [({}, float(value))] for name, value in values.items()},
+        **{name: [({}, float(value))] for name, value in values.items() if value is not None},
         "transitions_total": [*changes],
     }
-    round = agent.last_round
-    for name, made in {} if round is None else round.latest.items():
+    for name, made in latest.items():
         for metric, labels, value in (*_admission(made), *_group(made), *_backends(made)):
             samples.setdefault(metric, []).append(({"group": name, **labels}, value))
     return {_PREFIX + name: rows for name, rows in samples.items()}

@@ -179,12 +179,21 @@ class SimBackend(BackendModel):
         super().__init__(spec, chance)
         self.reachable, self.retries = True, 0
         """Retries: requests that were repetitions, as the application counts them."""
+        self.false_retries_per_s = 0
+        """A lie: it reports so many more, which never were."""
+        self._false_retries, self._asked_ms = 0, 0
         self._clock, self._busy = clock, 0
         self.line: deque[SimCall] = deque()  # those that wait
 
     @property
     def now_ms(self) -> int:
         return self._clock.now_ms
+
+    def report_retries(self) -> int:
+        """What it says when it is asked."""
+        elapsed_ms, self._asked_ms = self.now_ms - self._asked_ms, self.now_ms
+        self._false_retries += self.false_retries_per_s * elapsed_ms // 1000
+        return self.retries + self._false_retries
 
     def take(self, call: SimCall) -> None:
         if self._busy < self.spec.concurrency:

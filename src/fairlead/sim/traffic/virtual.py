@@ -73,7 +73,8 @@ class SimSignals:
         return ("retries",) if self._retried else ()
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
-        return {(GROUP, name): Reading(retries=b.retries) for name, b in self._backends.items()}
+        told = {name: b.report_retries() for name, b in self._backends.items()}
+        return {(GROUP, name): Reading(retries=count) for name, count in told.items()}
 
     def probe(self, group: str, backends: Sequence[str]) -> None:
         """A probe is a request of its own that bypasses the dataplane."""

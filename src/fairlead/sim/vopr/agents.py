@@ -3,18 +3,24 @@
 import tempfile
 from pathlib import Path
 
+from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic.alone import TIMES_MOST, UNLEARNED_EACH
 from fairlead.schema.scenario import read_scenario
 from fairlead.schema.traffic_scenario import read_traffic_scenario
 from fairlead.sim import read_bundled
 from fairlead.sim.checkers import Broken
 from fairlead.sim.simulation import Simulation
+from fairlead.sim.traffic.load import SimBackend
 from fairlead.sim.traffic.result import GROUP
 from fairlead.sim.traffic.virtual import VirtualRun, replay_problems
 from fairlead.sim.vopr.violation import Violation
 
 NODE_SCENARIOS = ("faults", "overload", "bursty-mix")
 TRAFFIC_SCENARIOS = ("flapping", "rolling", "noisy", "double-load", "fast-500s", "latency-lost")
+CALM = "noisy"
+"""At 70 % of the capacity, and nothing happens: hardly a request is refused."""
+SHARE_FROM = 400
+"""Arrivals after which the share of refused ones says something."""
 
 
 class VoprAgents:
@@ -27,6 +33,9 @@ class VoprAgents:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._ticks = 0
         self._dead_ms = self._inside = 0
+        self._liar: SimBackend | None = None
+        self._counted: tuple[int, int] | None = None
+        """Requests that were let in and that were refused before the lie, or the last death."""
 
     def node(self) -> None:
         """The node agent samples and clears; Σ limits ≤ capacity is checked at every write."""
@@ -46,7 +55,7 @@ class VoprAgents:
             run.advance(self._dead_ms)
             self._check_bound(run)
             run.return_agent()
-            self._dead_ms = 0
+            self._dead_ms, self._counted = 0, None
         run.advance(2_000)
         for tick in run.ticks[self._ticks :]:
             total = sum(tick.slots.values())
@@ -54,7 +63,30 @@ class VoprAgents:
                 raise Violation("traffic-agent slots", f"{total} slots at {tick.at}")
             if not tick.reasons:
                 raise Violation("traffic-agent reasons", f"none at {tick.at}")
+            if self._liar is not None and TrafficReason.RETRY_STORM in tick.reasons:
+                raise Violation("traffic-agent one-signal", f"one backend is a storm at {tick.at}")
         self._ticks = len(run.ticks)
+        if self._liar is not None and run.scenario.name == CALM:
+            self._check_share(run)
+
+    def lie(self, backend: int, per_s: int) -> None:
+        """One backend reports so many retries that never were; the same one in a schedule."""
+        run = self._running()
+        if self._liar is None:
+            names = sorted(run.backends)
+            self._liar = run.backends[names[backend % len(names)]]
+        self._liar.false_retries_per_s = per_s
+
+    def _check_share(self, run: VirtualRun) -> None:
+        """What one backend says costs its own share at the most: the others serve theirs."""
+        seen = run.plane.read()[GROUP]
+        now = (seen.admitted, seen.refused_soft + seen.refused_hard)
+        if self._counted is None:
+            self._counted = now
+        admitted, refused = (after - before for after, before in zip(now, self._counted, strict=True))
+        total = admitted + refused
+        if total >= SHARE_FROM and refused * len(run.backends) > total:
+            raise Violation("traffic-agent share", f"{refused} of {total} are refused for one backend")
 
     def kill_traffic(self, dead_ms: int) -> None:
         """The traffic agent dies and is back after so long."""

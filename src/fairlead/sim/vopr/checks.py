@@ -11,15 +11,15 @@ from fairlead.engine.gpu.checkpoint import export, restore
 from fairlead.engine.gpu.entries import Stamp, decode
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.starting import ask
+from fairlead.ledger.entries import entry_of
 from fairlead.ports.executor import Job
 from fairlead.ports.ledger import Entry
-from fairlead.sim.vopr.ledger import SimLedger
+from fairlead.sim.vopr.ledger import READ_AT_ONCE, SimLedger
 from fairlead.sim.vopr.lottery import Lottery
 from fairlead.sim.vopr.violation import Violation
 from fairlead.sim.vopr.world import VoprWorld
 
 FOLD_EVERY = 64
-READ_AT_ONCE = 100_000
 SLACK_MS = 2_500
 """Between the end of a process and the turn that hears of it; and rounding."""
 
@@ -95,20 +95,19 @@ class Checker:
 
     def _read_back(self, ledger: SimLedger) -> None:
         """Another process opened the disk: what was acknowledged is there, byte for byte."""
-        found, self._reads_back = ledger.entries(0, READ_AT_ONCE), True
-        if len(found) < len(self.entries):
-            lost = len(self.entries) - len(found)
-            raise Violation(
-                "acknowledged-writes", f"{lost} entries of {len(self.entries)} are gone"
-            )
-        for entry in found:
-            self._take(entry)
+        found, known = ledger.stored(), len(self.entries)
+        if len(found) < known:
+            raise Violation("acknowledged-writes", f"{known - len(found)} entries of {known} are gone")
+        for entry, row in zip(self.entries, found, strict=False):
+            _check_same(entry, row.data)
+        self._reads_back = True
+        for row in found[known:]:
+            self._take(entry_of(row))
         self._reads_back = False
 
     def _take(self, entry: Entry) -> None:
         if entry.seq <= len(self.entries):
-            if self.entries[entry.seq - 1].data != entry.data:
-                raise Violation("acknowledged-writes", f"entry {entry.seq} is another one")
+            _check_same(self.entries[entry.seq - 1], entry.data)
             return
         if self.entries and entry.time_ms < self.entries[-1].time_ms:
             raise Violation("time-order", f"entry {entry.seq} is before entry {entry.seq - 1}")
@@ -249,6 +248,11 @@ class Checker:
                 raise Violation("progress", f"{name} could start, and waits: {state.message}")
         if projection.resolver.open_seqs:
             raise Violation("progress", f"outcomes are open: {projection.resolver.open_seqs}")
+
+
+def _check_same(entry: Entry, data: bytes | None) -> None:
+    if entry.data != data:
+        raise Violation("acknowledged-writes", f"entry {entry.seq} is another one")
 
 
 def _settled(projection: Projection, now_ms: int) -> bytes:

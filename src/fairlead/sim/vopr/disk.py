@@ -229,20 +229,20 @@ class SimConnection:
         return bool(self._inner.in_transaction)
 
     def execute(self, text: str, values: Sequence[Any] = ()) -> "_Rows":
-        return _Rows(self._run(lambda: self._inner.execute(text, tuple(values))), self._run)
+        return _Rows(self._run(self._inner.execute, text, tuple(values)), self._run)
 
     def executemany(self, text: str, rows: Iterable[Sequence[Any]]) -> None:
-        self._run(lambda: self._inner.executemany(text, [tuple(row) for row in rows]))
+        self._run(self._inner.executemany, text, [tuple(row) for row in rows])
 
     def executescript(self, text: str) -> None:
-        self._run(lambda: self._inner.execute(text))
+        self._run(self._inner.execute, text)
 
     def close(self) -> None:
         """Python closes it when the process is gone."""
 
-    def _run(self, work: Callable[[], Any]) -> Any:
+    def _run(self, work: Callable[..., Any], *given: Any) -> Any:
         try:
-            return work()
+            return work(*given)
         except apsw.Error as error:
             if self._disk.crashed:
                 raise Crash from None
@@ -266,7 +266,7 @@ _CODES: dict[type[apsw.Error], int] = {
 class _Rows:
     """The rows of a statement."""
 
-    def __init__(self, cursor: Any, run: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(self, cursor: Any, run: Callable[..., Any]) -> None:
         self._cursor, self._run = cursor, run
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:

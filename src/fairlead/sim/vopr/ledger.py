@@ -13,12 +13,14 @@ from fairlead.ledger.entries import first_entry
 from fairlead.ledger.keys import KeyDirectory, SecretKey
 from fairlead.ledger.sqlite import SqliteLedger, SqliteSession, view_of
 from fairlead.ledger.sqlite_schema import migrate
-from fairlead.ledger.store import SqlView
+from fairlead.ledger.store import Found, SqlView
+from fairlead.ledger.witness import Witness
 from fairlead.ledger.writing import begin
 from fairlead.ports.ledger import Draft, Entry
 from fairlead.sim.vopr.disk import SimDisk
 
 FILE, LEDGER = Path("/ledger.db"), "5e11edce00000000"
+READ_AT_ONCE = 100_000
 CHECKPOINT_EVERY = 12
 """Appends between checkpoints of SQLite's log; more often than on a machine: they are crashed into,
 too."""
@@ -52,6 +54,10 @@ class SimKeys(KeyDirectory):
 class SimSession(SqliteSession):
     """Views look through the one connection: no other thread writes meanwhile."""
 
+    heads_every = 50
+    """An opening verifies what came after the last kept head. At the distance of a real ledger no
+    schedule would have one."""
+
     @contextmanager
     def view(self) -> Iterator[SqlView]:
         yield view_of(self._connection, self.path)
@@ -69,6 +75,10 @@ class SimLedger(SqliteLedger):
         begin(session, keys, lambda keys: first_entry(keys, LEDGER, time_ms))
         self.acknowledged: list[Entry] = []
         super().__init__(session, session, keys, ExitStack())
+
+    def stored(self) -> list[Found]:
+        """The bytes of all entries, as the head covers them; nothing is parsed."""
+        return Witness(self._query, self._covering).run(0, READ_AT_ONCE)
 
     def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
         made = super().append(drafts, expected_size=expected_size)

@@ -1,5 +1,6 @@
 """A schedule from its first step to the end, with checks after every step; and a shorter one."""
 
+import gc
 import traceback
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
@@ -14,6 +15,9 @@ from fairlead.sim.vopr.violation import Violation
 from fairlead.sim.vopr.world import VoprWorld
 
 STEPS_EACH = 400
+OBJECTS_MORE = 100_000
+"""Garbage is looked for when there are so many objects more: by default it takes a twelfth of the
+time, and hardly anything here is a cycle."""
 SETTLE_TURNS = 60
 
 
@@ -54,6 +58,8 @@ def play(
     plant(world)
     checker = Checker(world)
     actors, played = Actors(world, checker), Played(seed, list(steps))
+    before = gc.get_threshold()
+    gc.set_threshold(OBJECTS_MORE, *before[1:])
     try:
         _guarded(actors, checker, actors.begin)
         for step in steps:
@@ -68,6 +74,8 @@ def play(
     except Exception as error:  # noqa: BLE001 - whatever ends the control plane is a finding
         played.check = "invariant" if isinstance(error, InvariantBroken) else "exception"
         played.message = "".join(traceback.format_exception(error, limit=-6))
+    finally:
+        gc.set_threshold(*before)
     played.crashes, played.entries = world.crashes, len(checker.entries)
     world.disk.close()
     return played

@@ -235,6 +235,7 @@ HOSTILE: tuple[dict[str, Any], ...] = (
     {"duration": "0s"},
     {"maxRuntime": "9999999999d"},
     {"env": {"A\0": "b"}},
+    {"command": ["x", "a\0b"]},
     {"env": {"A": "b" * 300_000}},
     {"command": ["x"] * 5_000},
     {"location": {"region": "west\n"}},
@@ -387,6 +388,11 @@ def _kill_traffic(on: Actors, step: VoprStep) -> None:
     on.agents.kill_traffic((2_000, 6_000, 20_000)[step.a % 3])
 
 
+def _lie(on: Actors, step: VoprStep) -> None:
+    """A backend reports retries that never were, or is honest again."""
+    on.agents.lie(step.a, (40, 5_000, 10**6, 0)[step.b % 4])
+
+
 class _Kind(NamedTuple):
     act: Callable[[Actors, VoprStep], None]
     weight: int
@@ -435,6 +441,7 @@ STEPS: dict[str, _Kind] = {
     "node_agent": _Kind(_node_agent, 8, group="node agent"),
     "traffic_agent": _Kind(_traffic_agent, 4, group="traffic agent"),
     "kill_traffic": _Kind(_kill_traffic, 1, fault=True, group="traffic agent"),
+    "lie": _Kind(_lie, 1, fault=True, group="traffic agent"),
 }
 SHARES = {"node agent": 40, "traffic agent": 15, "beacon": 30, "failover": 30}
 """So many schedules of 100 have a group. Ticks of a traffic agent with its clients take ten times

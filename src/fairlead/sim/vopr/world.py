@@ -79,6 +79,8 @@ class FaultyExecutor:
             raise TemporaryFault(f"cannot {name}: the machine does not answer")
 
     def start(self, job: Job) -> None:
+        if any("\0" in text for text in (*job.command, *job.env, *job.env.values())):
+            raise ValueError("embedded null byte")  # as `execve` cannot be called at all
         self._call("start", job, decision=job.id)
 
     def stop(self, run: str, grace_ms: int, *, decision: str) -> None:

@@ -2,7 +2,6 @@
 import {read} from "./api.js";
 import {sparkline} from "./chart.js";
 import {ago, el, moment, number} from "./dom.js";
-import {followReports} from "./live.js";
 
 const POINTS_MAX = 720, RECENT_MAX = 90;
 export const cores = (millicores) => millicores === null ? null : millicores / 1000;
@@ -62,9 +61,6 @@ export function serial(work) {
     return running;
   };
 }
-
-// Refresh a view by every report of what it shows.
-export const refreshed = (query, refresh) => followReports(query, () => refresh().catch(() => { /* the shell says what is wrong */ }));
 
 // The last moments of each row of a list, drawn. The first read has them (`recent`); then each report adds one.
 export class Recent {

@@ -3,7 +3,8 @@ import {BackendOrders} from "../lib/actions.js";
 import {read} from "../lib/api.js";
 import {lineChart} from "../lib/chart.js";
 import {el, link, moment, number, section, Table} from "../lib/dom.js";
-import {facts, freshness, percent, refreshed, serial, Series, stretches} from "../lib/fleet.js";
+import {facts, freshness, percent, serial, Series, stretches} from "../lib/fleet.js";
+import {followReports} from "../lib/live.js";
 import {Scrubber} from "../lib/scrubber.js";
 import {said} from "../lib/words.js";
 import {admission, REASONS, why} from "./traffic.js";
@@ -39,7 +40,7 @@ function rates(points, key) {
   });
 }
 
-export function open(root, {params, query}) {
+export function open(root, {params, query, again}) {
   const name = params.group, path = `/v1/groups/${encodeURIComponent(name)}`, agent = {agent: query.agent};
   const about = el("dl", {class: "facts plain"}), charts = el("div", {class: "charts"}), summed = el("div", {id: "decision-summary"});
   const term = el("select", {id: "term", change: () => draw()}, TERMS.map((word) => el("option", {value: word}, word)));
@@ -102,5 +103,5 @@ export function open(root, {params, query}) {
     draw();
     await look();
   });
-  return {refresh, close: refreshed({kind: "group", name}, refresh)};
+  return {refresh, close: followReports({kind: "group", name}, again)};
 }

@@ -3,7 +3,8 @@ import {nodeActions} from "../lib/actions.js";
 import {read} from "../lib/api.js";
 import {lineChart} from "../lib/chart.js";
 import {el, link, moment, number, section, Table} from "../lib/dom.js";
-import {cores, facts, freshness, percent, refreshed, serial, Series, stretches} from "../lib/fleet.js";
+import {cores, facts, freshness, percent, serial, Series, stretches} from "../lib/fleet.js";
+import {followReports} from "../lib/live.js";
 import {Scrubber} from "../lib/scrubber.js";
 import {said} from "../lib/words.js";
 import {mode} from "./cpu.js";
@@ -49,7 +50,7 @@ function ofDecision({input, output}) {
     usage: pod.usage_millicores, throttling: pod.throttling, min: pod.min_millicores, max: pod.max_millicores, why: [...output.reasons[pod.uid], ...output.bounds[pod.uid].reasons]}));
 }
 
-export function open(root, {params, query}) {
+export function open(root, {params, query, again}) {
   const name = params.node, path = `/v1/nodes/${encodeURIComponent(name)}`, agent = {agent: query.agent};
   const about = el("dl", {class: "facts plain"}), charts = el("div", {class: "charts"}), choice = el("select", {id: "pod", change: () => refresh()}, el("option", {value: ""}, "the whole node"));
   const pods = new Table("Pods", ["Pod", "Need", "Allocation", "Limit", "Usage", "Throttled", "Bounds", "Why"], {key: (row) => row.pod, cells: podCells, numbers: ["Need", "Allocation", "Limit", "Usage", "Throttled", "Bounds"], nothing: "No pod is governed here."});
@@ -131,5 +132,5 @@ export function open(root, {params, query}) {
     draw();
     await look();
   });
-  return {refresh, close: refreshed({kind: "node", name}, refresh)};
+  return {refresh, close: followReports({kind: "node", name}, again)};
 }
