@@ -33,7 +33,20 @@ STATIC = {
 }
 CORE = ["tests/core", "tests/golden", "tests/schema", "tests/engine"]
 # The others reach every branch of the core; tracing more than doubles the time of a test.
-UNTRACED = ["tests/engine/gpu", "tests/engine/test_acts.py", "tests/engine/test_traffic_life.py"]
+MANY_CASES = {
+    "cpu": ("market_props", "oracle"),
+    "gpu": (
+        *("cover_props", "oracle", "resolve_chance", "resolve_oracle", "resolve_props"),
+        "resolve_scale",
+    ),
+    "traffic": ("oracle", "tick_props"),
+}
+UNTRACED = [
+    "tests/engine/gpu",
+    "tests/engine/test_acts.py",
+    "tests/engine/test_traffic_life.py",
+    *(f"tests/core/{area}/test_{name}.py" for area, names in MANY_CASES.items() for name in names),
+]
 TRACED = [*COVERAGE, *CORE, *(f"--ignore={path}" for path in UNTRACED)]
 # There is one real node per machine. A worker that tests clusters keeps its own from file to file.
 REAL_NODES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/kube/test_real_*.py"))
@@ -56,7 +69,7 @@ LANES = {
     # Two: when the other lanes have ended, both cores are there for what is left.
     "core": {
         "tests of the core": [*PYTEST, "-n", "2", "--dist", "worksteal", *TRACED],
-        "tests of the engine": [*PYTEST, "-n", "2", "--dist", "worksteal", *UNTRACED],
+        "tests without tracing": [*PYTEST, "-n", "2", "--dist", "worksteal", *UNTRACED],
         "tests of the compiled core": [sys.executable, "-m", "tests.compiled"],
     },
 }

@@ -217,10 +217,10 @@ class MemoryWorld(World):
         self.now_ms += AGES[liveness]
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        for _ in range(10_000):
+        for _ in range(1_000):
             if condition():
                 return
-            self.now_ms += 10
+            self.now_ms += 100
         raise AssertionError(what)
 
     def reopen(self) -> None:

@@ -105,4 +105,4 @@ def test_runs_survive_a_restart_of_the_control_plane(plane: Plane, tmp_path: Pat
 
 def test_kill_9_under_load_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """A sample of what `make soak` does in full."""
-    assert run_kills(10, seed=1, folder=tmp_path)["acknowledged"] > 0
+    assert run_kills(25, seed=1, folder=tmp_path)["acknowledged"] > 0

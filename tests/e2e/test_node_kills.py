@@ -10,6 +10,6 @@ pytestmark = pytest.mark.component("cgroups")
 
 
 def test_kill_9_at_random_moments(tmp_path: Path) -> None:
-    """25 kills; `make soak` does 1 000."""
-    counted = run_kills(25, seed=4, folder=tmp_path)
-    assert counted["samples"] > 200
+    """10 kills; `make soak` does 1 000."""
+    counted = run_kills(10, seed=4, folder=tmp_path)
+    assert counted["samples"] > 80

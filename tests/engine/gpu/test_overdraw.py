@@ -63,7 +63,7 @@ def test_while_no_gpu_is_idle_it_waits_for_one_and_not_for_funding() -> None:
     world.turn()
     world.turn(0.01)
     overview = world.plane.overview
-    assert overview.document()["queue"]["notFunded"] == 2
+    assert overview.counts().queue.not_funded == 2
     lines = [row["text"].split()[1] for row in overview.attention() if row["kind"] == "run"]
     assert sorted(lines) == ["plain", "stray"]
     said = {name: world.status("Run", name)["message"] for name in ("plain", "idle", "stray")}
