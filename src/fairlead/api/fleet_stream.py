@@ -17,7 +17,7 @@ from fairlead.api.feed import ReportLine, ReportPlace, SharedReads
 from fairlead.api.fleet import cpu_row, group_row
 from fairlead.api.fleet_history import Subject
 from fairlead.api.service import Service
-from fairlead.api.streams import ALIVE_S, lane_s, streamed
+from fairlead.api.streams import ALIVE_S, streamed
 from fairlead.schema.border import BadInput
 
 routes = Routes()
@@ -78,7 +78,7 @@ def _text(service: Service, subject: Subject, *, whole: bool) -> bytes:
 async def _lines(
     service: Service, place: ReportPlace, limit: int | None, *, sse: bool
 ) -> AsyncIterator[bytes]:
-    left, pace_s, life = limit, PACE_S + lane_s(), service.fleet.life.encode()
+    left, lane, life = limit, service.reported.lane(), service.fleet.life.encode()
     yield b": fairlead\n\n" if sse else b""
     while not service.reported.closed:
         lines = await service.report_feed.at(place)
@@ -93,7 +93,7 @@ async def _lines(
             left -= len(shown)
             if not left:
                 return
-        if await service.reported.above(place.version, ALIVE_S):
-            await asyncio.sleep(pace_s)
+        if await lane.above(place.version, ALIVE_S):
+            await asyncio.sleep(PACE_S)
         else:
             yield b": alive\n\n" if sse else b"\n"

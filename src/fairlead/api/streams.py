@@ -1,7 +1,6 @@
 """Streams: events as they happen, and the output of runs while it grows."""
 
 import asyncio
-import itertools
 import os
 import re
 from collections import deque
@@ -18,7 +17,7 @@ from fairlead.api.access import Unauthenticated
 from fairlead.api.endpoint import Call, Routes
 from fairlead.api.feed import BATCH, visible_event
 from fairlead.api.objects import found
-from fairlead.api.service import Service
+from fairlead.api.service import GATHER_S, Service
 from fairlead.api.shapes import Event, Events, EventsQuery, LogsQuery, WatchQuery
 from fairlead.engine.gpu import Author, Forbidden, job_prefix
 from fairlead.schema.border import BadInput
@@ -26,10 +25,6 @@ from fairlead.schema.border import BadInput
 routes = Routes()
 ALIVE_S = 15  # an empty line detects a client that is gone
 POLL_S = 0.2
-GATHER_S, LANES = 0.02, 8
-"""A turn records one entry after the other: what follows at once is told together. Not to all
-readers at the same moment, however: two hundred would keep a request waiting for 40 ms."""
-_lanes = itertools.count()
 CHUNK = 64 * 1024
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _LOOKS = 10  # at files that are renamed while they are opened
@@ -69,11 +64,6 @@ def streamed(service: Service, call: Call, lines: AsyncIterator[bytes], *, sse: 
     return StreamingResponse(lines, media_type=media, headers={"Cache-Control": "no-store"})
 
 
-def lane_s() -> float:
-    """How long this reader waits for what follows at once."""
-    return GATHER_S * (1 + next(_lanes) % LANES)
-
-
 def _resumed(last: str | None, otherwise: int) -> int:
     if last is None:
         return otherwise
@@ -90,7 +80,7 @@ def read_events(service: Service, author: Author, after: int, limit: int) -> lis
 async def _lines(
     service: Service, author: Author, after: int, limit: int | None, *, sse: bool
 ) -> AsyncIterator[bytes]:
-    left, gather_s = limit, lane_s()
+    left, lane = limit, service.signal.lane()
     yield b": fairlead\n\n" if sse else b""
     while not service.signal.closed:
         batch = await service.feed.at(after)
@@ -109,10 +99,10 @@ async def _lines(
                 return
         if len(batch) == BATCH:
             continue
-        if await service.signal.above(after, ALIVE_S):
-            await asyncio.sleep(gather_s)
-        else:
+        if not await lane.above(after, ALIVE_S):
             yield b": alive\n\n" if sse else b"\n"
+        elif not batch:
+            await asyncio.sleep(GATHER_S)  # it was there, and could not be read yet
 
 
 @routes("GET /v1/runs/{name}/logs", str, LogsQuery, needs="user", own_run=True, media="text/plain")
