@@ -2,21 +2,32 @@
 
 The server has one core to itself, the load another one. Two hundred clients follow the events
 live, five hundred requests a second arrive whatever became of those before (open loop, over kept
-connections), and runs are submitted all the while, so that there is something to tell. One client
-reads nothing at all. Then a browser opens the page of ten thousand runs.
+connections), and runs are submitted all the while, so that there is something to tell. It begins
+once the first thousand runs are decided on, and has three parts of equal length:
 
-Judged: the 99th percentile of the requests under 50 ms, no event lost or repeated by any client,
-the first paint under a second, and that the client that reads nothing hurts no other.
+| part | besides |
+|---|---|
+| `steady` | nothing |
+| `slow_readers` | clients that ask for all events, and read nothing of the answer |
+| `batches` | many runs are submitted at once, again and again |
+
+Then a browser opens the page of ten thousand runs.
+
+Judged: the 99th percentile of the requests of the first two parts under 50 ms, no event lost or
+repeated by any client in all three, and the first paint under a second. That slow readers hurt
+nobody is `slow_readers` beside `steady`, with the memory of the server at the end of both.
 
 Prints a table, writes bench/results/api.json (with --quick: into out/bench).
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import multiprocessing
 import os
 import random
+import socket
 import tempfile
 import time
 from collections import Counter
@@ -25,11 +36,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.control_plane import control_plane
+from bench.control_plane import Started, control_plane
 from bench.timing import Spread, machine, write_results
 
 P99_MS, PAINT_MS = 50.0, 1000.0
 CONNECTIONS = 50
+PARTS = ("steady", "slow_readers", "batches")
+BATCHES = 5
+SETTLED_S = 3.0
 SUBMITS_PER_S = 2.0
 # What a page and scripts ask, and how often of a hundred: mostly one object, or a small table.
 MIX = {
@@ -53,10 +67,13 @@ class Size:
     requests_per_s: int = 500
     seconds: float = 60.0
     paints: int = 5
+    slow: int = 20
+    batch: int = 100
+    """Runs of one submission, five in the last part."""
 
 
 FULL = Size()
-QUICK = Size(runs=200, many=1_000, clients=50, requests_per_s=200, seconds=8.0, paints=2)
+QUICK = Size(200, 1_000, clients=50, requests_per_s=200, seconds=9.0, paints=2, slow=5, batch=20)
 
 
 def documents(runs: int, first: int = 0) -> list[dict[str, Any]]:
@@ -159,21 +176,74 @@ async def _numbers(reader: asyncio.StreamReader, seen: list[int]) -> None:
             seen.append(int(line[4:]))
 
 
-async def press(socket: str, size: Size) -> dict[str, Any]:
+def ask_and_read_nothing(path: str) -> socket.socket:
+    """A client that asks for every event there ever was, and leaves the answer where it is."""
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(path)
+    client.sendall(b"GET /v1/watch?after=0 HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")
+    return client
+
+
+async def size_of(admin: Connection) -> int:
+    _, found = await admin.ask("GET", "/v1/head")
+    return int(json.loads(found)["size"])
+
+
+async def settled(admin: Connection) -> int:
+    """How many entries there are once nothing is added any more."""
+    before, now = -1, await size_of(admin)
+    while before != now:
+        await asyncio.sleep(SETTLED_S)
+        before, now = now, await size_of(admin)
+    return now
+
+
+class Submissions:
+    """Runs that are submitted beside the requests, and what each part has beside the others."""
+
+    def __init__(self, admin: Connection, size: Size) -> None:
+        self._admin, self._size = admin, size
+        self._numbers = itertools.count(size.many)
+
+    async def one_by_one(self, over: asyncio.Event) -> None:
+        while not over.is_set():
+            await self._submit(1)
+            await asyncio.sleep(1 / SUBMITS_PER_S)
+
+    async def parts(self, path: str, part_s: float, pid: int) -> list[float]:
+        """The memory of the server at the end of each."""
+        await asyncio.sleep(part_s)
+        memory = [_memory_mib(pid)]
+        slow = [ask_and_read_nothing(path) for _ in range(self._size.slow)]
+        await asyncio.sleep(part_s)
+        memory.append(_memory_mib(pid))
+        for client in slow:
+            client.close()
+        for _ in range(BATCHES):
+            await self._submit(self._size.batch)
+            await asyncio.sleep(part_s / BATCHES)
+        return [*memory, _memory_mib(pid)]
+
+    async def _submit(self, runs: int) -> None:
+        made = [documents(1, next(self._numbers))[0] for _ in range(runs)]
+        body = json.dumps({"manifests": made, "dry_run": False}).encode()
+        status, reply = await self._admin.ask("POST", "/v1/apply", body)
+        if status != 200:
+            raise RuntimeError(reply.decode())
+
+
+async def press(path: str, size: Size, pid: int) -> dict[str, Any]:
     """All of it at once; times in milliseconds, from when a request was due."""
     chance = random.Random("bench.api")
-    connections = [Connection(socket) for _ in range(CONNECTIONS)]
-    admin = Connection(socket)
-    _, found = await admin.ask("GET", "/v1/head")
-    seq = json.loads(found)["size"]
+    connections = [Connection(path) for _ in range(CONNECTIONS)]
+    admin = Connection(path)
+    seq = await settled(admin)
     over, seen = asyncio.Event(), [list[int]() for _ in range(size.clients)]
-    followers = [await follow(socket, seq, each) for each in seen]
-    slow, held = await asyncio.open_unix_connection(socket)
-    # It reads nothing of the answer.
-    held.write(b"GET /v1/watch?after=0 HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")
-    await asyncio.sleep(1)
-    took: dict[str, list[float]] = {path: [] for path in MIX}
+    followers = [await follow(path, seq, each) for each in seen]
+    took: dict[str, list[float]] = {target: [] for target in MIX}
+    parts: dict[str, list[float]] = {part: [] for part in PARTS}
     statuses: Counter[int] = Counter()
+    part_s, submissions = size.seconds / len(PARTS), Submissions(admin, size)
     begun = time.perf_counter()
 
     async def request(number: int, due: float) -> None:
@@ -181,19 +251,12 @@ async def press(socket: str, size: Size) -> dict[str, Any]:
         target = path.format(name=f"run-{chance.randrange(size.runs):05}", seq=seq)
         status, _ = await connections[number % CONNECTIONS].ask("GET", target)
         statuses[status] += 1
-        took[path].append((time.perf_counter() - due) * 1000)
+        milliseconds = (time.perf_counter() - due) * 1000
+        took[path].append(milliseconds)
+        parts[PARTS[min(len(PARTS) - 1, int((due - begun) / part_s))]].append(milliseconds)
 
-    async def submit() -> None:
-        number = size.many
-        while not over.is_set():
-            body = json.dumps({"manifests": documents(1, number), "dry_run": False}).encode()
-            status, reply = await admin.ask("POST", "/v1/apply", body)
-            if status != 200:
-                raise RuntimeError(reply.decode())
-            number += 1
-            await asyncio.sleep(1 / SUBMITS_PER_S)
-
-    submitting = asyncio.create_task(submit())
+    submitting = asyncio.create_task(submissions.one_by_one(over))
+    going = asyncio.create_task(submissions.parts(path, part_s, pid))
     waiting = []
     for number in range(int(size.requests_per_s * size.seconds)):
         due = begun + number / size.requests_per_s
@@ -201,28 +264,29 @@ async def press(socket: str, size: Size) -> dict[str, Any]:
         waiting.append(asyncio.create_task(request(number, due)))
     await asyncio.gather(*waiting)
     taken_s = time.perf_counter() - begun
+    memory = await going
     over.set()
     await submitting
-    _, found = await admin.ask("GET", "/v1/head")
-    newest = json.loads(found)["size"]
+    newest = await size_of(admin)
     await _until_all_saw(seen, newest)
     for follower in followers:
         follower.reading.cancel()
         follower.writer.close()
-    held.close()
-    del slow
-    every = sorted(value for values in took.values() for value in values)
+    every = [value for values in took.values() for value in values]
     return {
         "requests": len(every),
         "per_s": round(len(every) / taken_s, 1),
         "statuses": {str(status): count for status, count in statuses.items()},
-        "milliseconds": {
-            "p50": _at(every, 0.5),
-            "p95": _at(every, 0.95),
-            "p99": _at(every, 0.99),
-            "max": _at(every, 1.0),
+        "milliseconds": _spread(parts["steady"] + parts["slow_readers"]),
+        "parts": {
+            part: {**_spread(values), "memory_mib": mib}
+            for (part, values), mib in zip(parts.items(), memory, strict=True)
         },
-        "p99_by_path": {path: _at(sorted(values), 0.99) for path, values in took.items() if values},
+        "slow_readers": size.slow,
+        "batch": size.batch,
+        "p99_by_path": {
+            target: _spread(values)["p99"] for target, values in took.items() if values
+        },
         "events": newest - seq,
         "clients": size.clients,
         "lost_or_repeated": sum(_gaps(each, seq, newest) for each in seen),
@@ -241,8 +305,19 @@ def _gaps(seen: list[int], after: int, newest: int) -> int:
     return sum(abs(b - a - 1) for a, b in pairwise(numbers))
 
 
-def _at(values: list[float], share: float) -> float:
-    return round(values[min(len(values) - 1, int(share * len(values)))], 2)
+def _spread(values: list[float]) -> dict[str, float]:
+    ordered, shares = sorted(values), {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    return {name: round(_at(ordered, share), 2) for name, share in shares.items()}
+
+
+def _at(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _memory_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
 def paint(port: int, times: int) -> Spread:
@@ -280,9 +355,9 @@ def fill(socket: str, runs: int) -> None:
     asyncio.run(apply())
 
 
-def _pressing(socket: str, size: Size, core: int, answer: Any) -> None:
+def _pressing(plane: Started, size: Size, core: int, answer: Any) -> None:
     os.sched_setaffinity(0, {core})
-    answer.send(asyncio.run(press(socket, size)))
+    answer.send(asyncio.run(press(plane.socket, size, plane.pid)))
 
 
 def main() -> None:
@@ -297,7 +372,7 @@ def main() -> None:
         with control_plane(Path(made) / "load", *flags(), core=theirs) as plane:
             fill(plane.socket, size.runs)
             here, there = multiprocessing.Pipe()
-            load = multiprocessing.Process(target=_pressing, args=(plane.socket, size, ours, there))
+            load = multiprocessing.Process(target=_pressing, args=(plane, size, ours, there))
             before_s = _cpu_s(plane.pid)
             load.start()
             report["load"] = here.recv()

@@ -78,7 +78,8 @@ def modules(wanted: Iterable[str]) -> list[Path]:
 def tests_of(module: Path) -> list[Path]:
     folder = ROOT / "tests" / "core" / module.parent
     more = (folder / f"{name}.py" for name in TESTS.get(str(module.with_suffix("")), ()))
-    return sorted({*folder.glob(f"test_{module.stem}*.py"), *more}) or [folder]
+    own = sorted({*folder.glob(f"test_{module.stem}*.py"), *more}) or [folder]
+    return [*own, *folder.glob("test_faults.py")]
 
 
 def golden(module: Path) -> list[str]:

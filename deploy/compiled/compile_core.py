@@ -81,7 +81,7 @@ def why_not() -> str | None:
 
 
 def compiled_modules() -> list[Path]:
-    """Relative to the source: the modules that define functions and no dataclass."""
+    """Relative to the source: the modules that define functions or methods, and no dataclass."""
     return [
         path.relative_to(SOURCE)
         for path in sorted(CORE.rglob("*.py"))
@@ -95,7 +95,7 @@ def _is_plain(path: Path) -> bool:
     module = ast.parse(path.read_text())
     classes = [node for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
     marks = [ast.unparse(mark) for each in classes for mark in each.decorator_list]
-    functions = any(isinstance(node, ast.FunctionDef) for node in module.body)
+    functions = any(isinstance(node, ast.FunctionDef) for node in ast.walk(module))
     return functions and not any(mark.startswith("dataclass") for mark in marks)
 
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from fairlead.core.apportion import fill_grants, water_fill
+from fairlead.core.apportion import fill_grants, largest_remainder, water_fill
 from fairlead.core.claims import Claim
-from fairlead.core.rough import EXACT_MAX, rough_fill, rough_price
+from fairlead.core.rough import EXACT_MAX, SHARED_MAX, rough_fill, rough_price, rough_shares
 from fairlead.core.units import quotient
 
 
@@ -86,3 +86,43 @@ def test_a_price_of_weights_beyond_their_range_is_left_alone() -> None:
     grants = rough_fill(100, claims)
     assert sum(grants) == 100
     assert rough_price(100, claims, grants) == 0
+
+
+def random_shares(rng: random.Random) -> list[float]:
+    """Of any size beside each other, some the same, some a hair apart, some nothing."""
+    shares = [
+        rng.choice((0.0, 1.0, rng.random(), 2.0 ** -rng.randint(1, 60)))
+        for _ in range(rng.randint(1, 40))
+    ]
+    shares += [shares[0] * (1 + rng.randint(-3, 3) * 2.0**-52) for _ in range(rng.randint(0, 3))]
+    whole = sum(shares)
+    return [share / whole for share in shares] if whole else shares
+
+
+def test_what_doubles_divide_is_exact() -> None:
+    """Shares are divided as integers divide them wherever doubles find anything."""
+    rng, found = random.Random("shares"), 0
+    for _ in range(5_000):
+        total, shares = rng.choice((1, 16, 256, 1_000, SHARED_MAX)), random_shares(rng)
+        divided = rough_shares(total, shares)
+        if divided:
+            found += 1
+            assert divided == largest_remainder(total, [int(share * 2.0**106) for share in shares])
+    assert found > 500
+
+
+@pytest.mark.parametrize(
+    ("total", "shares"),
+    [
+        pytest.param(100, [], id="no shares"),
+        pytest.param(100, [0.0, 0.0], id="nothing but zeros"),
+        pytest.param(100, [1.3, 1.3], id="shares that add up to more than about 1"),
+        pytest.param(0, [0.3, 0.7], id="nothing to divide"),
+        pytest.param(SHARED_MAX + 1, [0.3, 0.7], id="more than doubles are trusted with"),
+        pytest.param(256, [0.25, 0.75], id="whole quotas"),
+        pytest.param(256, [0.3, 0.7 - 1e-17, 1e-17], id="a quota that is next to nothing"),
+        pytest.param(256, [1 / 3, 1 / 3, 1 / 3], id="equal remainders"),
+    ],
+)
+def test_doubles_divide_nothing_that_they_cannot_prove(total: int, shares: list[float]) -> None:
+    assert rough_shares(total, shares) == []

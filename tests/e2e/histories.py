@@ -149,7 +149,7 @@ def check_objects(kills: int, seed: int) -> dict[str, int]:
     """Clients edit three budgets through `kills` kills; their histories are linearizable."""
     counted = Counter[str](kills=kills)
     with short_folder() as folder:
-        plane = Plane(folder, "--no-http").up()
+        plane = _plane(folder)
         clients = [Client(plane.socket, edit, seed * 100 + i) for i in range(CLIENTS)]
         try:
             _kill(plane, kills, random.Random(seed), lambda: sum(each.count for each in clients))
@@ -217,7 +217,7 @@ def check_leases(kills: int, seed: int, devices: int = 3) -> dict[str, int]:
     """What clients read about devices, through `kills` kills, follows the ledger's order."""
     counted = Counter[str](kills=kills)
     with short_folder() as folder:
-        plane = Plane(folder, "--no-http").up()
+        plane = _plane(folder)
         plane.apply(node(devices=devices), budget("team-a", devices))
         clients = [Client(plane.socket, look, seed * 100 + i) for i in range(3)]
         clients.append(Client(plane.socket, submit, seed))
@@ -258,6 +258,12 @@ def holders_of(path: Path) -> dict[str, list[str | None]]:
                     for slot in slots[entry.body["lease"]]:
                         told[slot].append(None)
     return told
+
+
+def _plane(folder: Path) -> Plane:
+    plane = Plane(folder, "--no-http")
+    plane.preloaded = True
+    return plane.up()
 
 
 def _kill(plane: Plane, kills: int, rng: random.Random, progress: Callable[[], int]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.api.servers import UnixConnection
 from tests.cli.shells import run_inside
+from tests.e2e.preloaded import Preloaded
 
 CONTROL = 54_410
 """The user of a control plane without rights."""
@@ -35,22 +36,25 @@ class Plane:
         whole = ("--user", "root") if os.geteuid() == 0 and "--user" not in flags else ()
         common = ("--allow-root", "--grace", "1", "--trusting")
         self.flags = ("--data", str(folder / "data"), *common, *whole, *flags)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Preloaded | None = None
+        self.preloaded = False
+        """Whether it begins in a process that has imported it."""
         self.program: tuple[str, ...] = ("-m", "fairlead")
         self.wrapper: tuple[str, ...] = ()
         """What starts the control plane, if not we ourselves."""
 
     def up(self) -> "Plane":
         """Start it and wait until it answers."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.wrapper, sys.executable, *self.program, "up", *self.flags],
-                stdout=log,
-                stderr=log,
-                env=self.environment,
-            )
+        self.process = self._start()
         self.until("answers", lambda: self.ask("/healthz"))
         return self
+
+    def _start(self) -> subprocess.Popen[bytes] | Preloaded:
+        if self.preloaded:
+            return Preloaded(("up", *self.flags), self.environment, self.log)
+        command = [*self.wrapper, sys.executable, *self.program, "up", *self.flags]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
 
     def down(self, how: int = signal.SIGTERM) -> int:
         """End it."""

@@ -8,6 +8,7 @@ import pytest
 
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS
+from fairlead.schema.times import format_time, parse_time
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LAST = "9999-12-31T23:59:59.999Z"
@@ -35,6 +36,15 @@ def test_a_time_at_the_end_of_the_calendar_is_refused() -> None:
     for kind, document in (("gpu.reserve", reserve), ("gpu.idle", idle), ("gpu.refund", refund)):
         with pytest.raises(BadInput, match="beyond the year 9999"):
             KINDS[kind].run(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-00:01", "0001-01-01T00:00:00+00:01"])
+def test_a_time_that_its_zone_moves_off_the_calendar_is_refused(text: str) -> None:
+    """In UTC it could not be written: a reservation at such a time was answered with 500."""
+    with pytest.raises(BadInput, match="^at: must be between the years 1 and 9999 in UTC, got"):
+        parse_time(text, "at")
+    for same in ("9999-12-31T23:59:59.999Z", "0001-01-01T00:00:00Z"):
+        assert format_time(parse_time(same, "at")) == same
 
 
 def test_a_result_that_json_cannot_carry_is_bad_input() -> None:

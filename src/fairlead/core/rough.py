@@ -1,4 +1,4 @@
-"""A water-fill in doubles: fast, and proved, or not used.
+"""A water-fill, and a division by shares, in doubles: fast, and proved, or not used.
 
 Shares are pace*t, off by less than `blur` whatever the doubles rounded. The grants are certain
 where nothing lies closer than that to where it would make a difference: no share to a bound or to a
@@ -13,6 +13,7 @@ from fairlead.core.claims import Claim
 UNIT: Final = 2.0**-53
 # Whole numbers below this are exact, and so are sums of them that stay below it.
 EXACT_MAX: Final = 2**52
+SHARED_MAX: Final = 2**20
 # Away from overflow and from subnormal numbers.
 PACE_MIN: Final = 2.0**-400
 PACE_MAX: Final = 2.0**400
@@ -151,6 +152,38 @@ def _settled(
             grants[index] += 1
             left -= 1
     return True
+
+
+def rough_shares(total: int, shares: list[float]) -> list[int]:
+    """`total` divided in proportion to shares that add up to about 1, by largest remainder; none
+    where doubles cannot tell, as where two remainders are the same.
+    """
+    whole = 0.0
+    for share in shares:
+        whole += share
+    if not 0.5 < whole < 2.0 or not 0 < total <= SHARED_MAX:
+        return []
+    pace, left = float(total) / whole, total
+    blur = 2.0 * UNIT * float(len(shares) + 8) * float(total)
+    grants: list[int] = []
+    rests: list[float] = []
+    for share in shares:
+        exact = share * pace
+        grant = int(exact)
+        rest = exact - float(grant)
+        if share and not blur < rest < 1 - blur:
+            return []
+        grants.append(grant)
+        rests.append(rest)
+        left -= grant
+    ranked = sorted(rests, reverse=True)
+    cut = ranked[left - 1]
+    if cut - ranked[left] <= 2 * blur:
+        return []
+    for index, rest in enumerate(rests):
+        if rest >= cut:
+            grants[index] += 1
+    return grants
 
 
 def rough_price(total: int, claims: list[Claim], grants: list[int]) -> float:

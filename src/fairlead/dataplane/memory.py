@@ -15,9 +15,10 @@ from functools import partial
 from math import gcd
 
 from fairlead.core.invariant import InvariantBroken, known
-from fairlead.core.traffic.admission import Bucket, admit, rendezvous
+from fairlead.core.traffic.admission import admit, rendezvous
 from fairlead.core.traffic.alone import Relaxed, has_room, relax
 from fairlead.core.traffic.limits import Concurrency, Fallback, liveness, share
+from fairlead.core.traffic.model import Bucket
 from fairlead.core.traffic.sighting import GroupSeen, Liveness
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane import tables

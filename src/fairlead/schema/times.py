@@ -13,7 +13,8 @@ from fairlead.schema.border import BadInput
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_NOW_MIN_MS = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MS
+_MIN_MS = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MS
+_END_MS = _MIN_MS + (datetime.max - datetime.min) // _MS + 1
 _NOW_END_MS = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MS
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
@@ -50,13 +51,16 @@ def parse_time(text: str, path: str) -> int:
         moment = datetime.fromisoformat(text.upper())
     except ValueError as error:
         raise BadInput(path, f"must be a real time, got {text!r} ({error})") from error
-    return (moment - _EPOCH) // _MS
+    time_ms = (moment - _EPOCH) // _MS
+    if not _MIN_MS <= time_ms < _END_MS:  # its zone moves it there; it could not be written again
+        raise BadInput(path, f"must be between the years 1 and 9999 in UTC, got {text!r}")
+    return time_ms
 
 
 def parse_now(text: str, path: str = "now") -> int:
     """The same for the present, which must lie in a calendar period that has an end."""
     now_ms = parse_time(text, path)
-    if not _NOW_MIN_MS <= now_ms < _NOW_END_MS:
+    if now_ms >= _NOW_END_MS:
         raise BadInput(path, f"must be between the years 1 and 9998 in UTC, got {text!r}")
     return now_ms
 

@@ -4,7 +4,6 @@ import pytest
 
 from fairlead.core.traffic import AdmissionMode, Config, Liveness, liveness
 from fairlead.core.traffic.admission import (
-    Bucket,
     admission_of,
     admit,
     advance_admission,
@@ -17,7 +16,7 @@ from fairlead.core.traffic.admission import (
     triggered_level,
 )
 from fairlead.core.traffic.limits import fallback_admission
-from fairlead.core.traffic.model import Admission, Pressure
+from fairlead.core.traffic.model import Admission, Bucket, Pressure
 from fairlead.core.traffic.pressure import conductance
 from fairlead.core.traffic.state import AdmissionState, Regime
 from tests.core.traffic.groups import Group, reasons

@@ -139,6 +139,7 @@ from fairlead.core.gpu.queue import QueuePolicy as QueuePolicy
 from fairlead.core.gpu.queue import ReservedStart as ReservedStart
 from fairlead.core.gpu.queue import Waiting as Waiting
 from fairlead.core.gpu.queue import WaitingRun as WaitingRun
+from fairlead.core.gpu.queue import order_stands as order_stands
 from fairlead.core.gpu.queue import queue as queue
 from fairlead.core.gpu.quota import QuotaPolicy as QuotaPolicy
 from fairlead.core.gpu.quota import QuotaRequest as QuotaRequest

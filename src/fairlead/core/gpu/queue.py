@@ -184,6 +184,17 @@ class Waiting:
             yield OutOfRange("owners", "names an owner and flavor twice")
 
 
+ANEW_MAX, STANDS_MS_PER_THOUSAND = 1_000, 200
+"""Waiting runs that are ordered in every turn; and for how long the order of so many more stands.
+To order 10 000 takes as long as to start dozens of runs, and devices stand idle meanwhile."""
+
+
+def order_stands(*, runs: int, age_ms: int) -> bool:
+    """Whether an order of so many runs is followed for another turn. Who came since then waits for
+    the next order."""
+    return 0 <= 1_000 * age_ms < STANDS_MS_PER_THOUSAND * (runs - ANEW_MAX)
+
+
 def queue(waiting: Waiting) -> Queue:
     by_flavor = {hold.flavor: hold for hold in waiting.holds}
     free: list[WaitingRun] = []

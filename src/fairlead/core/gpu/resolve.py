@@ -14,9 +14,9 @@ structural cut, do not depend on the seed.
 that a cut costs what it cuts and not a walk over what is left.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from fractions import Fraction
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush
 from itertools import chain
 from operator import attrgetter
 
@@ -50,10 +50,13 @@ from fairlead.core.lottery import (
 from fairlead.core.reasons import CutKind
 
 
-def in_order(leases: Iterable[ConflictLease]) -> list[ConflictLease]:
+def in_order(leases: list[ConflictLease]) -> list[ConflictLease]:
     """The order inside a step or a draw: highest group first, then by lease id."""
-    by_id = sorted(leases, key=attrgetter("id"))
-    return sorted(by_id, key=attrgetter("group"), reverse=True) if len(by_id) > 1 else by_id
+    if len(leases) < 2:
+        return leases
+    if len({lease.group for lease in leases}) < len(leases):
+        leases = sorted(leases, key=attrgetter("id"))
+    return sorted(leases, key=attrgetter("group"), reverse=True)
 
 
 class Holder:
@@ -86,20 +89,21 @@ class Ladder:
     scope are gone before a run shrinks; those out of scope go with their group.
     """
 
-    __slots__ = ("_held", "_step_gpus", "_taken", "surplus_gpus")
+    __slots__ = ("_held", "_step_gpus", "_taken", "holder", "surplus_gpus")
 
-    def __init__(
-        self, steps: Malleable, active: Sequence[ConflictLease], outside: Sequence[ConflictLease]
-    ) -> None:
-        held, width = list(active), sum([lease.gpus for lease in active])
-        if outside:
-            groups = {lease.group for lease in active}
-            for lease in outside:
+    def __init__(self, holder: Holder, steps: Malleable) -> None:
+        held, width = holder.active, 0
+        for lease in held:
+            width += lease.gpus
+        if holder.outside:
+            groups = {lease.group for lease in held}
+            for lease in holder.outside:
                 if lease.role is Role.ACTIVE:
                     width += lease.gpus
                     groups.discard(lease.group)
-            held += [lease for lease in outside if lease.role is not Role.ACTIVE]
+            held = held + [lease for lease in holder.outside if lease.role is not Role.ACTIVE]
             held = [lease for lease in held if lease.group in groups]
+        self.holder = holder
         self.surplus_gpus = width - steps.min_gpus
         self._step_gpus = steps.step_gpus
         self._held = in_order(held)
@@ -191,11 +195,11 @@ class Cutting:
         self._cuts: list[Cut] = []
         self._gone: set[str] = set()
         self._outside: set[str] = set()
-        self._tiers: dict[CutTier, list[Holder]] = {tier: [] for tier in CutTier}
         holders = survey(conflict)
+        self._tiers = {tier: [each for each in holders if each.tier is tier] for tier in CutTier}
         for holder in holders:
-            self._tiers[holder.tier].append(holder)
-            self._outside.update([lease.id for lease in holder.outside])
+            if holder.outside:
+                self._outside.update([lease.id for lease in holder.outside])
         self.shortfall_gpus = max(
             0, self.deficit_gpus - sum(holder.open_gpus for holder in holders)
         )
@@ -207,29 +211,43 @@ class Cutting:
 
     def drop_spares(self, tier: CutTier) -> None:
         """Spares in scope one by one: by run id, highest group first, lease id."""
+        kind = CutKind.DROP_SPARE
         for holder in self._tiers[tier]:
             for spare in in_order(holder.spares):
                 if self.met:
                     return
-                self._cut(Cut(holder, CutKind.DROP_SPARE, spare.gpus, [spare]))
+                self._cut(Cut(holder, kind, spare.gpus, [spare]))
 
     def shrink(self, tier: CutTier) -> None:
-        """Malleable runs step by step, always the one that is most above its minimum."""
-        queue = []
-        for holder in self._tiers[tier] if not self.met else ():
-            steps = holder.run.malleable
-            if steps is not None:
-                ladder = Ladder(steps, holder.active, holder.outside)
-                queue.append((-ladder.surplus_gpus, holder.run.id, holder, ladder))
-        heapify(queue)
-        while queue and not self.met:
-            _, name, holder, ladder = queue[0]
-            step = ladder.step()
-            if step is None:
-                heappop(queue)
-                continue
-            self._cut(Cut(holder, CutKind.SHRINK, *step))
-            heapreplace(queue, (-ladder.surplus_gpus, name, holder, ladder))
+        """Malleable runs step by step, always the one that is most above its minimum, ties by id.
+
+        A step lowers the surplus of its run, so all runs of one surplus have their turn together.
+        """
+        if self.met:
+            return
+        ladders: list[Ladder] = []
+        for holder in self._tiers[tier]:
+            if holder.run.malleable is not None:
+                ladders.append(Ladder(holder, holder.run.malleable))
+        levels: dict[int, list[int]] = {}
+        for place, ladder in enumerate(ladders):
+            levels.setdefault(ladder.surplus_gpus, []).append(place)
+        heap = [-surplus_gpus for surplus_gpus in levels]
+        heapify(heap)
+        while heap:
+            for place in sorted(levels.pop(-heappop(heap))):
+                ladder = ladders[place]
+                step = ladder.step()
+                if step is None:
+                    continue
+                gpus, leases = step
+                self._cut(Cut(ladder.holder, CutKind.SHRINK, gpus, leases))
+                if self.freed_gpus >= self.deficit_gpus:
+                    return
+                if ladder.surplus_gpus not in levels:
+                    levels[ladder.surplus_gpus] = []
+                    heappush(heap, -ladder.surplus_gpus)
+                levels[ladder.surplus_gpus].append(place)
 
     def tokens(self, tier: CutTier) -> dict[str, Holder]:
         """The runs of a tier that still hold something in scope, by id."""
@@ -266,7 +284,7 @@ class Cutting:
                 self.freed_gpus -= cut.gpus
             elif not spare:
                 holding.add(run)
-                without.update((run, lease.group) for lease in cut.leases)
+                without.update([(run, lease.group) for lease in cut.leases])
         require(self.met, "what is given back was not needed")
 
     def actions(self, *, withdrawn: bool = False) -> tuple[Action, ...]:

@@ -9,15 +9,15 @@ each new trigger, so that clients that were refused do not all come back at once
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import inf
+from typing import Final
 
 from fairlead.core.traffic.config import Config
-from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.model import Admission, Bucket
 from fairlead.core.traffic.state import AdmissionMode, AdmissionState, Regime
 
 # One at a time: a drip, not a gush.
-DRIP_BURST = 1.0
+DRIP_BURST: Final = 1.0
 
 
 def triggered_level(
@@ -94,7 +94,9 @@ def recovery_rate(admission: AdmissionState, clock_ms: int, config: Config) -> f
     if admission.rate_base is None:
         return config.bucket_rate
     calm_ms = 0 if admission.calm_since_ms is None else clock_ms - admission.calm_since_ms
-    grown = admission.rate_base + config.recover_share * config.bucket_rate * (calm_ms / 1000)
+    grown = admission.rate_base + config.recover_share * config.bucket_rate * (
+        float(calm_ms) / 1000.0
+    )
     return min(grown, config.bucket_rate)
 
 
@@ -109,14 +111,6 @@ def admission_of(
         return Admission(AdmissionMode.SOFT, rate, config.bucket_burst)
     drip = max(config.drip_rate_min, config.drip_share * requests)
     return Admission(AdmissionMode.HARD, drip, DRIP_BURST)
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """Tokens at a moment. A new bucket is full."""
-
-    tokens: float
-    at_us: int
 
 
 def admit(

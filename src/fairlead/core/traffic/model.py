@@ -135,6 +135,14 @@ class Admission:
     burst: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Tokens at a moment. A new bucket is full."""
+
+    tokens: float
+    at_us: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickPlan:
     """What a tick decides and why; mappings are by backend id."""

@@ -218,7 +218,7 @@ def _read(history: BackendHistory, sighting: Sighting, clock_ms: int, window_ms:
         # The mean of the last two looks: one is mostly noise, and five come too late (harness).
         reach_ms = clock_ms - QUEUE_MS
         queues = (*(past for past in history.queues if past[0] > reach_ms), (clock_ms, queue))
-        queue = left_sum(count for _, count in queues) / len(queues)
+        queue = left_sum([count for _, count in queues]) / len(queues)
     p95_ms = signals.p95_ms if history.probe_ms is None else history.probe_ms
     successes, errors = outcomes(seen, reading, covered)
     opened, admitted = (None, None) if seen is None else (seen.open, seen.admitted)

@@ -10,9 +10,9 @@ not healthy; it is only unknown, and the group's worst is assumed. A signal that
 left out.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import sqrt
-from typing import NamedTuple
+from typing import Final, NamedTuple, cast
 
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.model import Backend, Node, Pressure
@@ -20,11 +20,12 @@ from fairlead.core.traffic.nodes import EPSILON, stall_score
 from fairlead.core.traffic.state import BackendMemory
 
 # A latency of 1e308 ms is rubbish, but finite rubbish: it must not turn into infinity on the way.
-TERM_MAX = 1e300
+TERM_MAX: Final = 1e300
 Terms = tuple[tuple[str, float], ...]
+NO_TERMS: Terms = ()
 
 
-def left_sum(values: Iterable[float]) -> float:
+def left_sum(values: list[float]) -> float:
     """Σ in the given order. `sum` of floats rounds differently from Python 3.12 on."""
     total = 0.0
     for value in values:
@@ -54,13 +55,13 @@ class Imputed(NamedTuple):
     missing: bool
 
 
-def impute(signal: Sequence[float | None]) -> Imputed:
+def impute(signal: list[float | None]) -> Imputed:
     """The signal with the group's worst in place of what is unknown."""
+    if None not in signal:
+        return Imputed(cast("list[float]", signal) if signal else None, missing=False)
     known = [value for value in signal if value is not None]
     if not known:
-        return Imputed(None, missing=bool(signal))
-    if len(known) == len(signal):
-        return Imputed(known, missing=False)
+        return Imputed(None, missing=True)
     worst = max(known)
     return Imputed([worst if value is None else value for value in signal], missing=True)
 
@@ -101,33 +102,32 @@ class Pressures(NamedTuple):
 
 
 def measure_pressure(
-    backends: Sequence[Backend],
-    rates: Sequence[float | None],
-    nodes: Mapping[str, Node],
-    config: Config,
+    backends: list[Backend], rates: list[float | None], nodes: Mapping[str, Node], config: Config
 ) -> Pressures:
     """P of every backend. A signal that none has is left out: its weight is 0 for the group."""
     queues = impute([backend.queue for backend in backends])
     latencies = impute([backend.p95_ms for backend in backends])
     errors = impute(rates)
     layers = layer_terms(backends, nodes, config)
-    rows = range(len(backends))
-    queue = [0.0 for _ in rows] if queues.values is None else queues.values
-    latency = [0.0 for _ in rows] if latencies.values is None else latencies.values
-    error = [0.0 for _ in rows] if errors.values is None else errors.values
+    nothing = [0.0] * len(backends)
+    queue = nothing if queues.values is None else queues.values
+    latency = nothing if latencies.values is None else latencies.values
+    error = nothing if errors.values is None else errors.values
     w_q, q_ref, w_l, l_ref_ms = config.w_q, config.q_ref, config.w_l, config.l_ref_ms
     w_e, e_ref, e_max = config.w_e, config.e_ref, config.e_max
     k_e, eta, p_min = config.k_e, config.eta, config.p_min
     values: list[Pressure] = []
-    for index in rows:
-        rate = error[index]
+    for index, rate in enumerate(error):
         waiting = normalise(queue[index], w_q, q_ref)
         slow = normalise(latency[index], w_l, l_ref_ms)
         failing = w_e * min(rate / e_ref, e_max)
         penalty = k_e if rate > eta else 0.0
-        total, terms = waiting + slow + failing + penalty, layers[index] if layers else ()
-        for _, value in terms:
-            total += value
+        total = waiting + slow + failing + penalty
+        terms = NO_TERMS
+        if layers:
+            terms = layers[index]
+            for _, value in terms:
+                total += value
         # As `Pressure(...)` does, without a call of Python code for each backend.
         whole = (max(total, p_min), waiting, slow, failing, penalty, terms)
         values.append(tuple.__new__(Pressure, whole))
@@ -174,9 +174,7 @@ _LAYERS: tuple[tuple[str, str, str | None, Callable[..., float | None]], ...] = 
 """Label, weight, reference (None: 1) and signal of each optional layer but the debt."""
 
 
-def layer_terms(
-    backends: Sequence[Backend], nodes: Mapping[str, Node], config: Config
-) -> list[Terms]:
+def layer_terms(backends: list[Backend], nodes: Mapping[str, Node], config: Config) -> list[Terms]:
     """Labelled terms of each backend; an empty list where no layer is on."""
     if not config.layered:
         return []
@@ -207,6 +205,6 @@ def debt_term(backend: Backend, config: Config) -> float:
 
 def conductance(slots: list[int], pressures: list[Pressure], config: Config) -> float:
     s_total, flow = float(config.s_total), 0.0
-    for slot, pressure in zip(slots, pressures, strict=True):
-        flow += float(slot) / s_total / pressure.total
+    for index, pressure in enumerate(pressures):
+        flow += float(slots[index]) / s_total / pressure.total
     return config.p_ref * flow

@@ -3,7 +3,6 @@
 `fairlead.core.traffic.state` calls it. Each field's own range is checked by its marker.
 """
 
-from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from fairlead.core.traffic.config import SLOTS_MAX
 from fairlead.core.units import OutOfRange
 
 if TYPE_CHECKING:  # state imports this module
-    from fairlead.core.traffic.state import BackendMemory, NodeMemory, State
+    from fairlead.core.traffic.state import BackendMemory, NodeMemory, State, Trail
 
 
 def check_state(state: "State") -> None:
@@ -24,9 +23,12 @@ def check_state(state: "State") -> None:
         raise OutOfRange("backends", f"must hold s_total slots together, got {slots}")
     if not state.backends and not state.parked:
         raise OutOfRange("parked", "must be true where there is no backend")
-    _ascending([node.id for node in state.nodes], "nodes", "id")
+    _ascending_names([node.id for node in state.nodes], "nodes", "id")
     for index, node in enumerate(state.nodes):
-        _check_node(node, f"nodes[{index}]", samples=state.samples, clock_ms=clock_ms)
+        try:
+            _check_node(node, state.samples, clock_ms)
+        except OutOfRange as fault:
+            raise OutOfRange(f"nodes[{index}].{fault.field}", fault.message) from None
     within(state.gate.since_ms, "gate.since_ms", clock_ms)
     if state.gate.stepping and state.gate.since_ms is None:
         raise OutOfRange("gate.since_ms", "must be known while slots are stepping")
@@ -34,7 +36,7 @@ def check_state(state: "State") -> None:
 
 
 def _check_backends(backends: "tuple[BackendMemory, ...]", clock_ms: int) -> None:
-    _ascending([backend.id for backend in backends], "backends", "id")
+    _ascending_names([backend.id for backend in backends], "backends", "id")
     for index, memory in enumerate(backends):
         if _plain(memory, clock_ms):
             continue
@@ -65,27 +67,28 @@ def _plain_text(name: str) -> bool:
     return type(name) is str and name != "" and name.isascii()
 
 
-def _check_node(node: "NodeMemory", path: str, *, samples: int, clock_ms: int) -> None:
-    _ascending(node.stalled, f"{path}.stalled")
+def _check_node(node: "NodeMemory", samples: int, clock_ms: int) -> None:
+    _ascending(list(node.stalled), "stalled")
     for place, ordinal in enumerate(node.stalled):
-        within(ordinal, f"{path}.stalled[{place}]", samples, low=1)
-    _ascending([trail.name for trail in node.trails], f"{path}.trails", "name")
+        within(ordinal, f"stalled[{place}]", samples, low=1)
+    _ascending_names([trail.name for trail in node.trails], "trails", "name")
     for place, trail in enumerate(node.trails):
-        here = f"{path}.trails[{place}]."
-        units.check(trail, here)
-        if not trail.history:
-            raise OutOfRange(f"{here}history", "must not be empty")
-        _ascending([at for at, _ in trail.history], f"{here}history")
-        for at, value in trail.history:
-            if (
-                type(at) is int
-                and 0 <= at <= clock_ms
-                and type(value) is float
-                and 0 <= value < inf
-            ):
-                continue
-            within(at, f"{here}history.{at}", clock_ms)
-            units.weight(value, f"{here}history.{at}")
+        try:
+            units.check(trail)
+            _check_history(trail, clock_ms)
+        except OutOfRange as fault:
+            raise OutOfRange(f"trails[{place}].{fault.field}", fault.message) from None
+
+
+def _check_history(trail: "Trail", clock_ms: int) -> None:
+    if not trail.history:
+        raise OutOfRange("history", "must not be empty")
+    _ascending([at for at, _ in trail.history], "history")
+    for at, value in trail.history:
+        if type(at) is int and 0 <= at <= clock_ms and type(value) is float and 0 <= value < inf:
+            continue
+        within(at, f"history.{at}", clock_ms)
+        units.weight(value, f"history.{at}")
 
 
 def within(value: object, field: str, high: int, *, low: int = 0) -> None:
@@ -93,8 +96,13 @@ def within(value: object, field: str, high: int, *, low: int = 0) -> None:
         raise OutOfRange(field, f"must be an integer between {low} and {high}, got {value!r}")
 
 
-def _ascending(keys: Sequence[str] | Sequence[int], field: str, what: str = "") -> None:
-    for index in range(1, len(keys)):
-        if not keys[index - 1] < keys[index]:  # type: ignore[operator]  # strings or integers
-            where = f"{field}[{index}].{what}" if what else field
-            raise OutOfRange(where, "must be above the one before it")
+def _ascending_names(names: list[str], field: str, what: str) -> None:
+    for index in range(1, len(names)):
+        if not names[index - 1] < names[index]:
+            raise OutOfRange(f"{field}[{index}].{what}", "must be above the one before it")
+
+
+def _ascending(numbers: list[int], field: str) -> None:
+    for index in range(1, len(numbers)):
+        if not numbers[index - 1] < numbers[index]:
+            raise OutOfRange(field, "must be above the one before it")

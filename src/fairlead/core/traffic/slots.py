@@ -6,12 +6,12 @@ Clipping each backend's change alone would break the sum (of 100 slots 94 are le
 are clipped, the smaller side decides how much moves, and the other side shares that out.
 """
 
-from collections.abc import Sequence
 from math import floor
-from typing import NamedTuple
+from typing import Final, NamedTuple, cast
 
 from fairlead.core.apportion import largest_remainder
 from fairlead.core.invariant import require
+from fairlead.core.rough import rough_shares
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.model import Backend, Pressure
 from fairlead.core.traffic.pressure import left_sum
@@ -21,12 +21,15 @@ from fairlead.core.units import INTEGER_MAX, quotient
 
 def inverse_weights(backends: list[Backend], pressures: list[Pressure]) -> list[float]:
     """w of every backend; all 0 when no backend is routable."""
-    pairs = zip(backends, pressures, strict=True)
-    return normalised([0.0 if b.isolated else 1 / pressure.total for b, pressure in pairs])
+    inverse = [
+        0.0 if backend.isolated else 1.0 / pressures[index].total
+        for index, backend in enumerate(backends)
+    ]
+    return normalised(inverse)
 
 
 def held_weights(
-    backends: Sequence[Backend], memories: Sequence[BackendMemory], fallback: list[float]
+    backends: list[Backend], memories: list[BackendMemory], fallback: list[float]
 ) -> list[float]:
     """The weights as they were, for a group that has gone blind.
 
@@ -44,8 +47,10 @@ def held_weights(
 def warm_shares(weights: list[float], backends: list[Backend], warmup_ms: int) -> list[float]:
     """Shares for the target: w times age/T_warmup for newborns, renormalised.
 
-    Where all are new nothing is scaled.
+    Where none is new, or all are, nothing is scaled.
     """
+    if not any(b.age_ms is not None and b.age_ms < warmup_ms for b in backends):
+        return list(weights)
     factors = [
         1.0 if b.age_ms is None or b.age_ms >= warmup_ms else quotient(b.age_ms, warmup_ms)
         for b in backends
@@ -64,12 +69,13 @@ def normalised(shares: list[float]) -> list[float]:
 
 
 # A double in (0, 1] times this is a whole number, unless it is below 2^-53 and no slot anyway.
-_UNIT = 2.0**106
+_UNIT: Final = 2.0**106
 
 
 def target_slots(s_total: int, shares: list[float]) -> list[int]:
     """round(w*S) with Σ = S exactly: largest remainder, ties in the order of the ids."""
-    return largest_remainder(s_total, [int(share * _UNIT) for share in shares])
+    found = rough_shares(s_total, shares)
+    return found or largest_remainder(s_total, [int(share * _UNIT) for share in shares])
 
 
 def step_limit(config: Config, *, crisis: bool, halvings: int) -> int:
@@ -80,14 +86,18 @@ def step_limit(config: Config, *, crisis: bool, halvings: int) -> int:
 
 def slew(slots: list[int], target: list[int], limit: int) -> list[int]:
     """One step towards the target: Σ stays, none moves more than `limit` or past its target."""
-    takes = [min(max(t - s, 0), limit) for s, t in zip(slots, target, strict=True)]
-    gives = [min(max(s - t, 0), limit) for s, t in zip(slots, target, strict=True)]
+    takes: list[int] = []
+    gives: list[int] = []
+    for index, slot in enumerate(slots):
+        change = target[index] - slot
+        takes.append(min(max(change, 0), limit))
+        gives.append(min(max(-change, 0), limit))
     moved = min(sum(takes), sum(gives))
     takes, gives = largest_remainder(moved, takes), largest_remainder(moved, gives)
-    return [s + take - give for s, take, give in zip(slots, takes, gives, strict=True)]
+    return [slot + takes[index] - gives[index] for index, slot in enumerate(slots)]
 
 
-def hand_over(slots: Sequence[int], target: Sequence[int], freed: Sequence[bool]) -> list[int]:
+def hand_over(slots: list[int], target: list[int], freed: list[bool]) -> list[int]:
     """Free the slots of some at once: theirs, and only theirs, go to those below their targets.
 
     `freed` have a target of 0, so the gaps of the others together are at least what is freed.
@@ -106,7 +116,7 @@ class Placed(NamedTuple):
     bypass: tuple[str, ...]
 
 
-def parked_slots(pressures: Sequence[Pressure], s_total: int) -> list[int]:
+def parked_slots(pressures: list[Pressure], s_total: int) -> list[int]:
     """All slots to the lowest P, ties by id: even a drip has to go somewhere."""
     totals = [pressure.total for pressure in pressures]
     best = totals.index(min(totals))
@@ -114,16 +124,18 @@ def parked_slots(pressures: Sequence[Pressure], s_total: int) -> list[int]:
 
 
 def place(
-    backends: Sequence[Backend], target: Sequence[int], before: State | None, config: Config
+    backends: list[Backend], target: list[int], before: State | None, config: Config
 ) -> Placed:
     """Slots after everything that does not wait; the slew comes later, if the gate lets it."""
-    ids = [backend.id for backend in backends]
     if before is None:
         return Placed(list(target), ())
-    held = {memory.id: memory.slots for memory in before.backends}
-    if sum(held.values()) != config.s_total:  # the number of slots was changed: the same shares
-        shared = largest_remainder(config.s_total, [*held.values()])
-        held = dict(zip(held, shared, strict=True))
+    shared = [memory.slots for memory in before.backends]
+    if sum(shared) != config.s_total:  # the number of slots was changed: the same shares
+        shared = largest_remainder(config.s_total, shared)
+    known, ids = [memory.id for memory in before.backends], [backend.id for backend in backends]
+    if known == ids and not before.parked and not _freed(backends, shared):
+        return Placed(shared, ())
+    held = dict(zip(known, shared, strict=True))
     wanted = dict(zip(ids, target, strict=True))
     routable = {backend.id for backend in backends if not backend.isolated}
     if before.parked or not routable:
@@ -141,11 +153,17 @@ def place(
     return Placed([by_name[name] for name in ids], leaving)
 
 
+def _freed(backends: list[Backend], slots: list[int]) -> bool:
+    """Does a backend that may not have slots hold some?"""
+    return any(b.isolated and slots[index] > 0 for index, b in enumerate(backends))
+
+
 def deviation(shares: list[float], slots: list[int], s_total: int) -> float:
-    whole, off = float(s_total), 0.0
-    for share, slot in zip(shares, slots, strict=True):
-        off = max(off, abs(share - float(slot) / whole))
-    return off
+    whole, most = float(s_total), 0.0
+    for index, share in enumerate(shares):
+        off = abs(share - float(slots[index]) / whole)
+        most = max(most, off)
+    return most
 
 
 def advance_gate(gate: StepGate, off: float, clock_ms: int, config: Config) -> StepGate:
@@ -156,25 +174,26 @@ def advance_gate(gate: StepGate, off: float, clock_ms: int, config: Config) -> S
     return StepGate(since_ms, stepping=gate.stepping or held)
 
 
-def observed_skew(
-    backends: Sequence[Backend], weights: list[float], config: Config
-) -> float | None:
+def observed_skew(backends: list[Backend], weights: list[float], config: Config) -> float | None:
     """max |share - w| by request shares; None (and no guard) where it says nothing.
 
     It says nothing about a monopoly, where a backend's requests are unknown, and below 50 requests:
     five of ten is a coin, not a share.
     """
     counts = [backend.requests for backend in backends]
-    requests = [count for count in counts if count is not None]
+    if None in counts:
+        return None
+    requests = cast("list[int]", counts)
     total = sum(requests)
-    if len(requests) < len(backends) or total < config.skew_requests_min:
+    if total < config.skew_requests_min:
         return None
     if len(backends) == 1 and any(weights):
         return None
     exact, skew = total <= INTEGER_MAX, 0.0
-    for count, weight in zip(requests, weights, strict=True):
+    for index, count in enumerate(requests):
         share = float(count) / float(total) if exact else quotient(count, total)
-        skew = max(skew, abs(share - weight))
+        off = abs(share - weights[index])
+        skew = max(skew, off)
     return skew
 
 

@@ -7,7 +7,6 @@ Pure: the same snapshot gives the same plan, whatever the order of its lists. Th
 every 200 ms per group, `fairlead decide traffic.tick` by hand.
 """
 
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -44,6 +43,7 @@ class Scene(NamedTuple):
 
     snapshot: Snapshot
     clock_ms: int
+    ids: list[str]
     backends: list[Backend]
     counted: list[Counted]
     pressures: Pressures
@@ -90,7 +90,7 @@ def tick(snapshot: Snapshot) -> TickPlan:
     return _plan(scene, moved, admission, flow)
 
 
-def _confirmed_flow(scene: Scene, slots: Sequence[int]) -> bool:
+def _confirmed_flow(scene: Scene, slots: list[int]) -> bool:
     """Is conductance below G_min whichever backend is disregarded? What one backend reports costs
     its own share, by its weight. One that has all slots has no other to be compared with.
     """
@@ -118,14 +118,18 @@ def _look(snapshot: Snapshot) -> Scene:
     config, before = snapshot.config, snapshot.state
     elapsed_ms = 0 if before is None else max(0, snapshot.now_ms - before.now_ms)
     clock_ms = 0 if before is None else min(before.clock_ms + elapsed_ms, INTEGER_MAX)
-    backends = sorted(snapshot.backends, key=attrgetter("id"))
+    backends = list(snapshot.backends)
+    ids = [backend.id for backend in backends]
+    in_order = sorted(ids)
+    if ids != in_order:
+        backends.sort(key=attrgetter("id"))
+        ids = in_order
     advanced = before is not None and clock_ms > before.clock_ms
     watch = watch_nodes(snapshot.nodes, before, clock_ms=clock_ms, advanced=advanced, config=config)
-    known = {} if before is None else {memory.id: memory for memory in before.backends}
-    memories = [known.get(backend.id) or BackendMemory(backend.id) for backend in backends]
+    memories = _remembered(ids, before)
     counted = [
-        count_errors(backend, memory, clock_ms, config)
-        for backend, memory in zip(backends, memories, strict=True)
+        count_errors(backend, memories[index], clock_ms, config)
+        for index, backend in enumerate(backends)
     ]
     nodes = {node.id: node for node in snapshot.nodes}
     pressures = measure_pressure(backends, [rate for rate, _, _ in counted], nodes, config)
@@ -133,7 +137,7 @@ def _look(snapshot: Snapshot) -> Scene:
     if pressures.blind:
         weights = steps.held_weights(backends, memories, weights)
     shares = steps.warm_shares(weights, backends, config.warmup_ms)
-    routable = sum(not backend.isolated for backend in backends)
+    routable = len([backend for backend in backends if not backend.isolated])
     target = steps.target_slots(config.s_total, shares) if routable else []
     if backends and not routable:
         target = steps.parked_slots(pressures.values, config.s_total)
@@ -149,8 +153,17 @@ def _look(snapshot: Snapshot) -> Scene:
         retry_index=snapshot.retry_index,
         blind=pressures.blind,
     )
-    seen = (snapshot, clock_ms, backends, counted, pressures, watch)
+    seen = (snapshot, clock_ms, ids, backends, counted, pressures, watch)
     return Scene(*seen, weights, shares, target, routable, skew, level)
+
+
+def _remembered(ids: list[str], before: State | None) -> list[BackendMemory]:
+    """What the last tick left of each of these backends."""
+    memories = [] if before is None else list(before.backends)
+    if [memory.id for memory in memories] == ids:
+        return memories
+    known = {memory.id: memory for memory in memories}
+    return [known.get(name) or BackendMemory(name) for name in ids]
 
 
 def _move(scene: Scene) -> Moved:
@@ -182,7 +195,7 @@ def _move(scene: Scene) -> Moved:
     return Moved(*step, gate, placed.bypass, stepped=step.slots != placed.slots)
 
 
-def _changes(scene: Scene, slots: Sequence[int]) -> tuple[list[int], bool]:
+def _changes(scene: Scene, slots: list[int]) -> tuple[list[int], bool]:
     """How many slots each backend got or lost, and whether the slots differ from the last tick's.
     An id without slots is as good as no id; the first tick applies its targets, whatever they are,
     and nothing has moved yet.
@@ -190,15 +203,19 @@ def _changes(scene: Scene, slots: Sequence[int]) -> tuple[list[int], bool]:
     before = scene.snapshot.state
     if before is None:
         return [0] * len(slots), True
-    old = {memory.id: memory.slots for memory in before.backends}
-    changes = [s - old.pop(b.id, 0) for b, s in zip(scene.backends, slots, strict=True)]
+    held = [memory.slots for memory in before.backends]
+    known = [memory.id for memory in before.backends]
+    if known == scene.ids:
+        return [slot - held[index] for index, slot in enumerate(slots)], held != slots
+    old = dict(zip(known, held, strict=True))
+    changes = [slots[index] - old.pop(name, 0) for index, name in enumerate(scene.ids)]
     return changes, any(changes) or any(old.values())
 
 
 def _plan(scene: Scene, moved: Moved, admission: AdmissionState, flow: float) -> TickPlan:
-    config, ids = scene.snapshot.config, [backend.id for backend in scene.backends]
+    config, ids = scene.snapshot.config, scene.ids
     require(sum(moved.slots) == (config.s_total if ids else 0), "the slots add up to S_total")
-    requests = sum(backend.requests or 0 for backend in scene.backends)
+    requests = sum([backend.requests or 0 for backend in scene.backends])
     changes, applied = _changes(scene, moved.slots)
     return TickPlan(
         state=_state(scene, moved, admission),
@@ -215,25 +232,23 @@ def _plan(scene: Scene, moved: Moved, admission: AdmissionState, flow: float) ->
         applied=applied,
         scale_hint=len(ids) == 1 and scene.routable == 1,
         bypass=moved.bypass,
-        reasons=top_reasons(_holding(scene, flow, changes, held=moved.held)),
+        reasons=top_reasons(scene, flow, changes, held=moved.held),
     )
 
 
 def _state(scene: Scene, moved: Moved, admission: AdmissionState) -> State:
+    memories: list[BackendMemory] = []
+    for index, name in enumerate(scene.ids):
+        _, error_rate, error_ms = scene.counted[index]
+        slots, weight = moved.slots[index], scene.weights[index]
+        memories.append(BackendMemory(name, slots, weight, error_rate, error_ms))
     return State(
         now_ms=scene.snapshot.now_ms,
         clock_ms=scene.clock_ms,
         samples=scene.watch.samples,
         s_total=scene.snapshot.config.s_total,
         parked=not scene.routable,
-        backends=tuple(
-            [
-                BackendMemory(backend.id, slots, weight, error_rate, error_ms)
-                for backend, slots, weight, (_, error_rate, error_ms) in zip(
-                    scene.backends, moved.slots, scene.weights, scene.counted, strict=True
-                )
-            ]
-        ),
+        backends=tuple(memories),
         nodes=scene.watch.nodes,
         gate=moved.gate,
         guard=moved.guard,
@@ -248,43 +263,49 @@ def _state(scene: Scene, moved: Moved, admission: AdmissionState) -> State:
 # that moved them most.
 
 
-def _holding(scene: Scene, flow: float, changes: list[int], *, held: bool) -> set[TrafficReason]:
-    """Every condition that holds now. Without latency and errors of any backend there is one reason
-    for it, not two that hide it.
+def top_reasons(
+    scene: Scene, flow: float, changes: list[int], *, held: bool
+) -> tuple[TrafficReason, ...]:
+    """The first two conditions that hold now, by priority; `steady` where none does, or beside a
+    mere monopoly. Without latency and errors of any backend there is one reason for it, not two
+    that hide it.
     """
     config, pressures, skew = scene.snapshot.config, scene.pressures, scene.skew
     ttf_s, retries, blind = scene.watch.ttf_s, scene.snapshot.retry_index, pressures.blind
-    backends, routable, total = scene.backends, scene.routable, len(scene.backends)
-    failing = (
-        rate > config.eta and not backend.isolated
-        for backend, rate in zip(backends, pressures.errors or [0.0] * total, strict=True)
+    routable, total = scene.routable, len(scene.backends)
+    conditions = (
+        (not total, TrafficReason.NO_BACKENDS),
+        (total > 0 and not routable, TrafficReason.ALL_ISOLATED),
+        (scene.watch.stall, TrafficReason.PSI_STALL),
+        (ttf_s is not None and ttf_s < config.t_safe_s, TrafficReason.TTF),
+        (retries is not None and retries >= config.retry_soft, TrafficReason.RETRY_STORM),
+        (_is_failing(scene), TrafficReason.ERRORS),
+        (flow < config.g_min, TrafficReason.CONDUCTANCE),
+        (skew is not None and skew > config.skew_max, TrafficReason.SKEW),
+        (pressures.missing_latency and not blind, TrafficReason.SIGNAL_MISSING_LATENCY),
+        (pressures.missing_errors and not blind, TrafficReason.SIGNAL_MISSING_ERRORS),
+        (pressures.missing_queue, TrafficReason.SIGNAL_MISSING_QUEUE),
+        (blind, TrafficReason.SIGNAL_MISSING_BOTH),
+        (routable < total, TrafficReason.ISOLATION),
+        (held, TrafficReason.GUARD_HOLD),
     )
-    conditions = {
-        TrafficReason.NO_BACKENDS: not backends,
-        TrafficReason.ALL_ISOLATED: total > 0 and not routable,
-        TrafficReason.PSI_STALL: scene.watch.stall,
-        TrafficReason.TTF: ttf_s is not None and ttf_s < config.t_safe_s,
-        TrafficReason.RETRY_STORM: retries is not None and retries >= config.retry_soft,
-        TrafficReason.ERRORS: any(failing),
-        TrafficReason.CONDUCTANCE: flow < config.g_min,
-        TrafficReason.SKEW: skew is not None and skew > config.skew_max,
-        TrafficReason.ISOLATION: routable < total,
-        TrafficReason.GUARD_HOLD: held,
-        TrafficReason.MONOPOLY: total == routable == 1,
-        TrafficReason.SIGNAL_MISSING_QUEUE: pressures.missing_queue,
-        TrafficReason.SIGNAL_MISSING_BOTH: blind,
-        TrafficReason.SIGNAL_MISSING_LATENCY: pressures.missing_latency and not blind,
-        TrafficReason.SIGNAL_MISSING_ERRORS: pressures.missing_errors and not blind,
-    }
-    holding = {reason for reason, holds in conditions.items() if holds}
-    return holding | {moving_term(pressures.values, changes)} if any(changes) else holding
+    holding = [reason for holds, reason in conditions if holds]
+    if any(changes):
+        holding.append(moving_term(pressures.values, changes))
+    steady = not holding
+    if total == routable == 1:
+        holding.append(TrafficReason.MONOPOLY)
+    if steady:
+        holding.append(TrafficReason.STEADY)
+    return tuple(holding[:TOP])
 
 
-def top_reasons(holding: set[TrafficReason]) -> tuple[TrafficReason, ...]:
-    """The first two by priority; `steady` where nothing holds, or beside a mere monopoly."""
-    if holding <= {TrafficReason.MONOPOLY}:
-        holding = holding | {TrafficReason.STEADY}
-    return tuple(reason for reason in TrafficReason if reason in holding)[:TOP]
+def _is_failing(scene: Scene) -> bool:
+    """Does a routable backend carry the absolute penalty?"""
+    errors, eta = scene.pressures.errors, scene.snapshot.config.eta
+    return errors is not None and any(
+        errors[index] > eta and not backend.isolated for index, backend in enumerate(scene.backends)
+    )
 
 
 def agent_reasons(plan: TickPlan, *, full: bool, stale: bool) -> tuple[TrafficReason, ...]:
@@ -298,25 +319,27 @@ def agent_reasons(plan: TickPlan, *, full: bool, stale: bool) -> tuple[TrafficRe
     return ((TrafficReason.FAILSAFE, *reasons) if stale else reasons)[:TOP]
 
 
-def moving_term(pressures: Sequence[Pressure], changes: Sequence[int]) -> TrafficReason:
+def moving_term(pressures: list[Pressure], changes: list[int]) -> TrafficReason:
     """The term that moved the slots most.
 
     Each changed slot counts as much as its backend's term differs from the group's mean: what is
     the same everywhere moves nothing. Where no term differs (a newborn joins its equals, a backend
     leaves), the largest term of the group is named.
     """
-    terms = {
-        TrafficReason.PRESSURE_ERRORS: [p.error + p.penalty for p in pressures],
-        TrafficReason.PRESSURE_LATENCY: [p.latency for p in pressures],
-        TrafficReason.PRESSURE_QUEUE: [p.queue for p in pressures],
+    moved = {
+        TrafficReason.PRESSURE_ERRORS: _moved([p.error + p.penalty for p in pressures], changes),
+        TrafficReason.PRESSURE_LATENCY: _moved([p.latency for p in pressures], changes),
+        TrafficReason.PRESSURE_QUEUE: _moved([p.queue for p in pressures], changes),
     }
+    return max(moved, key=moved.__getitem__)
 
-    def moved(values: Sequence[float]) -> tuple[float, float]:
-        total = left_sum(values)
-        mean = total / max(len(values), 1)
-        if len(set(values)) < 2:  # the mean of equals may round away from them
-            return 0.0, total
-        pairs = zip(changes, values, strict=True)
-        return left_sum(abs(change) * abs(value - mean) for change, value in pairs), total
 
-    return max(terms, key=lambda reason: moved(terms[reason]))
+def _moved(values: list[float], changes: list[int]) -> tuple[float, float]:
+    """How much a term moved the slots, and its sum."""
+    total = left_sum(values)
+    if min(values) == max(values):  # the mean of equals may round away from them
+        return 0.0, total
+    mean, moved = total / float(len(values)), 0.0
+    for index, value in enumerate(values):
+        moved += float(abs(changes[index])) * abs(value - mean)
+    return moved, total

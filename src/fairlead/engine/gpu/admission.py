@@ -15,6 +15,7 @@ from msgspec import json, structs
 from fairlead.core import gpu
 from fairlead.core.canonical import Rendered, text
 from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.asking import Asking, EachRun, NextOfEach, StandingOrder
 from fairlead.engine.gpu.backfill import QueueHeads
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry
@@ -31,7 +32,7 @@ from fairlead.engine.gpu.starting import (
     is_settled,
     opens_leases,
 )
-from fairlead.engine.gpu.state import Phase
+from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.times import format_time
@@ -41,6 +42,9 @@ AT_ONCE = 200
 RESAID_MAX = 20
 """Waiting runs of a turn of which another refusal is recorded than before: where thousands wait
 their numbers change with every start, and the first ones of the queue tell most."""
+SAID_MAX = 100
+"""Runs of an order that stands that are looked at in a turn for what is to be said of them, those
+first of which nothing was said: it costs as much as to start a few, which wait for it."""
 LACKS = ("NoDevices", HELD)
 """Why a run waits that is funded."""
 
@@ -85,11 +89,14 @@ class RunAdmission:
         self._refusals: dict[str, tuple[bool, list[NewEntry]]] = {}
         """What is recorded of runs that are alike and are refused, likewise; and whether because
         of owners' claims."""
+        self._lacking: dict[str, tuple[str, int]] = {}
+        """Why runs that are alike wait for devices, likewise."""
         self._resaid = 0
         config = committer.config
         self._policy, self.heads = config.queue, QueueHeads(self._projection, config)
         self._order: list[str] = []
-        """Of the last turn."""
+        """The last one."""
+        self._ordered: _Ordered | None = None
         self._promised: dict[str, int] = {}
         """The heads of the last turn, and since when they are; found anew after a restart."""
         self._positions: tuple[int, dict[str, int], dict[_Scope, int]] = (0, {}, {})
@@ -101,10 +108,39 @@ class RunAdmission:
         The order is recorded with the first start that it decides: one run starts, others wait
         behind it, and the order that was last recorded does not say so already.
         """
-        projection, heads = self._projection, self.heads
-        promised = self._promised
-        heads.begin()
+        self.heads.begin()
         self._resaid = 0
+        known, follows = self._ordered, self.follows(now_ms)
+        if known is None or not follows:
+            known = self._ordered = self._order_anew(now_ms)
+        self._lead_reserved(known.queue, now_ms)
+        order, promised = known.order, self._promised
+
+        def decide(run: str) -> list[NewEntry]:
+            return self._decide(run, order, now_ms)
+
+        if known.stands(0):
+            # The first that does not start stands for all that ask for the same. What is to be said
+            # of the others is said beside the starts, of some in each turn.
+            if follows and known.since_ms is None:
+                known.since_ms = now_ms  # the turn before, which decided it, may have taken long
+            self._decide_all(NextOfEach(known.standing, self._projection.is_pending), decide)
+            known.each.next_part()
+        self._decide_all(known.each, decide)
+        # What owners claim delays a promise, and does not end it; nor does a turn without an order.
+        kept = promised.keys() if follows else promised.keys() & self.heads.behind
+        self._promised = {run: promised.get(run, now_ms) for run in (*self.heads.runs(), *kept)}
+
+    def follows(self, now_ms: int) -> bool:
+        """Whether the last order is followed for another turn."""
+        known = self._ordered
+        if known is None or not known.stands(0):
+            return False
+        since_ms = now_ms if known.since_ms is None else known.since_ms
+        return known.stands(now_ms - since_ms)
+
+    def _order_anew(self, now_ms: int) -> "_Ordered":
+        projection, promised = self._projection, self._promised
         runs = tuple(
             replace(run, promised_ms=promised[run.id]) if run.id in promised else run
             for run in self._waiting_runs()
@@ -119,34 +155,37 @@ class RunAdmission:
             self._order,
             lambda: self._queue_decision(queue, waiting),
         )
-        rows = ((run, self._rows[run]) for run in self._order)
-        heads.claims.begin((run, row.request, row.alike) for run, row in rows)
-        self._lead_reserved(queue, now_ms)
+        rows = [(run, self._rows[run]) for run in self._order]
+        self.heads.claims.begin((run, row.request, row.alike) for run, row in rows)
+        first = [run for run in self._order if not self._is_answered(run)]
+        return _Ordered(order, queue, [row.alike for _, row in rows], first)
 
-        def decide(run: str) -> list[NewEntry]:
-            # Another replica may have started or removed it since the list was made.
-            if not projection.is_pending(run) or self._is_held(run, now_ms):
-                return []
-            row = self._rows[run]
-            if self._still_lacks(run):
-                return []
-            if self._still_refused(run, now_ms):
-                behind = bool(self._covers[row.alike].claimants)
-                heads.add_refused(run, row.request, now_ms, row.alike, behind=behind)
-                return []
-            if row.alike in self._refusals:
-                behind, known = self._refusals[row.alike]
-                heads.add_refused(run, row.request, now_ms, row.alike, behind=behind)
-                return [_about(run, entry) for entry in known]
-            made = attempt(projection, run, now_ms, heads, row.alike)
-            if made and isinstance(made[0].body, entries.FundDecision) and len(made) == 2:
-                self._keep_refusal(row.alike, made, behind=run in heads.behind)
-            return [*order.entries(run), *made] if opens_leases(made) else made
-
-        self._decide_all(order.names, decide)
-        # What owners claim delays a promise, and does not end it.
-        kept = promised.keys() & heads.behind
-        self._promised = {run: promised.get(run, now_ms) for run in (*heads.runs(), *kept)}
+    def _decide(self, run: str, order: TurnOrder, now_ms: int) -> list[NewEntry]:
+        projection, heads = self._projection, self.heads
+        # Another replica may have started or removed it since the list was made.
+        if not projection.is_pending(run) or self._is_held(run, now_ms):
+            return []
+        row = self._rows[run]
+        if row.key[0] != projection.runs[run].submitted_seq:
+            return []  # another one of its name, which is not in the order
+        if self._still_lacks(run) or self._lacks_the_same(run):
+            return []
+        if self._still_refused(run, now_ms):
+            behind = bool(self._covers[row.alike].claimants)
+            heads.add_refused(run, row.request, now_ms, row.alike, behind=behind)
+            return []
+        if row.alike in self._refusals:
+            behind, known = self._refusals[row.alike]
+            heads.add_refused(run, row.request, now_ms, row.alike, behind=behind)
+            return [_about(run, entry) for entry in known]
+        made = attempt(projection, run, now_ms, heads, row.alike)
+        if opens_leases(made):
+            return [*order.entries(run), *made]
+        if made and isinstance(made[0].body, entries.FundDecision) and len(made) == 2:
+            self._keep_refusal(row.alike, made, behind=run in heads.behind)
+        else:
+            self._lacking.setdefault(row.alike, _answer(projection.runs[run], made))
+        return made
 
     def _queue_decision(self, queue: gpu.Queue, waiting: gpu.Waiting) -> NewEntry:
         """As `order_decision` of these; most of the rows were written in an earlier turn."""
@@ -171,6 +210,8 @@ class RunAdmission:
         """Runs whose reservations are due and lack devices are the first heads."""
         due_ms = {row.run: row.until_ms for row in queue.held}
         for run in gpu.due_first(queue.held):
+            if run not in self._projection.live or not self._projection.waits_for_time(run):
+                continue  # it was started, or is gone, since the order was decided
             spec = self._projection.run_spec(run)
             devices = self.heads.devices(spec.flavor, now_ms)
             found = ask(self._projection, spec, now_ms, devices).found
@@ -249,7 +290,7 @@ class RunAdmission:
             made = growth(projection, run, now_ms, self.heads)
             return [*order.entries(run), *made] if made else []
 
-        self._decide_all(order.names, decide)
+        self._decide_all(EachRun(order.names), decide)
 
     def _waiting_runs(self) -> tuple[gpu.WaitingRun, ...]:
         """Every run that waits, by name. Most are the same from turn to turn, and are kept."""
@@ -268,7 +309,7 @@ class RunAdmission:
             row = before.get(run)
             if row is None or row.key != key:
                 waiting, request = _waiting_run(projection, run)
-                said = repr(request)
+                said = repr((request, *_also_asked(projection, run)))
                 alike, request = self._alike.setdefault(said, (said, request))
                 written = Rendered(text(STYLE.from_core(waiting)))
                 scope = (request.flavor, *sorted(request.location.items()))
@@ -284,7 +325,7 @@ class RunAdmission:
         news. Of many that changed, a few are recorded in a turn."""
         state, row = self._projection.runs[run], self._rows[run]
         recorded = state.refusal
-        if recorded is None and state.reason not in LACKS:
+        if not self._is_answered(run):
             return False
         if row.alike not in self._covers:
             devices = self.heads.devices(row.request.flavor, now_ms)
@@ -304,6 +345,11 @@ class RunAdmission:
         known = recorded is None or refusal.code == recorded.code
         return known and self._resaid > RESAID_MAX
 
+    def _is_answered(self, run: str) -> bool:
+        """Whether it is recorded why a run waits."""
+        state = self._projection.runs[run]
+        return state.refusal is not None or state.reason in LACKS
+
     def _still_lacks(self, run: str) -> bool:
         """Whether a run waits for more devices than are free, behind a head: asking again would
         say what is recorded, and thousands may wait."""
@@ -313,31 +359,61 @@ class RunAdmission:
         free = self._projection.devices.gpus(request.flavor)
         return request.enough_gpus > free and self.heads.leads(request.flavor, request.location)
 
+    def _lacks_the_same(self, run: str) -> bool:
+        """Whether another one that is alike was just found to lack devices. Of many of which that
+        is to be said, a few are recorded in a turn."""
+        state, answer = self._projection.runs[run], self._lacking.get(self._rows[run].alike)
+        if answer is None or not self._is_answered(run):
+            return False
+        if answer == (state.reason, state.shortfall_gpus):
+            return True
+        self._resaid += 1
+        return self._resaid > RESAID_MAX
+
     def _is_held(self, run: str, now_ms: int) -> bool:
         return self._projection.is_held(run, now_ms, hold_ms=self._hold_ms)
 
-    def _decide_all(self, queue: Sequence[str], decide: Callable[[str], list[NewEntry]]) -> None:
-        """In order; one append for all decisions up to the next one that takes devices."""
-        first = decided = 0
+    def _decide_all(self, asking: Asking, decide: Callable[[str], list[NewEntry]]) -> None:
+        """One append for all decisions up to the next one that takes devices."""
 
         def batch() -> list[NewEntry]:
-            nonlocal decided
             made: list[NewEntry] = []
             self._covers.clear()
             self._said.clear()
             self._refusals.clear()
-            for number in range(first, len(queue)):
-                decided, found = number + 1, decide(queue[number])
+            self._lacking.clear()
+            for run in asking.batch():
+                found = decide(run)
                 made += found
                 if opens_leases(found):
+                    asking.started()
                     break  # the next one has to see what this one took
                 if len(made) >= AT_ONCE:
                     break  # thousands of refusals with their inputs: not all in memory at once
             return made
 
-        while first < len(queue):
+        while not asking.is_over:
             self._committer.commit(batch)
-            first = decided
+            asking.settle()
+
+
+class _Ordered:
+    """What was decided about the queue, and how far it was followed."""
+
+    def __init__(
+        self, order: TurnOrder, queue: gpu.Queue, alike: Sequence[str], first: list[str]
+    ) -> None:
+        """`first`: runs that were never told why they wait."""
+        self.order, self.queue = order, queue
+        self.standing, self.each = StandingOrder(order.names, alike), EachRun(order.names)
+        if self.stands(0):
+            told = set(first)
+            others = (run for run in order.names if run not in told)
+            self.each = EachRun([*first, *others], SAID_MAX)
+        self.since_ms: int | None = None
+
+    def stands(self, age_ms: int) -> bool:
+        return gpu.order_stands(runs=len(self.order.names), age_ms=age_ms)
 
 
 class _FlavorNodes(NamedTuple):
@@ -359,9 +435,23 @@ def _nodes_of_flavors(projection: Projection) -> dict[str, _FlavorNodes]:
     }
 
 
+def _answer(state: RunState, made: list[NewEntry]) -> tuple[str, int]:
+    """Why a run waits, after what was decided about it."""
+    for body in (entry.body for entry in made):
+        if isinstance(body, entries.RunPhase):
+            return body.reason, body.shortfall_gpus or 0
+    return state.reason, state.shortfall_gpus
+
+
 def _about(run: str, entry: NewEntry) -> NewEntry:
     """The same entry of another run."""
     return replace(entry, body=structs.replace(entry.body, run=run))
+
+
+def _also_asked(projection: Projection, run: str) -> tuple[object, ...]:
+    """What decides about the start of a run beside its request."""
+    spec = projection.run_spec(run)
+    return objects.to_shape(spec), objects.max_runtime_ms(spec), spec.funding.allow_unfunded
 
 
 def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.Request]:

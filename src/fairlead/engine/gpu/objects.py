@@ -147,8 +147,9 @@ class Objects:
         self._committer.commit(decide)
         return before
 
-    def get(self, kind: str, name: str) -> Document | None:
-        """One object with its status; leases too."""
+    def get(self, kind: str, name: str, *, queued: bool = True) -> Document | None:
+        """One object with its status; leases too. `queued`: a run with its place in the queue,
+        which moves with every start."""
         with self._committer.current() as projection:
             if kind == "Lease":
                 lease = projection.leases.get(name) or next(
@@ -156,7 +157,7 @@ class Objects:
                 )
                 return None if lease is None else self._lease(lease)
             stored = projection.get(kind, name)
-            return None if stored is None else self.render(stored)
+            return None if stored is None else self.render(stored, queued=queued)
 
     def list(
         self,
@@ -200,14 +201,15 @@ class Objects:
     def document(self, kind: str, name: str) -> Document:
         return self.render(self._committer.stored(kind, name))
 
-    def render(self, stored: Stored) -> Document:
+    def render(self, stored: Stored, *, queued: bool = True) -> Document:
         percent = self._committer.config.near_limit_percent
         found = object_document(self._projection, stored, self._committer.now(), percent)
         host = self._committer.config.host
         if stored.kind == "Node" and host is not None:
             found["status"]["isolation"] = host.isolation
         if stored.kind == "Run":
-            found["status"]["queue"] = self._admission.place(stored.name)
+            if queued:
+                found["status"]["queue"] = self._admission.place(stored.name)
             use = self._utilisation.of(self._projection.runs[stored.name])
             found["status"]["use"] = use_document(use)
         return found

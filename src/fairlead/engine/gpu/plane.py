@@ -131,7 +131,9 @@ class ControlPlane:
         """What starts runs, and what preempts others for them."""
         self.dependencies.proceed(now_ms)
         self.outcomes.proceed(now_ms)
-        self.recalls.proceed(now_ms)
+        ordered = not self.admission.follows(now_ms)  # else who waits was looked at just before
+        if ordered:
+            self.recalls.proceed(now_ms)
         self.resolver.proceed()  # caps before reservations: these see what is left
         self.risk_notices.proceed(now_ms)
         self.reservations.proceed(now_ms)
@@ -139,7 +141,8 @@ class ControlPlane:
             self.admission.admit_all(now_ms)
         self.reclaims.proceed(now_ms)
         self.admission.grow_all(now_ms)
-        self.overdrafts.proceed(now_ms)
+        if ordered:
+            self.overdrafts.proceed(now_ms)
 
     def _recover(self) -> None:
         """After an append that failed, and none that did not: is there room for an entry again?"""

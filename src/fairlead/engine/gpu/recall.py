@@ -38,9 +38,11 @@ class Recalls:
         for run in runs:
             self._asked[run] = asked = self._request_of(run, before.get(run))
             alike.setdefault(asked[1], run)
-        # Thousands may wait, and ask for the same: they are ordered where a recall would help one.
-        if not any(recalled(projection, run, now_ms) for run in alike.values()):
+        # Thousands may wait, and ask for the same: those are ordered that a recall would help.
+        helped = {asked for asked, run in alike.items() if recalled(projection, run, now_ms)}
+        if not helped:
             return
+        runs = [run for run in runs if self._asked[run][1] in helped]
         seq, in_vain = projection.seq, set[str]()
         order = rank_order(
             projection, RankCause.RECALL, runs, now_ms, self._committer.config.hold_ms

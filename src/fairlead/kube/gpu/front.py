@@ -32,7 +32,7 @@ TEMPLATE, IMAGE = f"{GROUP}/template", f"{GROUP}/image"
 """Labels of the ledger's Run: the digest of its template; of one without a template, the image."""
 RUNS_MAX = 20_000
 """Runs of a namespace that have not ended; the operator may set another."""
-TAKEN_MAX, AT_ONCE = 500, 100
+TAKEN_MAX, AT_ONCE = 200, 100
 """Objects of a kind that one turn takes into the engine, and of these in one step: while it is
 taken, an object takes several times the memory that it does afterwards."""
 SHARE = 10
@@ -172,7 +172,7 @@ class FrontEnd:
     def find_run(self, name: str) -> RunObject | None:
         """The cluster's object of a run of the ledger, if it is the one that was submitted. Raises
         `TemporaryFault` where its template is not the one that was recorded."""
-        stored = self._plane.objects.get("Run", name)
+        stored = self._plane.objects.get("Run", name, queued=False)
         if stored is None:
             return None
         labels = stored["metadata"]["labels"]
@@ -382,7 +382,7 @@ class FrontEnd:
             self._order.name_after(key, spec)
         elif kind == "Reservation":
             spec["run"] = engine_name(key.namespace, wanted := spec["run"])
-            if self._plane.objects.get("Run", spec["run"]) is None:
+            if self._plane.objects.get("Run", spec["run"], queued=False) is None:
                 raise Denied(NO_RUN, f"there is no Run {wanted!r} in its namespace yet")
         manifest = {
             "apiVersion": API_VERSION,
@@ -469,7 +469,7 @@ class FrontEnd:
     def _forget(self, kind: str, key: Key, uid: str | None) -> bool:
         """End and remove an object; whether it is gone. `uid`: only if it is that one."""
         name = _ledger_name(kind, key)
-        before = self._plane.objects.get(kind, name)
+        before = self._plane.objects.get(kind, name, queued=False)
         if before is None or (uid is not None and before["metadata"]["labels"].get(UID) != uid):
             self.lingering.pop((kind, key), None)
             return True

@@ -357,7 +357,8 @@ class Mirror:
             self._phases.pop(key, None)
             return _nothing
         name = key.name if kind == "Budget" else engine_name(*key)
-        stored = self._plane.objects.get(kind, name)
+        # Without its place, which moves with every start: `kubectl fairlead explain` has it.
+        stored = self._plane.objects.get(kind, name, queued=False)
         verdict = self._front.verdicts.get((kind, key))
         if verdict is None:
             return None
@@ -377,7 +378,6 @@ class Mirror:
                 status["message"] = without_names(status["message"] or "")
             rows += status.get("conditions", ())
             if kind == "Run":
-                del status["queue"]  # it moves with every start: `kubectl fairlead explain` has it
                 rows += [*made.of_run(status), *as_leased(self._auditor, made, name)]
             elif kind == "Reservation":
                 rows.append(made.of_reservation(status))

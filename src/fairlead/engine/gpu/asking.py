@@ -1,0 +1,102 @@
+"""Which runs are asked in a turn of admission, and in which order: all, or the next of those that
+ask for the same. `admission.py` decides about each, and appends what up to one start was decided."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+
+class Asking(Protocol):
+    """Runs that are still to be asked. A batch that was not recorded is begun again."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def batch(self) -> Iterator[str]: ...
+
+    def started(self) -> None:
+        """The run that was asked last takes devices: the batch ends with it."""
+
+    def settle(self) -> None:
+        """What the batch asked was recorded."""
+
+
+class EachRun:
+    """All of them, or a part in each turn."""
+
+    def __init__(self, names: Sequence[str], at_once: int | None = None) -> None:
+        self._names, self._at_once = names, len(names) if at_once is None else at_once
+        self._first, self._asked, self._last = 0, 0, 0
+        self.next_part()
+
+    def next_part(self) -> None:
+        self._last = min(self._first + self._at_once, len(self._names))
+
+    @property
+    def is_over(self) -> bool:
+        return self._first >= self._last
+
+    def batch(self) -> Iterator[str]:
+        for self._asked in range(self._first, self._last):
+            yield self._names[self._asked]
+
+    def started(self) -> None:
+        """The next one comes anyway."""
+
+    def settle(self) -> None:
+        self._first = self._asked + 1
+
+
+class StandingOrder:
+    """The runs of an order by what they ask for."""
+
+    def __init__(self, names: Sequence[str], alike: Iterable[str]) -> None:
+        """`alike`: of each run, the same for all that ask for the same."""
+        self.names = names
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, key in enumerate(alike):
+            places[key].append(place)
+        self._alike = [list(reversed(each)) for each in places.values()]
+        """The first of each comes last: those that started are taken away."""
+
+    def next_places(self, waits: Callable[[str], bool]) -> Iterator[tuple[int, list[int]]]:
+        """The first that still waits of each, with all that come after it in reverse."""
+        for places in self._alike:
+            while places and not waits(self.names[places[-1]]):
+                places.pop()
+            if places:
+                yield places[-1], places[:-1]
+
+
+class NextOfEach:
+    """By an order that stands: of runs that ask for the same the first, and the one after it where
+    that one started."""
+
+    def __init__(self, order: StandingOrder, waits: Callable[[str], bool]) -> None:
+        self._names, self._waits = order.names, waits
+        self._left = list(order.next_places(waits))
+        heapify(self._left)
+        self._batch = self._left
+        self._behind: list[int] = []
+
+    @property
+    def is_over(self) -> bool:
+        return not self._left
+
+    def batch(self) -> Iterator[str]:
+        self._batch = self._left.copy()
+        while self._batch:
+            place, self._behind = heappop(self._batch)
+            yield self._names[place]
+
+    def started(self) -> None:
+        behind = self._behind.copy()
+        while behind:
+            place = behind.pop()
+            if self._waits(self._names[place]):
+                heappush(self._batch, (place, behind))
+                return
+
+    def settle(self) -> None:
+        self._left = self._batch
