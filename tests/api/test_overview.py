@@ -22,9 +22,9 @@ from tests.cli.shells import Shell
 @pytest.fixture
 def busy() -> Iterator[Running]:
     with short_folder() as folder, serving(folder) as running:
-        running.apply(node(devices=4), budget("team-a", 4), run("too-big", gpus=99))
-        running.apply(run("first", gpus=2, duration="1h"))
+        running.apply(node(devices=4), budget("team-a", 4), run("first", gpus=2, duration="1h"))
         running.until("running", lambda: running.status("Run", "first")["phase"] == "Running")
+        running.apply(run("too-big", gpus=99))
         running.until("refused", lambda: running.status("Run", "too-big")["refusal"])
         yield running
 
@@ -39,7 +39,7 @@ def test_the_command_prints_what_the_page_shows(busy: Running, tmp_path: Path) -
     text = shell.ok("status")
     assert "4 devices: 2 used, 0 held as spares, 2 free, 0 unavailable" in text
     assert "1 running, 1 waiting" in text
-    assert "concurrency of envelope team-a/main from 4 to 99 would do" in text
+    assert "concurrency of envelope team-a/main from 4 to 101 would do" in text
     for row in document["attention"]:
         assert told(row["text"]) in text, "a remedy as `plan` says it"
 

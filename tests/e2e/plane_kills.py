@@ -65,7 +65,9 @@ def run_kills(count: int, seed: int, folder: Path) -> dict[str, object]:
     marks.mkdir()
     acknowledged: list[str] = []
     with short_folder() as place:
-        plane = Plane(place, "--no-http").up()
+        plane = Plane(place, "--no-http")
+        plane.preloaded = True
+        plane.up()
         plane.apply(node(devices=64), budget("team-a", 8))
         edited = 0
         for number in range(count):

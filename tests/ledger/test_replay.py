@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fairlead.ledger.replay import replay
 from fairlead.ports.ledger import Draft, Entry
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
+from tests.cli.shells import run_inside
 from tests.ledger.drafts import TIME_MS, draft
 from tests.ledger.memory import MemoryLedger
 
@@ -147,12 +147,8 @@ def test_replay_from_the_command_line(tmp_path: Path) -> None:
         )
 
     def run(*arguments: object) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [sys.executable, "-m", "fairlead", "replay", *map(str, arguments)],
-            capture_output=True,
-            check=False,
-            env={**os.environ, "FAIRLEAD_STATE": str(tmp_path)},
-        )
+        environment = {**os.environ, "FAIRLEAD_STATE": str(tmp_path)}
+        return run_inside("replay", *map(str, arguments), environment=environment)
 
     assert run(2).stdout == b"entry 2: same cpu.clear v1\n"
     differs = run(3, "-o", "json")

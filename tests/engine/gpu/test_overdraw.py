@@ -64,13 +64,13 @@ def test_while_no_gpu_is_idle_it_waits_for_one_and_not_for_funding() -> None:
     world.turn(0.01)
     overview = world.plane.overview
     assert overview.counts().queue.not_funded == 2
-    lines = [row["text"].split()[1] for row in overview.attention() if row["kind"] == "run"]
+    lines = [row.text.split()[1] for row in overview.attention() if row.kind == "run"]
     assert sorted(lines) == ["plain", "stray"]
     said = {name: world.status("Run", name)["message"] for name in ("plain", "idle", "stray")}
     idle = "waits for idle GPUs, which it may use without funding; "
     assert said["idle"] == idle + said["plain"]
     assert idle not in said["stray"]
-    shown = {row["name"]: row["message"] for row in world.plane.listings.queue(10)["items"]}
+    shown = {row.name: row.message for row in world.plane.listings.queue(10)[0].items}
     assert shown["idle"] == idle + shown["plain"]
     line = wait_text(world.plane.objects.get("Run", "idle"))
     assert line.startswith("waits for idle GPUs, which it may use without funding: 1 GPU short")

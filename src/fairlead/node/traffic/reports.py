@@ -105,7 +105,7 @@ def _backend(made: GroupRound, agent: "TrafficAgent", backend: Backend) -> dict[
     }
 
 
-class CountingAgent(Protocol):
+class CountingTrafficAgent(Protocol):
     """What is read of an agent: on a machine, or simulated."""
 
     @property
@@ -124,11 +124,11 @@ class CountingAgent(Protocol):
     faults: int
 
 
-def traffic_collector(agent: CountingAgent) -> Collector:
+def traffic_collector(agent: CountingTrafficAgent) -> Collector:
     return TableCollector(Process.TRAFFIC_AGENT, lambda: _samples(agent))
 
 
-def _samples(agent: CountingAgent) -> Samples:
+def _samples(agent: CountingTrafficAgent) -> Samples:
     """The agent's counters and its last round."""
     values = {
         "ticks_total": agent.ticks,
