@@ -205,7 +205,7 @@ def sqlite_faults(doing: str) -> Iterator[None]:
         elif code & 0xFF in _DAMAGED:
             kind = Damaged
         full = " (the disk is full)" if code == sqlite3.SQLITE_IOERR_SHMSIZE else ""
-        # Python quotes a column that is no text, as whoever edited the file wrote it.
+        # Python quotes a column that is no text, as the editor of a file wrote it.
         raise kind(f"cannot {doing}: {printable(str(error))}{full}") from error
 
 
