@@ -2,12 +2,17 @@
 
 import io
 import json
+import struct
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
+from fairlead.executor.wire import EXIT, job_document, pack
+from fairlead.ports.executor import Job
 from fairlead.recorder import FileRecorder
+from fairlead.schema.traffic_agent import TrafficDocument, read_traffic_document
 from tests.api.servers import budget, node, run
 from tests.ledger.drafts import draft
 from tests.ledger.worlds import SqliteWorld
@@ -81,6 +86,65 @@ def records() -> Iterator[bytes]:
             recorder.append("cpu.clear", version=1, time_ms=0, input=document, output=result)
         (file,) = Path(folder).glob("segment-*.jsonl")
         yield file.read_bytes()
+
+
+@cache
+def ledger_file() -> tuple[bytes, list[bytes]]:
+    """The whole of a small ledger's file, and the bytes of its entries."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = SqliteWorld(Path(folder))
+        with world.open() as ledger:
+            ledger.append([draft(number) for number in range(1, 6)])
+            ledger.snapshot_put("state", 3, b"{}")
+            entries = [entry.data for entry in ledger.entries(0, 100)]
+        return world.path.read_bytes(), entries
+
+
+def ledgers() -> Iterator[bytes]:
+    """Edits that change nothing, at the places that a search can go on from."""
+    whole, _ = ledger_file()
+    for offset in (0, *range(4096, len(whole), 4096)):
+        yield struct.pack("!IB", offset, 32) + whole[offset : offset + 32]
+
+
+def metrics() -> Iterator[bytes]:
+    yield b'# TYPE requests_total counter\nrequests_total{code="200"} 5\ninside 2\n'
+    yield (
+        b'latency_seconds_bucket{le="0.1"} 2\nlatency_seconds_bucket{le="+Inf"} 3\n'
+        b"latency_seconds_sum 0.4\nlatency_seconds_count 3\n"
+    )
+
+
+def kubernetes() -> Iterator[bytes]:
+    spec = {"dataplane": "haproxy", "service": {"name": "x", "port": 80}, "port": 8080}
+    service = {"clusterIPs": ["192.0.2.9"], "ports": [{"port": 80, "name": "http"}]}
+    endpoint = {"addresses": ["198.51.100.7"], "conditions": {"ready": True}, "nodeName": "n1"}
+    slices = {
+        "addressType": "IPv4",
+        "endpoints": [endpoint],
+        "ports": [{"port": 8080, "name": "http"}],
+    }
+    yield b"\0" + json.dumps([spec, service, slices]).encode()
+    cpu = {"limits": {"cpu": "500m"}, "requests": {"cpu": "0.25"}}
+    status = {"qosClass": "Burstable", "phase": "Running", "observedGeneration": 1}
+    status |= {"containerStatuses": [{"name": "main", "resources": cpu, "state": {"running": {}}}]}
+    pod = {"spec": {"containers": [{"name": "main", "resources": cpu}]}, "status": status}
+    yield b"\1" + json.dumps(pod).encode()
+    node = {"spec": {"unschedulable": True}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    yield b"\2" + json.dumps(node).encode()
+
+
+@cache
+def traffic_agent() -> TrafficDocument:
+    text = b"{plane: {kind: haproxy}, kube: {listen: 192.0.2.1, ports: 8000-9000}}"
+    return read_traffic_document(text, {})
+
+
+def frames() -> Iterator[bytes]:
+    job = Job("r.1", "r", "o", ("true",), ("n1/0",), env={"A": "b"})
+    ended = {name: 0 if kind is int else "" if kind is str else None for name, kind in EXIT.items()}
+    ended |= {"lost": False, "interrupted": False}
+    yield pack({"job": job_document(job), "exit": ended})
 
 
 def outcomes() -> Iterator[bytes]:

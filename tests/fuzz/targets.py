@@ -5,10 +5,12 @@ Its seeds are inputs that get past the first checks.
 """
 
 import atexit
+import json
 import socket
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
@@ -23,9 +25,17 @@ from fairlead.core.canonical import canonical
 from fairlead.dataplane import proxy
 from fairlead.dataplane.envoy import admin as envoy
 from fairlead.dataplane.haproxy import runtime as haproxy
+from fairlead.executor import wire
+from fairlead.kube.client import MISREAD
+from fairlead.kube.cpu import pods
+from fairlead.kube.gpu import nodes
 from fairlead.kube.gpu.template import read_template
+from fairlead.kube.traffic import groups
+from fairlead.kube.watch import Key
 from fairlead.ledger.segment import open_segment
+from fairlead.ledger.sqlite import SqliteReader
 from fairlead.node import cgroup_mounts, kernel_files
+from fairlead.node.traffic import scrape
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged
 from fairlead.recorder import reader as recorder
@@ -44,6 +54,7 @@ from tests.fuzz import seeds
 from tests.verify.test_verify import verdict
 
 _SOON_S, _LATEST_S = 0.1, 30.0
+_EDIT = struct.Struct("!IB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +140,23 @@ def _record(data: bytes) -> None:
             pass
 
 
+def _ledger(data: bytes) -> None:
+    """The file of a ledger, edited: each edit is an offset, a length and so many bytes. What
+    verifies all the same has the entries that it had."""
+    whole, entries = seeds.ledger_file()
+    edited = bytearray(whole)
+    while len(data) >= _EDIT.size:
+        offset, length = _EDIT.unpack_from(data)
+        new, data = data[_EDIT.size : _EDIT.size + length], data[_EDIT.size + length :]
+        edited[offset % len(whole) : offset % len(whole) + len(new)] = new
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        path.write_bytes(edited)
+        with closing(SqliteReader(path)) as reader:
+            if reader.verify().ok:
+                assert [entry.data for entry in reader.entries(0, 100)] == entries
+
+
 def _outcome(data: bytes) -> None:
     code, _ = verdict(data)
     assert code in (0, 1, 2), code
@@ -164,6 +192,57 @@ def _envoy(data: bytes) -> None:
 
     with patch.object(envoy, "ask", answer):
         envoy.read_counts(Path("none"), ["web"])
+
+
+def _metrics(data: bytes) -> None:
+    """What a backend says of itself: counters, gauges and a histogram."""
+    latency = scrape.Quantile(Selector.parse("latency_seconds", "x"), window_ms=5_000)
+    read = scrape.samples(data, {"requests_total", "inside", latency.name})
+    for number in (
+        scrape.counter(read, Selector.parse("requests_total", "x")),
+        latency.add(0, read),
+    ):
+        assert number is None or number >= 0, number
+    scrape.gauge(read, Selector.parse("inside", "x"))
+    latency.add(1_000, read)
+
+
+def _kubernetes(data: bytes) -> None:
+    """Objects of a cluster, of which the API server has checked the metadata; the first byte says
+    which. A RouteGroup that cannot be read leaves the others alone."""
+    document = json.loads(data[1:])
+    meta = {"name": "x", "namespace": "team", "uid": "u", "generation": 1}
+    meta |= {"creationTimestamp": "2026-01-01T00:00:00Z", "labels": {groups.SERVICE_NAME: "x"}}
+    if data[:1] == b"\1":
+        pod = {"metadata": {**meta, **dict(document.get("metadata", {}))}, **document}
+        for read in (pods.left_alone, pods.resize_state, pods.floors, pods.in_force):
+            read(pod)
+        for known in (pods.last_resize, pods.originals, pods.container_ids, pods.is_over):
+            known(pod)
+    elif data[:1] == b"\2":
+        node = nodes.node_manifest({**document, "metadata": meta})
+        if node is not None:
+            read_manifest(node)
+    else:
+        route_group, service, found = document
+        here = groups.TrafficObjects(
+            {Key("team", "x"): {"metadata": meta, "spec": route_group}},
+            {Key("team", "x"): {"metadata": meta, "spec": service}},
+            {Key("team", "x-1"): {**found, "metadata": meta}},
+        )
+        groups.follow_groups(here, groups.AgentPlace(seeds.traffic_agent(), "n1", "z"))
+
+
+def _launcher(data: bytes) -> None:
+    """What a control plane without rights says to the launcher, which is root."""
+    asking, answering = socket.socketpair()
+    with asking, answering:
+        asking.sendall(data)
+        asking.shutdown(socket.SHUT_WR)
+        while (asked := wire.receive(answering)) is not None:
+            wire.check(asked, {"job": wire.JOB, "exit": wire.EXIT}, "frame")
+            wire.job_of(asked["job"])
+            wire.exit_of(asked["exit"])
 
 
 @cache
@@ -205,9 +284,13 @@ TARGETS: dict[str, Target] = {
     "kueue": Target(_kueue, (BadInput, AttributeError, TypeError, ValueError), seeds.kueue),
     "segment": Target(_segment, (BadInput, Damaged, PermanentFault), seeds.segments),
     "record": Target(_record, (PermanentFault, TemporaryFault), seeds.records),
+    "ledger": Target(_ledger, (BadInput, Damaged, PermanentFault, TemporaryFault), seeds.ledgers),
     "outcome": Target(_outcome, (), seeds.outcomes),
     "cgroups": Target(_cgroups, (), seeds.cgroups),
     "haproxy": Target(_haproxy, (TemporaryFault,), seeds.haproxy),
     "envoy": Target(_envoy, (TemporaryFault,), seeds.envoy),
+    "metrics": Target(_metrics, (scrape.BadExposition,), seeds.metrics),
+    "kubernetes": Target(_kubernetes, (BadInput, *MISREAD), seeds.kubernetes),
+    "launcher": Target(_launcher, (wire.BadFrame,), seeds.frames),
     "http": Target(_http, (), seeds.requests),
 }

@@ -8,9 +8,11 @@ from click.testing import CliRunner
 
 pytest.importorskip("apsw", reason="the simulated disk needs apsw: make dev")
 
+from fairlead.core.reasons import TrafficReason
+from fairlead.sim.vopr import agents
 from fairlead.sim.vopr.command import main, read, summary
 from fairlead.sim.vopr.play import play, schedule
-from tests.sim.vopr_plants import PLANTED, STORED, Plant, find, never_finished
+from tests.sim.vopr_plants import PLANTED, STORED, Plant, believed_liar, find, never_finished
 
 REGRESSIONS = sorted(STORED.glob("*.json"))
 
@@ -67,3 +69,24 @@ def test_a_planted_fault_is_found(plant: Plant) -> None:
     """Within a few schedules; without it, the same schedules keep every promise."""
     played = find(plant)
     assert played.check in (plant.checks, *plant.checks.split()), played.message
+
+
+@pytest.mark.parametrize("believed", [False, True])
+def test_a_lie_about_retries_costs_at_most_the_share_of_its_backend(
+    monkeypatch: pytest.MonkeyPatch, *, believed: bool
+) -> None:
+    """Also where the reason for closing is not looked at: of four backends one lies, and more than
+    a quarter of the requests are refused only where it is believed."""
+    monkeypatch.setattr(agents, "TrafficReason", _Unnamed)
+    if believed:
+        believed_liar(monkeypatch)
+    seed = 2_006
+    assert agents.TRAFFIC_SCENARIOS[seed % len(agents.TRAFFIC_SCENARIOS)] == agents.CALM
+    played = play(seed, schedule(seed, 12, kinds=("traffic_agent", "lie")), settle=False)
+    assert played.check == ("traffic-agent share" if believed else "")
+
+
+class _Unnamed:
+    """Reasons, of which a storm is none."""
+
+    RETRY_STORM = f"not {TrafficReason.RETRY_STORM}"

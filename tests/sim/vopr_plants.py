@@ -195,7 +195,9 @@ PLANTED = (
     Plant(wall_clock, "charges time-order invariant", 8),
     Plant(wall_clock, "charges time-order invariant", 8, "submit turn wait fail_over"),
     Plant(deaf_clock, "progress", 8, "submit turn jump", range(2_006, 2_060)),
-    Plant(believed_liar, "traffic-agent one-signal", 9, "traffic_agent lie", range(2_001, 2_060, 6)),
+    Plant(
+        believed_liar, "traffic-agent one-signal", 9, "traffic_agent lie", range(2_001, 2_060, 6)
+    ),
     # Those whose traffic is twice the capacity.
     Plant(
         unbounded_fallback,

@@ -17,7 +17,7 @@ from typing import Any
 from fairlead.sim.vopr.command import play_seed, summary
 
 RECORD = Path(__file__).resolve().parents[2] / "bench" / "results" / "soak-vopr.jsonl"
-FIRST, STEPS_EACH, PART = 1_000_000, 400, 20
+FIRST, STEPS_EACH, PART = 1_000_000, 400, 100
 COUNTED = ("seeds", "steps", "faults", "crashes", "entries")
 Row = dict[str, Any]
 

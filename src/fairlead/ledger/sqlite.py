@@ -26,6 +26,7 @@ from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.writing import StoreWriter, begin
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault, faults
 from fairlead.ports.ledger import Damaged, Entry, HeadMoved
+from fairlead.schema.border import printable
 
 BUSY_TIMEOUT_S = 5.0
 # Pages that may wait in the log before they are moved into the file: a bulk of appends then
@@ -204,7 +205,8 @@ def sqlite_faults(doing: str) -> Iterator[None]:
         elif code & 0xFF in _DAMAGED:
             kind = Damaged
         full = " (the disk is full)" if code == sqlite3.SQLITE_IOERR_SHMSIZE else ""
-        raise kind(f"cannot {doing}: {error}{full}") from error
+        # Python quotes a column that is no text, as the editor of a file wrote it.
+        raise kind(f"cannot {doing}: {printable(str(error))}{full}") from error
 
 
 def lock_file(path: Path) -> Path:

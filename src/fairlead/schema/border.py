@@ -46,11 +46,12 @@ class BadInput(ValueError):
         # A hostile key may hold a lone surrogate; the refusal must be printable all the same.
         self.path = path.encode("utf-8", "backslashreplace").decode()
         # Keys and values may hold anything, a terminal's orders too. A path is one line.
-        self.message = _printable(message.encode("utf-8", "backslashreplace").decode(), "\n")
-        super().__init__(f"{_printable(self.path)}: {self.message}")
+        self.message = printable(message.encode("utf-8", "backslashreplace").decode(), "\n")
+        super().__init__(f"{printable(self.path)}: {self.message}")
 
 
-def _printable(text: str, besides: str = "") -> str:
+def printable(text: str, besides: str = "") -> str:
+    """With what is no printable character escaped, but for those in `besides`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in besides else ascii(c)[1:-1] for c in text)

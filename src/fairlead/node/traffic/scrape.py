@@ -24,6 +24,7 @@ from fairlead.host.http import NoReply
 from fairlead.host.http_async import get
 from fairlead.node.traffic.poller import Poller, follow
 from fairlead.ports.dataplane import Backend
+from fairlead.schema.border import printable
 from fairlead.schema.exposition import Selector
 from fairlead.schema.traffic_agent import SCRAPED, ScrapeDocument, Unit, selectors
 
@@ -65,7 +66,8 @@ def samples(body: bytes, names: Collection[str]) -> list[MetricSample]:
             for sample in family.samples
         ]
     except Exception as error:  # the parser raises whatever a line leads it to
-        raise BadExposition(f"not in Prometheus's text format: {error}") from error
+        text = printable(str(error))  # it quotes the line, and a backend writes what it likes
+        raise BadExposition(f"not in Prometheus's text format: {text}") from error
 
 
 def _name(line: str) -> str:

@@ -83,10 +83,14 @@ class VoprAgents:
         now = (seen.admitted, seen.refused_soft + seen.refused_hard)
         if self._counted is None:
             self._counted = now
-        admitted, refused = (after - before for after, before in zip(now, self._counted, strict=True))
+        admitted, refused = (
+            after - before for after, before in zip(now, self._counted, strict=True)
+        )
         total = admitted + refused
         if total >= SHARE_FROM and refused * len(run.backends) > total:
-            raise Violation("traffic-agent share", f"{refused} of {total} are refused for one backend")
+            raise Violation(
+                "traffic-agent share", f"{refused} of {total} are refused for one backend"
+            )
 
     def kill_traffic(self, dead_ms: int) -> None:
         """The traffic agent dies and is back after so long."""

@@ -97,7 +97,9 @@ class Checker:
         """Another process opened the disk: what was acknowledged is there, byte for byte."""
         found, known = ledger.stored(), len(self.entries)
         if len(found) < known:
-            raise Violation("acknowledged-writes", f"{known - len(found)} entries of {known} are gone")
+            raise Violation(
+                "acknowledged-writes", f"{known - len(found)} entries of {known} are gone"
+            )
         for entry, row in zip(self.entries, found, strict=False):
             _check_same(entry, row.data)
         self._reads_back = True
