@@ -49,6 +49,18 @@ def test_an_argument_that_is_not_utf8_is_bad_input(
     assert done.stderr.decode()
 
 
+@pytest.mark.parametrize(
+    "command", [("node", "run", "--dry-run", "--config"), ("traffic", "check")]
+)
+def test_a_configuration_with_a_nul_is_refused(command: tuple[str, ...], tmp_path: Path) -> None:
+    """No path has one: `root` with it ended the node agent as a bug."""
+    file = tmp_path / "agent.yaml"
+    file.write_text('{"root": "/sys/fs\\u0000", "state_dir": "x"}')
+    done = run_inside(*command, str(file), environment={"PATH": "/bin"})
+    said = done.stderr.decode()
+    assert (done.returncode, "root: must not contain a NUL character" in said) == (2, True), said
+
+
 def test_the_guard_lets_no_lone_byte_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream could not encode it, and the command would end as a bug."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")

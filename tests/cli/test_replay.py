@@ -103,6 +103,14 @@ def test_what_cannot_be_replayed(state: Path, tmp_path: Path) -> None:
     assert "has no record" in replay(tmp_path / "empty", state=state).stderr
 
 
+def test_a_folder_that_cannot_be_listed_is_bad_usage(state: Path) -> None:
+    """`fairlead replay /` ended with 70: a process that has ended has a folder without entries."""
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        done = replay(f"/proc/{ended.pid}/task", state=state)
+    assert (done.returncode, done.stderr.startswith("error: /proc/")) == (2, True), done.stderr
+
+
 def test_an_entry_that_is_no_decision_is_bad_usage(state: Path) -> None:
     """It was `unknown`, as a decision that this release cannot run."""
     done = replay(1, state=state)

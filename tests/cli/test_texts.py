@@ -324,6 +324,8 @@ def test_a_tenant_reads_whose_change_would_fund_a_run(capsys: pytest.CaptureFixt
         (("submit", "pyhton", "x.py"), "there is no such script; for a command write"),
         (("run", "--env", "NOT_SET", "--", "x"), "--env: 'NOT_SET' is not set here"),
         (("get", "runs", "-l", "x"), "must be KEY=VALUE, got 'x'"),
+        (("report", "--since", "9999-12-31T23:59:59-23:59"), "must be a day like 2026-01-31"),
+        (("reserve", "x", "--at", "9999-12-31T23:59:59-23:59"), "the years 1 and 9999 in UTC"),
         (("get", "nodes", "-l", "x=y"), "-l is for lists of budgets, runs and reservations"),
     ],
 )

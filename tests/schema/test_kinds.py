@@ -41,7 +41,7 @@ def test_a_time_at_the_end_of_the_calendar_is_refused() -> None:
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-00:01", "0001-01-01T00:00:00+00:01"])
 def test_a_time_that_its_zone_moves_off_the_calendar_is_refused(text: str) -> None:
     """In UTC it could not be written: a reservation at such a time was answered with 500."""
-    with pytest.raises(BadInput, match="^at: must be between the years 1 and 9999 in UTC, got"):
+    with pytest.raises(BadInput, match=r"^at: must be between the years 1 and 9999 in UTC, got"):
         parse_time(text, "at")
     for same in ("9999-12-31T23:59:59.999Z", "0001-01-01T00:00:00Z"):
         assert format_time(parse_time(same, "at")) == same

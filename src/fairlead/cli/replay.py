@@ -153,7 +153,8 @@ def _records(path: Path) -> list[Path]:
     """The agents' records at a path: one segment, or all records in or below a directory."""
     if path.name.startswith("segment-"):
         return [path]
-    records = sorted({segment.parent for segment in path.rglob("segment-*")})
+    with reading(path):
+        records = sorted({segment.parent for segment in path.rglob("segment-*")})
     if path.is_dir() and not records:
         raise click.UsageError(f"{path}: has no record (no segment-* file)")
     return records

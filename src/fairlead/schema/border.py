@@ -140,6 +140,19 @@ def _refuse_surrogates(value: Any, path: str) -> None:
             _refuse_surrogates(item, f"{path}[{index}]")
 
 
+def refuse_nul(value: Any, path: str = "") -> None:
+    """No text of the ledger, of an environment, a path or a command line can hold a NUL."""
+    if isinstance(value, str) and "\0" in value:
+        raise BadInput(path or "$", "must not contain a NUL character")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            refuse_nul(key, path)
+            refuse_nul(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            refuse_nul(item, f"{path}[{index}]")
+
+
 class _Pairs(list[tuple[str, Any]]):
     """An object with its repeated keys."""
 

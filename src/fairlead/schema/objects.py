@@ -23,7 +23,7 @@ from fairlead.core.gpu.restart import RESTARTS_DEFAULT, RESTARTS_MAX
 from fairlead.core.reasons import EndCause
 from fairlead.core.units import repeats
 from fairlead.schema import funding as documents
-from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.border import BadInput, check_shape, refuse_nul
 from fairlead.schema.convert import convert
 from fairlead.schema.derive import Style
 from fairlead.schema.times import DurationText, TimeText, parse_time
@@ -271,7 +271,7 @@ SPECS: dict[str, type[Spec]] = {
 
 def read_manifest(value: Any) -> Manifest:
     """Check one manifest, shape and meaning; `BadInput` with the path of the offender."""
-    _refuse_nul(value, "")
+    refuse_nul(value)
     head = check_shape(value, _Head)
     if head.api_version != API_VERSION:
         raise BadInput("apiVersion", f"must be {API_VERSION}, got {head.api_version!r}")
@@ -288,19 +288,6 @@ def read_manifest(value: Any) -> Manifest:
     elif isinstance(manifest, ReservationManifest):
         parse_time(manifest.spec.earliest_start, "spec.earliestStart")
     return manifest
-
-
-def _refuse_nul(value: Any, path: str) -> None:
-    """No text of the ledger, of an environment or of a command line can hold a NUL."""
-    if isinstance(value, str) and "\0" in value:
-        raise BadInput(path, "must not contain a NUL character")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _refuse_nul(key, path)
-            _refuse_nul(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _refuse_nul(item, f"{path}[{index}]")
 
 
 def read_spec(kind: str, value: Any) -> Spec:

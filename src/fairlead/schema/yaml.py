@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from yaml import events
 
-from fairlead.schema.border import BadInput, decoded, long_integer
+from fairlead.schema.border import BadInput, decoded, long_integer, refuse_nul
 
 YAML_BYTES_MAX = 4 * 2**20
 DEPTH_MAX = 32
@@ -49,6 +49,7 @@ def read_settings(data: bytes, overrides: Mapping[str, Any]) -> dict[str, Any]:
     settings = parse_yaml(data) if data.strip() else {}
     if not isinstance(settings, dict):
         raise BadInput("$", "must be a mapping of settings")
+    refuse_nul(settings)
     return {**settings, **overrides}
 
 

@@ -132,12 +132,12 @@ def day(text: str) -> str:
     """`2026-01-31` (UTC) or an RFC 3339 time with its zone, as the server takes it."""
     try:
         time = datetime.fromisoformat(text)
-    except ValueError:
+        zoned = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):  # of a time that its zone moves off the calendar
         examples = "2026-01-31, or 2026-01-31T12:00:00Z"
         raise click.BadParameter(f"must be a day like {examples}, got {text!r}") from None
     if time.tzinfo is None and (time.hour, time.minute, time.second) != (0, 0, 0):
         raise click.BadParameter(f"needs a zone, such as {text}Z")
-    zoned = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     return zoned.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
