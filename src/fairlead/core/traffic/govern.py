@@ -64,7 +64,7 @@ def govern(
         stay_ms=round(1000 * stay_s),
         retries=retries,
         served=served if rules.firm else None,
-        stuck=_stuck(observed, sighting, rules),
+        stuck=_stuck(plan, observed, sighting, rules),
         firm=rules.firm,
     )
     drains = tuple(
@@ -80,13 +80,14 @@ def govern(
     return memory, GroupDecision(observed, plan, limits, drains, urgent)
 
 
-def _stuck(observed: Observed, sighting: Sighting, rules: GroupRules) -> int:
-    """What is in isolated backends. With it inside a learned bound, one slow backend of four that
-    held twenty requests had the others reject what they could serve."""
+def _stuck(plan: TickPlan, observed: Observed, sighting: Sighting, rules: GroupRules) -> int:
+    """What is in isolated backends that get nothing new. With it inside a learned bound, one slow
+    backend of four that held twenty requests had the others reject what they could serve."""
     if not (rules.firm and rules.own_bound) or sighting.seen is None:
         return 0
     seen = sighting.seen.backends
-    return sum(seen[name].open or 0 for name in observed.isolated if name in seen)
+    left = [name for name in observed.isolated if name in seen and not plan.slots.get(name)]
+    return sum(seen[name].open or 0 for name in left)
 
 
 def _retries(

@@ -114,8 +114,9 @@ def plan_limits(
     firm: bool = True,
 ) -> Limits:
     """`stored` is what `hard` relaxes to in fallback, `open` what each backend holds now, `inside`
-    what each of its servers does, `served` what each has answered in the last tick, `stuck` what is in
-    isolated backends and no load of the others, `stay_ms` how long requests are to stay at the most. Not `firm`: rooms add up to more than may be inside, as in former records."""
+    what each of its servers does, `served` what each has answered in the last tick, `stuck` what
+    is in isolated backends and no load of the others, `stay_ms` how long requests are to stay at
+    the most. Not `firm`: rooms add up to more than may be inside, as in former records."""
     alone, members = fallback_admission(admission, stored), fallback_members(slots)
     held = sum(count or 0 for count in (open or {}).values())
     kept = bound_alone(inside_max, members=len(members), open=held, stay_ms=stay_ms)
