@@ -183,7 +183,9 @@ def circumstances(document: Line) -> str:
 def _sources_of(document: Line) -> str:
     """On which source the repetitions ran, by commit."""
     commits: Line = document.get("sources", {})
-    seen = {(run["scenario"], run["repetition"], run.get("source")) for run in document["runs"]}
+    seen = dict.fromkeys(
+        (run["scenario"], run["repetition"], run.get("source")) for run in document["runs"]
+    )
     counts = Counter((scenario, source) for scenario, _, source in seen)
     most: dict[str | None, int] = {}
     for (_, source), count in counts.items():

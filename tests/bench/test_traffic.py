@@ -28,10 +28,10 @@ from bench.traffic.generator import (
 )
 from bench.traffic.measure import client_figures, decision_figures, recovery_figures, share_figures
 from bench.traffic.peers import PREPARE
-from bench.traffic.promises import judge
+from bench.traffic.promises import judge, judge_experts
 from bench.traffic.report import markdown
 from bench.traffic.runner import Row, Run, Tick
-from bench.traffic.scenarios import NAMES, SICK, TUNED, scenarios
+from bench.traffic.scenarios import BESIDE_EXPERTS, NAMES, PLAIN, SHORT, SICK, TUNED, scenarios
 
 from fairlead.node.traffic.scrape import samples
 from fairlead.schema.traffic_agent import read_traffic_document
@@ -380,3 +380,42 @@ def test_a_promise_that_is_broken_is_said_so(
     failed = [v["promise"] for v in judge(runs, ("ours-ebpf",)) if not v["passed"]]
     assert len(failed) == 1
     assert broken in failed[0]
+
+
+def beside_experts(**changes: Any) -> list[dict[str, Any]]:
+    """A run of every arm in each scenario of the short comparison; changes are ours on HAProxy."""
+    runs = []
+    for scenario in SHORT:
+        for arm in (PLAIN, *BESIDE_EXPERTS):
+            ours = {"refused_later": 0, "proxy_cpu_s_per_10k": 1.0, "agent_cores": 0.005}
+            runs.append(told(scenario, arm, **ours if arm.startswith("ours") else {}))
+            if arm == "ours-haproxy":
+                runs[-1] |= changes
+    return runs
+
+
+def test_beside_experts_every_goal_has_a_verdict() -> None:
+    """Goodput, errors, recovery, noise and CPU: kept where ours is no worse."""
+    verdicts = judge_experts(beside_experts(), ("ours-haproxy", "ours-ebpf", "ours-envoy"))
+    assert [v for v in verdicts if not v["passed"]] == []
+    assert len([v for v in verdicts if v["arm"] == "ours-haproxy"]) == 7
+    assert len([v for v in verdicts if v["arm"] == "ours-ebpf"]) == 7
+    assert len([v for v in verdicts if v["arm"] == "ours-envoy"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("figures", "broken"),
+    [
+        ({"failed": 1}, "errors that clients see"),
+        ({"refused_later": 1}, "brown-out"),
+        ({"proxy_cpu_s_per_10k": 9.9}, "1.1 times the CPU"),
+        ({"agent_cores": 0.011}, "1 % of a core"),
+    ],
+)
+def test_beside_experts_a_goal_that_is_missed_is_said_so(
+    figures: dict[str, Any], broken: str
+) -> None:
+    """One figure too high, one verdict."""
+    verdicts = judge_experts(beside_experts(**figures), ("ours-haproxy",))
+    (missed,) = [v for v in verdicts if not v["passed"]]
+    assert broken in missed["promise"]

@@ -182,9 +182,9 @@ def test_p95_is_a_latency_that_was_measured() -> None:
     assert p95([float(n) for n in range(100, 0, -1)]) == 95.0
 
 
-def test_a_server_has_the_room_of_its_backend_less_half_of_what_the_others_hold() -> None:
-    """It leaves while newcomers come; up to version 6 all of it counted. One request always fits; a
-    backend that is not limited, or has one server, is left out."""
+def test_a_server_has_the_room_of_its_backend_less_what_the_others_hold() -> None:
+    """And is not about to leave: as much as was answered in the last tick, but no more than half.
+    One request always fits; a backend that is not limited, or has one server, is left out."""
     limits = plan_limits(
         {"a": 128, "b": 64, "c": 64},
         Admission(),
@@ -195,9 +195,9 @@ def test_a_server_has_the_room_of_its_backend_less_half_of_what_the_others_hold(
     bound = limits.concurrency
     assert bound is not None
     room = bound.room
-    assert bound.by_server == {"a": (room["a"] - 1, room["a"] - 4), "b": (room["b"], 1)}
-    former = server_rooms(room, {"a": (9, 3), "b": (99, 0)}, firm=False)
-    assert former == {"a": (room["a"] - 3, room["a"] - 9), "b": (room["b"], 1)}
+    assert bound.by_server == {"a": (room["a"] - 3, room["a"] - 9), "b": (room["b"], 1)}
+    leaving = server_rooms({"a": 20, "b": 20}, {"a": (9, 3), "b": (9, 3)}, {"a": 60, "b": 2})
+    assert leaving == {"a": (20 - 3 + 1, 20 - 9 + 4), "b": (20 - 3 + 1, 20 - 9 + 2)}
 
 
 def test_servers_of_a_proxy_that_is_not_ours_hold_together_what_may_be_inside() -> None:

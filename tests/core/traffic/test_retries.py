@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.traffic import GroupMemory, GroupRules, Sighting, govern
+from fairlead.core.traffic.memory import EDITION
 from fairlead.core.traffic.retries import (
+    INSIDE_PERCENT,
     RETRIES_LEAST,
     RETRY_PERCENT,
     RETRY_WINDOW_MS,
@@ -98,14 +100,16 @@ def test_the_governor_decides_it_only_where_the_group_asks() -> None:
     memory, decision = govern(GroupMemory(), seen(100, 0), GroupRules(), group="web")
     assert decision.limits.retries is None
     assert memory.retry == RetryMemory()
-    memory, decision = govern(GroupMemory(), seen(100, 0), GroupRules(retry=True), group="web")
+    memory, decision = govern(
+        GroupMemory(), seen(100, 0), GroupRules(retry=True, edition=EDITION), group="web"
+    )
     assert decision.limits.retries == ON
     assert memory.retry.requests == ((0, 100),)
 
 
 def test_the_governor_stops_retries_when_the_group_is_full() -> None:
     """Open admission rejected requests: the group has as much as it can serve."""
-    rules = GroupRules(retry=True)
+    rules = GroupRules(retry=True, edition=EDITION)
     memory, _ = govern(GroupMemory(), seen(100, 0), rules, group="web")
     _, decision = govern(memory, seen(300, 0, refused=1), rules, group="web")
     assert decision.limits.retries == OFF
@@ -114,5 +118,13 @@ def test_the_governor_stops_retries_when_the_group_is_full() -> None:
 def test_a_dataplane_that_cannot_be_read_stops_nothing_by_itself() -> None:
     """But admission is at least soft then, and so retries are off."""
     blind = Sighting(now_ms=5, members={"a": None, "b": None}, seen=None)
-    _, decision = govern(GroupMemory(), blind, GroupRules(retry=True), group="web")
+    _, decision = govern(GroupMemory(), blind, GroupRules(retry=True, edition=EDITION), group="web")
     assert decision.limits.retries == OFF
+
+
+def test_a_proxy_with_a_budget_of_its_own_repeats_half_of_what_is_inside() -> None:
+    """Up to version 6 a fifth, which let clients see failures of one backend of four."""
+    for edition, percent in ((EDITION, INSIDE_PERCENT), (EDITION - 1, RETRY_PERCENT)):
+        rules = GroupRules(retry=True, edition=edition)
+        _, decision = govern(GroupMemory(), seen(100, 0), rules, group="web")
+        assert decision.limits.retries == RetryLimit(1, percent=percent)

@@ -41,6 +41,7 @@ class Group:
         default_factory=lambda: {id: deque() for id in IDS}
     )
     waiting: tuple[deque[float], deque[float]] = field(default_factory=lambda: (deque(), deque()))
+    served: dict[str, int] = field(default_factory=lambda: dict.fromkeys(IDS, 0))
     ends: list[tuple[float, str, int, float]] = field(default_factory=list)
 
     def good_per_s(self, seed: int) -> float:
@@ -79,7 +80,8 @@ class Group:
             SLOTS, self.inside_max, {id: sum(n) for id, n in self.held.items()}, firm=self.firm
         )
         held = {id: (first, second) for id, (first, second) in self.held.items()}
-        self.most = server_rooms(room, held, firm=self.firm)
+        self.most = server_rooms(room, held, self.served if self.firm else {})
+        self.served = dict.fromkeys(IDS, 0)
 
     def _send(self, now_s: float, chance: random.Random) -> None:
         """In turn, to servers with room."""
@@ -108,6 +110,7 @@ class Group:
         """The first one that is done; when it came."""
         now_s, id, side, came_s = heapq.heappop(self.ends)
         self.busy[id] -= 1
+        self.served[id] += 1
         self.held[id][side] -= 1
         self._work(id, now_s, chance)
         return came_s

@@ -94,6 +94,11 @@ class Signals(NamedTuple):
 _NOTHING = BackendSeen()
 
 
+def last_step(window: Window) -> int:
+    """By how much a counter grew between the last two looks."""
+    return window[-1][1] - window[-2][1] if len(window) > 1 else 0
+
+
 def read_counters(
     before: TrafficCounters,
     clock_ms: int,

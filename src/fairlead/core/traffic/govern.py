@@ -7,13 +7,19 @@ memory = settle(memory, decision.plan, applied=True)
 
 from dataclasses import dataclass, replace
 
-from fairlead.core.traffic.counters import is_urgent
+from fairlead.core.traffic.counters import is_urgent, last_step
 from fairlead.core.traffic.learn import stay_of
 from fairlead.core.traffic.limits import Limits, plan_limits
 from fairlead.core.traffic.memory import GroupMemory, GroupRules
 from fairlead.core.traffic.model import Admission, Snapshot, TickPlan
 from fairlead.core.traffic.observe import Observed, observe
-from fairlead.core.traffic.retries import RetryLimit, plan_retries, watch_retries
+from fairlead.core.traffic.retries import (
+    INSIDE_PERCENT,
+    RETRY_PERCENT,
+    RetryLimit,
+    plan_retries,
+    watch_retries,
+)
 from fairlead.core.traffic.sighting import OperatorCommand, Sighting
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.core.traffic.tick import tick
@@ -46,6 +52,8 @@ def govern(
     memory, retries = _retries(memory, sighting, rules, plan, observed)
     backends = {} if sighting.seen is None else sighting.seen.backends
     stay_s = stay_of(memory.bound.inside, memory.bound.per_s, config.l_ref_ms, rules.part)
+    counters = {history.id: history.counters for history in memory.backends}
+    served = {name: last_step(counter.successes) for name, counter in counters.items()}
     limits = plan_limits(
         plan.slots,
         plan.admission,
@@ -55,6 +63,8 @@ def govern(
         inside={name: backend.inside for name, backend in backends.items()},
         stay_ms=round(1000 * stay_s),
         retries=retries,
+        served=served if rules.firm else None,
+        stuck=_stuck(plan, observed, sighting, rules),
         firm=rules.firm,
     )
     drains = tuple(
@@ -68,6 +78,16 @@ def govern(
         if sighting.early and is_urgent(reading.looks)
     )
     return memory, GroupDecision(observed, plan, limits, drains, urgent)
+
+
+def _stuck(plan: TickPlan, observed: Observed, sighting: Sighting, rules: GroupRules) -> int:
+    """What is in isolated backends that get nothing new. With it inside a learned bound, one slow
+    backend of four that held twenty requests had the others reject what they could serve."""
+    if not (rules.firm and rules.own_bound) or sighting.seen is None:
+        return 0
+    seen = sighting.seen.backends
+    left = [name for name in observed.isolated if name in seen and not plan.slots.get(name)]
+    return sum(seen[name].open or 0 for name in left)
 
 
 def _retries(
@@ -85,4 +105,6 @@ def _retries(
         restricted=observed.full or plan.admission.mode is not AdmissionMode.NORMAL,
     )
     inside_max = observed.snapshot.config.inside_max
-    return replace(memory, retry=watched), plan_retries(watched, clock_ms, inside_max=inside_max)
+    percent = INSIDE_PERCENT if rules.firm else RETRY_PERCENT
+    limit = plan_retries(watched, clock_ms, inside_max=inside_max, percent=percent)
+    return replace(memory, retry=watched), limit

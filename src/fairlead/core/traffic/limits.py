@@ -23,6 +23,8 @@ UNPLANNED_SLOTS = 256
 """Of a group that has had no table yet."""
 ROOM_LEAST = 4
 """A backend of a bounded group may hold this many requests, whatever its share of the total."""
+STUCK_STEP = 8
+"""What is in isolated backends is rounded up to this: a bound that changes is a flip."""
 REQUEST_BIAS = 0.6
 """How strongly requests in a backend count against it where a proxy chooses by least requests. With
 1 a backend that fails at once, and so never holds anything, would attract most requests; with 0.5
@@ -73,8 +75,8 @@ class Concurrency:
     backend that is not listed may hold any number. It follows what is inside, so it differs in
     every tick; a table that differs in nothing else needs no flip."""
     by_server: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
-    """The same for each server of a backend, where a proxy has several: half of what is still in
-    the others is taken off, but one request always fits."""
+    """The same for each server of a backend, where a proxy has several: what is in the others, and
+    is not about to leave, is taken off, but one request always fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,14 @@ def plan_limits(
     inside: Mapping[str, tuple[int, ...]] | None = None,
     stay_ms: int = STAY_MS,
     retries: RetryLimit | None = None,
+    served: Mapping[str, int] | None = None,
+    stuck: int = 0,
     firm: bool = True,
 ) -> Limits:
     """`stored` is what `hard` relaxes to in fallback, `open` what each backend holds now, `inside`
-    what each of its servers does, `stay_ms` how long requests are to stay at the most. Not `firm`:
-    rooms add up to more than may be inside, as in former records."""
+    what each of its servers does, `served` what each has answered in the last tick, `stuck` what
+    is in isolated backends and no load of the others, `stay_ms` how long requests are to stay at
+    the most. Not `firm`: rooms add up to more than may be inside, as in former records."""
     alone, members = fallback_admission(admission, stored), fallback_members(slots)
     held = sum(count or 0 for count in (open or {}).values())
     kept = bound_alone(inside_max, members=len(members), open=held, stay_ms=stay_ms)
@@ -119,8 +124,9 @@ def plan_limits(
     bound = None
     if inside_max is not None:
         room = rooms(slots, inside_max, open or {}, firm=firm)
-        by_server = server_rooms(room, inside or {}, firm=firm)
-        bound = Concurrency(inside_max, room=room, by_server=by_server)
+        by_server = server_rooms(room, inside or {}, served or {})
+        beside = -(-stuck // STUCK_STEP) * STUCK_STEP
+        bound = Concurrency(inside_max + beside, room=room, by_server=by_server)
     return Limits(fallback, admission, retry_after_s(admission), bound, retries)
 
 
@@ -141,18 +147,22 @@ def rooms(
 
 
 def server_rooms(
-    room: Mapping[str, int], inside: Mapping[str, tuple[int, ...]], *, firm: bool = True
+    room: Mapping[str, int], inside: Mapping[str, tuple[int, ...]], served: Mapping[str, int]
 ) -> dict[str, tuple[int, ...]]:
     """The room of each backend less what its other servers hold, server by server. After a flip
-    that is most of it, and leaves while newcomers come: half of it counts. With all of it workers
-    were idle for a tick in a group at its bound.
+    that is most of it, and leaves while newcomers come: as much as was `served` in the last tick,
+    but no more than half of it, is not taken off. Where all of it was, workers of a group at its
+    bound were idle for a tick after each flip.
     """
-    leaving = 2 if firm else 1
     return {
-        id: tuple(max(1, room[id] - (sum(held) - own) // leaving) for own in held)
+        id: tuple(_own_room(room[id], sum(held) - own, served.get(id, 0)) for own in held)
         for id, held in inside.items()
         if held and id in room
     }
+
+
+def _own_room(room: int, others: int, served: int) -> int:
+    return max(1, room - others + min(others // 2, served))
 
 
 def server_bounds(

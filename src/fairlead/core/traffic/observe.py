@@ -89,6 +89,8 @@ def observe(
         nodes=windows,
     )
     memory, config = _learn(memory, sighting, signals, tracked.isolated, rules)
+    if rules.firm:
+        signals = _beyond_common(signals, tracked.isolated, config)
     snapshot = Snapshot(
         now_ms=sighting.now_ms,
         group=group,
@@ -384,6 +386,30 @@ def _may_probe(history: BackendHistory, clock_ms: int) -> bool:
         return True
     wait_ms = min(BACKOFF_BASE_MS << min(backoff.times - 1, 10), BACKOFF_MOST_MS)
     return clock_ms - backoff.isolated_ms >= wait_ms
+
+
+def _beyond_common(
+    signals: Mapping[str, Signals], isolated: Collection[str], config: Config
+) -> dict[str, Signals]:
+    """Errors that the others show as well are no backend's own: up to `e_ref` their rate is taken
+    off. Of half a percent that fail wherever they go one backend always has the most, and lost a
+    third of its slots for it.
+    """
+    serving = {
+        name: (one.error_rate * one.requests, one.requests)
+        for name, one in sorted(signals.items())
+        if name not in isolated and one.error_rate is not None and one.requests
+    }
+    failed = left_sum(failures for failures, _ in serving.values())
+    sent = sum(requests for _, requests in serving.values())
+    found = {}
+    for name, one in signals.items():
+        failures, requests = serving.get(name, (0.0, 0))
+        if one.error_rate is not None and sent > requests:
+            common = min(config.e_ref, max(0.0, failed - failures) / (sent - requests))
+            one = one._replace(error_rate=max(0.0, one.error_rate - common))  # noqa: PLW2901
+        found[name] = one
+    return found
 
 
 def _backend(

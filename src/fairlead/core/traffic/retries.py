@@ -16,6 +16,10 @@ from fairlead.core.traffic.counters import Window, add, counted
 
 RETRY_PERCENT = 20
 """Of the requests of the last seconds: the most that may have been repeated."""
+INSIDE_PERCENT = 50
+"""Of what is inside a proxy that keeps a budget of its own: while one backend of four fails at once
+a quarter of all requests is under way for the second time, some moments twice as many. With a fifth
+every second failure reached a client, until the backend was ejected."""
 RETRIES_LEAST = 10
 """So many may be repeated however few requests there are."""
 RETRY_WINDOW_MS = 5_000
@@ -31,7 +35,7 @@ class RetryLimit:
     """At another backend; 0: nothing is repeated."""
     inside_max: int | None = None
     """Only what comes while fewer requests than this are inside; None: whatever is inside."""
-    percent: int = RETRY_PERCENT
+    percent: int = INSIDE_PERCENT
     """Of what is inside, for proxies that keep a budget of their own."""
 
 
@@ -63,9 +67,12 @@ def watch_retries(
     )
 
 
-def plan_retries(memory: RetryMemory, clock_ms: int, *, inside_max: int | None) -> RetryLimit:
+def plan_retries(
+    memory: RetryMemory, clock_ms: int, *, inside_max: int | None, percent: int = INSIDE_PERCENT
+) -> RetryLimit:
     """What may be repeated until the next tick, in a group that holds `inside_max` at the most. The
     last third of that is left to requests that come for the first time."""
     if memory.stopped_ms is not None and clock_ms - memory.stopped_ms < RETRY_WINDOW_MS:
-        return RetryLimit()
-    return RetryLimit(1, None if inside_max is None else max(1, 2 * inside_max // 3))
+        return RetryLimit(percent=percent)
+    most = None if inside_max is None else max(1, 2 * inside_max // 3)
+    return RetryLimit(1, most, percent)
