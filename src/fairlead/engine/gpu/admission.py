@@ -124,7 +124,7 @@ class RunAdmission:
             # of the others is said beside the starts, of some in each turn.
             if follows and known.since_ms is None:
                 known.since_ms = now_ms  # the turn before, which decided it, may have taken long
-            self._decide_all(NextOfEach(known.standing, self._projection.is_pending), decide)
+            self._decide_all(NextOfEach(known.standing, self._is_there), decide)
             known.each.next_part()
         self._decide_all(known.each, decide)
         # What owners claim delays a promise, and does not end it; nor does a turn without an order.
@@ -162,12 +162,9 @@ class RunAdmission:
 
     def _decide(self, run: str, order: TurnOrder, now_ms: int) -> list[NewEntry]:
         projection, heads = self._projection, self.heads
-        # Another replica may have started or removed it since the list was made.
-        if not projection.is_pending(run) or self._is_held(run, now_ms):
+        if not self._is_there(run) or self._is_held(run, now_ms):
             return []
         row = self._rows[run]
-        if row.key[0] != projection.runs[run].submitted_seq:
-            return []  # another one of its name, which is not in the order
         if self._still_lacks(run) or self._lacks_the_same(run):
             return []
         if self._still_refused(run, now_ms):
@@ -344,6 +341,12 @@ class RunAdmission:
         self._resaid += 1
         known = recorded is None or refusal.code == recorded.code
         return known and self._resaid > RESAID_MAX
+
+    def _is_there(self, run: str) -> bool:
+        """Whether a run of the order still waits: another replica may have started or removed it,
+        and another one of its name is not in the order."""
+        pending, submitted = self._projection.is_pending(run), self._rows[run].key[0]
+        return pending and self._projection.runs[run].submitted_seq == submitted
 
     def _is_answered(self, run: str) -> bool:
         """Whether it is recorded why a run waits."""
