@@ -28,7 +28,6 @@ from fairlead.schema.kinds import KINDS
 from tests.core.gpu.test_deficit import shuffled
 
 
-
 @pytest.mark.parametrize(
     ("runs", "age_ms", "stands"),
     [

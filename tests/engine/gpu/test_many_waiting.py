@@ -182,16 +182,17 @@ def test_where_the_next_one_does_not_start_it_stands_for_all_that_are_alike(
     monkeypatch.setattr("fairlead.engine.gpu.admission.SAID_MAX", 3)
     standing(monkeypatch)
     world = world_of(devices=64, gpus=4, teams="a")
-    world.apply(*(run(f"r{i}", gpus=8) for i in range(10)))
+    world.apply(run("narrow", gpus=1), *(run(f"r{i}", gpus=8) for i in range(6)))
     told = []
-    for _ in range(4):
+    for _ in range(3):
         before = world.projection.seq
         world.turn()
-        told.append([entry.body["run"] for entry in entries(world, "gpu.fund", before)])
-    assert told == [["r0", "r1", "r2"], ["r3", "r4", "r5"], ["r6", "r7", "r8"], ["r9"]]
-    resize(world, 24)
+        found = [entry.body["run"] for entry in entries(world, "gpu.fund", before)]
+        told.append(found)
+    assert told == [["narrow", "r0", "r1"], ["r2", "r3", "r4", "r5"], []], "three where one starts"
+    resize(world, 25)
     world.turn()
-    assert started(world) == ["r0", "r1", "r2"], "one after the other, in one turn"
+    assert started(world) == ["narrow", "r0", "r1", "r2"], "one after the other, in one turn"
 
 
 def test_another_run_of_a_name_is_not_in_the_order_that_stands(

@@ -121,11 +121,12 @@ class RunAdmission:
 
         if known.stands(0):
             # The first that does not start stands for all that ask for the same. What is to be said
-            # of the others is said beside the starts, of some in each turn.
+            # of the others keeps no start waiting: where runs start, it is said of some in a turn.
             if follows and known.since_ms is None:
                 known.since_ms = now_ms  # the turn before, which decided it, may have taken long
-            self._decide_all(NextOfEach(known.standing, self._is_there), decide)
-            known.each.next_part()
+            next_ones = NextOfEach(known.standing, self._is_there)
+            self._decide_all(next_ones, decide)
+            known.each.next_part(SAID_MAX if next_ones.starts else None)
         self._decide_all(known.each, decide)
         # What owners claim delays a promise, and does not end it; nor does a turn without an order.
         kept = promised.keys() if follows else promised.keys() & self.heads.behind
@@ -412,7 +413,7 @@ class _Ordered:
         if self.stands(0):
             told = set(first)
             others = (run for run in order.names if run not in told)
-            self.each = EachRun([*first, *others], SAID_MAX)
+            self.each = EachRun([*first, *others])
         self.since_ms: int | None = None
 
     def stands(self, age_ms: int) -> bool:
