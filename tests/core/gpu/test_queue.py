@@ -16,6 +16,7 @@ from fairlead.core.gpu import (
     ReservedStart,
     Waiting,
     WaitingRun,
+    order_stands,
     queue,
 )
 from fairlead.core.gpu.order import ShrunkRun, ShrunkRuns, grow
@@ -25,6 +26,23 @@ from fairlead.schema.border import BadInput
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.kinds import KINDS
 from tests.core.gpu.test_deficit import shuffled
+
+
+@pytest.mark.parametrize(
+    ("runs", "age_ms", "stands"),
+    [
+        (1_000, 0, False),
+        (1_001, 0, True),
+        (1_001, 1, False),
+        (6_000, 999, True),
+        (6_000, 1_000, False),
+        (6_000, -1, False),
+    ],
+)
+def test_an_order_of_thousands_stands_for_a_while(runs: int, age_ms: int, stands: bool) -> None:
+    """A fifth of a second for each thousand above the first: clocks that went back end it."""
+    assert order_stands(runs=runs, age_ms=age_ms) is stands
+
 
 runs = st.lists(
     st.builds(

@@ -269,6 +269,7 @@ def test_a_page_of_many_runs_is_cheap() -> None:
         many = [run(f"r{number}", "a", 8, duration="1h") for number in range(count)]
         world.plane.objects.apply_all(many, author=ADMIN)
         world.turn()
+        world.turn()  # one has started; now all others are told why they wait
         ask = partial(world.plane.listings.runs, RunFilter(fold_ended=True, text="9"), 10)
         first, again = calls_of(ask), calls_of(ask)
         page = listed(world.plane.listings.runs, ALL, 50)

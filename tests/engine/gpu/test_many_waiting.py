@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.core import gpu
 from fairlead.engine.gpu import backfill, checkpoint, recall
 from fairlead.engine.gpu.admission import RESAID_MAX, RunAdmission
 from fairlead.engine.gpu.entries import QueueDecision
@@ -16,7 +17,7 @@ from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import after_of
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import world_of
-from tests.engine.gpu.worlds import World, budget, envelope, run
+from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, run
 
 
 def entries(world: World, kind: str, after: int = 0) -> list[Any]:
@@ -140,3 +141,88 @@ def test_what_runs_and_what_follows_others_is_known_without_a_search() -> None:
             found = (set(known.live), set(known.running), known.following)
             assert found == _indexed(known)
     assert world.projection.following == set(), "what ended is forgotten"
+
+
+def standing(monkeypatch: pytest.MonkeyPatch, *, more_than: int = 1) -> None:
+    """An order of more than so many runs stands for six minutes, as that of thousands does for
+    seconds."""
+    monkeypatch.setattr(
+        gpu, "order_stands", lambda *, runs, age_ms: runs > more_than and 0 <= age_ms < 360_000
+    )
+
+
+def started(world: World) -> list[str]:
+    return [
+        name
+        for name, state in sorted(world.projection.runs.items())
+        if state.phase is Phase.RUNNING
+    ]
+
+
+def test_by_an_order_that_stands_the_next_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No order is recorded again, and who came since then waits for the next one."""
+    standing(monkeypatch)
+    world = world_of(devices=2, gpus=64, teams="a")
+    world.apply(*(run(f"r{i}", gpus=1, duration="1m") for i in range(6)))
+    world.turn()
+    assert started(world) == ["r0", "r1"]
+    world.apply(run("urgent", gpus=1, priority=9))
+    before = world.projection.seq
+    world.turn(1 / 60)
+    assert started(world) == ["r2", "r3"]
+    assert entries(world, "gpu.queue", before) == []
+    world.turn(0.2)
+    assert started(world) == ["r4", "urgent"], "the next order has it"
+    assert len(entries(world, "gpu.queue", before)) == 1
+
+
+def test_where_the_next_one_does_not_start_it_stands_for_all_that_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.engine.gpu.admission.SAID_MAX", 3)
+    standing(monkeypatch)
+    world = world_of(devices=64, gpus=4, teams="a")
+    world.apply(run("narrow", gpus=1), *(run(f"r{i}", gpus=8) for i in range(6)))
+    told = []
+    for _ in range(3):
+        before = world.projection.seq
+        world.turn()
+        found = [entry.body["run"] for entry in entries(world, "gpu.fund", before)]
+        told.append(found)
+    assert told == [["narrow", "r0", "r1"], ["r2", "r3", "r4", "r5"], []], "three where one starts"
+    resize(world, 25)
+    world.turn()
+    assert started(world) == ["narrow", "r0", "r1", "r2"], "one after the other, in one turn"
+
+
+def test_another_run_of_a_name_is_not_in_the_order_that_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standing(monkeypatch)
+    world = world_of(devices=2, gpus=64, teams="a")
+    world.apply(*(run(f"r{i}", gpus=2, duration="1m") for i in range(3)))
+    world.turn()
+    world.plane.verbs.act("Run", "r1", "cancel", author=ADMIN)
+    world.plane.objects.delete("Run", "r1", author=ADMIN)
+    world.apply(run("r1", gpus=1))
+    world.turn(1 / 60)
+    assert started(world) == ["r2"]
+
+
+def test_of_many_that_lack_devices_a_few_more_are_told_in_a_turn() -> None:
+    """They were refused before: that they are funded now, and wait for devices, starts none."""
+    world = world_of(devices=4, gpus=4, teams="a")
+    world.apply(run("first", gpus=4))
+    world.turn()
+    names = [f"r{i:02d}" for i in range(RESAID_MAX + 15)]
+    world.apply(*(run(name, gpus=4) for name in names))
+    world.turn()
+    resize(world, 400)
+    before = world.projection.seq
+    for most in (RESAID_MAX + 1, len(names)):
+        world.turn()
+        told = {entry.body["run"] for entry in entries(world, "gpu.place", before)}
+        assert told <= set(names[:most])
+    before = world.projection.seq
+    world.turn()
+    assert entries(world, "gpu.place", before) == []

@@ -121,11 +121,12 @@ class RunAdmission:
 
         if known.stands(0):
             # The first that does not start stands for all that ask for the same. What is to be said
-            # of the others is said beside the starts, of some in each turn.
+            # of the others keeps no start waiting: where runs start, it is said of some in a turn.
             if follows and known.since_ms is None:
                 known.since_ms = now_ms  # the turn before, which decided it, may have taken long
-            self._decide_all(NextOfEach(known.standing, self._projection.is_pending), decide)
-            known.each.next_part()
+            next_ones = NextOfEach(known.standing, self._is_there)
+            self._decide_all(next_ones, decide)
+            known.each.next_part(SAID_MAX if next_ones.starts else None)
         self._decide_all(known.each, decide)
         # What owners claim delays a promise, and does not end it; nor does a turn without an order.
         kept = promised.keys() if follows else promised.keys() & self.heads.behind
@@ -162,12 +163,9 @@ class RunAdmission:
 
     def _decide(self, run: str, order: TurnOrder, now_ms: int) -> list[NewEntry]:
         projection, heads = self._projection, self.heads
-        # Another replica may have started or removed it since the list was made.
-        if not projection.is_pending(run) or self._is_held(run, now_ms):
+        if not self._is_there(run) or self._is_held(run, now_ms):
             return []
         row = self._rows[run]
-        if row.key[0] != projection.runs[run].submitted_seq:
-            return []  # another one of its name, which is not in the order
         if self._still_lacks(run) or self._lacks_the_same(run):
             return []
         if self._still_refused(run, now_ms):
@@ -345,6 +343,12 @@ class RunAdmission:
         known = recorded is None or refusal.code == recorded.code
         return known and self._resaid > RESAID_MAX
 
+    def _is_there(self, run: str) -> bool:
+        """Whether a run of the order still waits: another replica may have started or removed it,
+        and another one of its name is not in the order."""
+        pending, submitted = self._projection.is_pending(run), self._rows[run].key[0]
+        return pending and self._projection.runs[run].submitted_seq == submitted
+
     def _is_answered(self, run: str) -> bool:
         """Whether it is recorded why a run waits."""
         state = self._projection.runs[run]
@@ -409,7 +413,7 @@ class _Ordered:
         if self.stands(0):
             told = set(first)
             others = (run for run in order.names if run not in told)
-            self.each = EachRun([*first, *others], SAID_MAX)
+            self.each = EachRun([*first, *others])
         self.since_ms: int | None = None
 
     def stands(self, age_ms: int) -> bool:

@@ -1,5 +1,7 @@
-"""Which runs are asked in a turn of admission, and in which order: all, or the next of those that
-ask for the same. `admission.py` decides about each, and appends what up to one start was decided."""
+"""Which runs a turn of admission asks: all, or the next one of those that ask for the same.
+
+`admission.py` decides about each, and appends what was decided up to a start.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,21 +27,22 @@ class Asking(Protocol):
 class EachRun:
     """All of them, or a part in each turn."""
 
-    def __init__(self, names: Sequence[str], at_once: int | None = None) -> None:
-        self._names, self._at_once = names, len(names) if at_once is None else at_once
-        self._first, self._asked, self._last = 0, 0, 0
-        self.next_part()
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._first, self._asked, self._last = names, 0, 0, len(names)
 
-    def next_part(self) -> None:
-        self._last = min(self._first + self._at_once, len(self._names))
+    def next_part(self, most: int | None) -> None:
+        """So many more are asked; None: all that are left."""
+        left = len(self._names) - self._first
+        self._last = self._first + (left if most is None else min(most, left))
 
     @property
     def is_over(self) -> bool:
         return self._first >= self._last
 
     def batch(self) -> Iterator[str]:
-        for self._asked in range(self._first, self._last):
-            yield self._names[self._asked]
+        for place in range(self._first, self._last):
+            self._asked = place
+            yield self._names[place]
 
     def started(self) -> None:
         """The next one comes anyway."""
@@ -79,6 +82,7 @@ class NextOfEach:
         heapify(self._left)
         self._batch = self._left
         self._behind: list[int] = []
+        self.starts = 0
 
     @property
     def is_over(self) -> bool:
@@ -91,6 +95,7 @@ class NextOfEach:
             yield self._names[place]
 
     def started(self) -> None:
+        self.starts += 1
         behind = self._behind.copy()
         while behind:
             place = behind.pop()

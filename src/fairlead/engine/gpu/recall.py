@@ -7,6 +7,7 @@ unfunded runs are the first to be preempted (`reclaim.py`, `reservations.py`), w
 
 from collections.abc import Container, Sequence
 from functools import partial
+from sys import intern
 
 from fairlead.core import gpu
 from fairlead.core.gpu.recall import without
@@ -69,7 +70,8 @@ class Recalls:
         if before is not None and before[0] == version:
             return before
         spec = self._projection.run_spec(run)
-        return version, repr((objects.to_request(spec), objects.to_shape(spec)))
+        # One text for all of thousands that ask for the same.
+        return version, intern(repr((objects.to_request(spec), objects.to_shape(spec))))
 
     def _recall(self, run: str, now_ms: int, order: TurnOrder) -> Sequence[NewEntry]:
         state = self._projection.live.get(run)

@@ -60,8 +60,9 @@ AHEAD_S = 3.0
 busy machine a turn is late, and the client's limit is not to be left unused."""
 STALE = 100
 """Ranks of the past that are not worth a look."""
-OLDEST = 32
-"""One in so many is the one that waits longest, whatever it is: nothing waits for ever."""
+OLDEST = 100
+"""One in so many writes is of the item that waits longest, whatever it is: nothing waits for ever,
+and where the client's limit binds for minutes this costs runs that start a hundredth of it."""
 
 
 Rank = tuple[int, int, int]
@@ -102,7 +103,7 @@ class Mirror:
         """What is handed over, and by which rank."""
         self._events: dict[Item, tuple[str, bytes]] = {}
         """As text: thousands may wait, and a document takes eight times as much."""
-        self._turned_s = time.monotonic()
+        self._turned_s, self._handed_over = time.monotonic(), 0
         self._phases: dict[Key, str] = {}
         """Those that are shown of runs that have not ended."""
 
@@ -186,6 +187,7 @@ class Mirror:
             if write is not _nothing:
                 busy[item.kind, item.key] = item
                 self._under_way[item] = self._client.submit(write, rank), rank
+                self._handed_over += 1
                 room -= 1
             if not room:
                 break
@@ -207,7 +209,8 @@ class Mirror:
         """Those that wait longest, a few, then by rank; each once."""
         seen: set[Item] = set()
         if len(self._due) > room:
-            seen.update(islice(self._due, room // OLDEST))
+            count, self._handed_over = divmod(self._handed_over, OLDEST)
+            seen.update(islice(self._due, count))
             yield from sorted(seen)
         while self._ranked:
             rank, item = heapq.heappop(self._ranked)
