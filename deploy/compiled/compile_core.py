@@ -26,7 +26,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from native_values import with_constructors
+from native_values import with_constructors, without_collection
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
@@ -42,6 +42,9 @@ NATIVE = (
     "traffic/model.py",
     "traffic/state.py",
 )
+ACYCLIC = ("claims.py", "gpu/resolve.py")
+"""Their objects live as long as a decision and hold no reference back: the garbage collector need
+not look at them."""
 TOOLS = ("mypy", "setuptools")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 GROUP = "fairlead_core"
@@ -134,6 +137,9 @@ def _fill(whole: Path, work: Path) -> None:
     for name in NATIVE:
         values = source / "core" / name
         values.write_text(with_constructors(values.read_text()))
+    for name in ACYCLIC:
+        module = source / "core" / name
+        module.write_text(without_collection(module.read_text()))
     python = "{}.{}".format(*sys.version_info[:2])
     modules = [str(path) for path in compiled_modules()]
     command = [sys.executable, "-c", SETUP.format(python=python, group=GROUP), str(whole), *modules]

@@ -17,11 +17,13 @@ have no default but 0, are compiled; the others of the module stay Python's.
 import ast
 import builtins
 
-HEAD = """\
+MARK = """\
 import typing as _typing
-import fairlead.core.units as _units
 if _typing.TYPE_CHECKING:
     from mypy_extensions import mypyc_attr
+"""
+HEAD = f"""\
+{MARK}import fairlead.core.units as _units
 _unset = object()
 _Cls = _typing.TypeVar("_Cls")
 def _stays_python(cls: type[_Cls]) -> type[_Cls]:
@@ -46,6 +48,16 @@ def with_constructors(source: str) -> str:
             lines[end:end] = _annotations(node, fields)
     docstring = module.body[0].end_lineno or 0
     return "\n".join([*lines[:docstring], HEAD, *lines[docstring:], ""])
+
+
+def without_collection(source: str) -> str:
+    """The source of a module whose classes are left out of garbage collection."""
+    module, lines = ast.parse(source), source.splitlines()
+    for node in reversed(module.body):
+        if isinstance(node, ast.ClassDef):
+            lines.insert(node.lineno - 1, "@mypyc_attr(acyclic=True)")
+    docstring = module.body[0].end_lineno or 0
+    return "\n".join([*lines[:docstring], MARK, *lines[docstring:], ""])
 
 
 def dataclass_of(node: ast.ClassDef) -> dict[str, bool] | None:

@@ -2,13 +2,23 @@
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HOT = ("apportion", "claims", "cpu/market", "gpu/resolve", "lottery/draw", "traffic/tick")
+HOT = (
+    "apportion",
+    "claims",
+    "cpu/market",
+    "gpu/resolve",
+    "gpu/scope",
+    "lottery/draw",
+    "traffic/admission",
+    "traffic/tick",
+)
 
 
 @pytest.fixture
@@ -75,6 +85,19 @@ def test_a_compiled_value_has_the_constructor_that_dataclass_makes(
         module.Plain("")
     assert module.Plain.__annotations__["parts"] == tuple[int, ...]
     assert module.Plain.__annotations__["count"] == int | None
+
+
+def test_classes_are_marked_where_collection_would_find_nothing(compile_core: ModuleType) -> None:
+    """Each class of such a module, and nothing else of it, is written otherwise."""
+    source = (compile_core.CORE / "claims.py").read_text()
+    marked = compile_core.without_collection(source)
+    mark = "@mypyc_attr(acyclic=True)\nclass Claim:"
+    assert mark in marked
+    lines = [line for line in marked.splitlines() if line not in source.splitlines()]
+    head = import_module("native_values").MARK.splitlines()
+    assert lines == [*head, mark.partition("\n")[0]]
+    compiled = {str(path) for path in compile_core.compiled_modules()}
+    assert {f"fairlead/core/{name}" for name in compile_core.ACYCLIC} <= compiled
 
 
 def test_a_value_that_zeroed_memory_would_falsify_stays_interpreted(

@@ -17,7 +17,6 @@ that a cut costs what it cuts and not a walk over what is left.
 from collections.abc import Iterator, Sequence, Set
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
-from itertools import chain
 from operator import attrgetter
 
 from fairlead.core.gpu.conflict import (
@@ -62,7 +61,17 @@ def in_order(leases: list[ConflictLease]) -> list[ConflictLease]:
 class Holder:
     """One run with candidates."""
 
-    __slots__ = ("active", "drawn", "open_gpus", "outside", "run", "spares", "tier", "unfunded")
+    __slots__ = (
+        "active",
+        "drawn",
+        "given_up",
+        "open_gpus",
+        "outside",
+        "run",
+        "spares",
+        "tier",
+        "unfunded",
+    )
 
     def __init__(self, run: ConflictRun) -> None:
         self.run = run
@@ -70,16 +79,23 @@ class Holder:
         self.spares: list[ConflictLease] = []
         self.outside: Sequence[ConflictLease] = ()
         """What it holds out of scope; the other two are in scope."""
+        self.given_up: list[ConflictLease] | None = None
+        """What a malleable run lost by its own steps."""
         self.open_gpus = 0
         """GPUs in scope that are not cut."""
         self.unfunded = self.drawn = False
         self.tier = CutTier.FUNDED
         """Fixed from the input, for the whole run."""
 
-    def rest(self, gone: set[str]) -> list[ConflictLease]:
-        """What it holds besides the leases that are gone, in scope or not."""
-        held = chain(self.active, self.spares, self.outside)
-        return in_order([lease for lease in held if lease.id not in gone])
+    def rest(self) -> list[ConflictLease]:
+        """What it holds when its tier is drawn, in scope or not. The spares in scope are gone."""
+        held = self.active
+        if self.outside:
+            held = held + list(self.outside)
+        if self.given_up:
+            gone = {lease.id for lease in self.given_up}
+            held = [lease for lease in held if lease.id not in gone]
+        return in_order(held)
 
 
 class Ladder:
@@ -89,7 +105,7 @@ class Ladder:
     scope are gone before a run shrinks; those out of scope go with their group.
     """
 
-    __slots__ = ("_held", "_step_gpus", "_taken", "holder", "surplus_gpus")
+    __slots__ = ("_held", "_step_gpus", "_taken", "given_up", "holder", "surplus_gpus")
 
     def __init__(self, holder: Holder, steps: Malleable) -> None:
         held, width = holder.active, 0
@@ -104,6 +120,7 @@ class Ladder:
             held = held + [lease for lease in holder.outside if lease.role is not Role.ACTIVE]
             held = [lease for lease in held if lease.group in groups]
         self.holder = holder
+        self.given_up = holder.given_up = list[ConflictLease]()
         self.surplus_gpus = width - steps.min_gpus
         self._step_gpus = steps.step_gpus
         self._held = in_order(held)
@@ -139,7 +156,10 @@ def survey(conflict: Conflict) -> list[Holder]:
     holders: dict[str, Holder] = {}
     outside: dict[str, list[ConflictLease]] = {}
     for lease in conflict.leases:
-        if test.exclusion(lease.flavor, lease.location, lease.budget, lease.envelope) is not None:
+        excluded = test.elsewhere(lease.flavor, lease.location)
+        if excluded is None and test.capped:
+            excluded = test.unpaid(lease.budget, lease.envelope)
+        if excluded is not None:
             outside.setdefault(lease.run, []).append(lease)
             continue
         holder = holders.get(lease.run)
@@ -176,14 +196,13 @@ class Cut:
         self.draw = draw
         self.withdrawn = False
 
-    def actions(self, outside: Set[str]) -> list[Action]:
+    def add_to(self, found: list[Action], outside: Set[str]) -> None:
+        """What it ends, lease by lease."""
         run, kind, tier, draw = self.holder.run.id, self.kind, self.holder.tier, self.draw
-        found: list[Action] = []
         for lease in self.leases:
             # As `Action(...)` does, without a call of Python code for each lease.
             whole = (lease.id, run, kind, lease.gpus, lease.id not in outside, tier, draw)
             found.append(tuple.__new__(Action, whole))
-        return found
 
 
 class Cutting:
@@ -193,7 +212,6 @@ class Cutting:
         self.deficit_gpus = conflict.deficit_gpus
         self.freed_gpus = 0
         self._cuts: list[Cut] = []
-        self._gone: set[str] = set()
         self._outside: set[str] = set()
         holders = survey(conflict)
         self._tiers = {tier: [each for each in holders if each.tier is tier] for tier in CutTier}
@@ -241,6 +259,7 @@ class Cutting:
                 if step is None:
                     continue
                 gpus, leases = step
+                ladder.given_up += leases
                 self._cut(Cut(ladder.holder, CutKind.SHRINK, gpus, leases))
                 if self.freed_gpus >= self.deficit_gpus:
                     return
@@ -257,10 +276,9 @@ class Cutting:
         """A gang goes whole, in scope or not."""
         holder.drawn = True
         kind = CutKind.RANDOM_PREEMPT
-        self._cut(Cut(holder, kind, holder.open_gpus, holder.rest(self._gone), draw=draw))
+        self._cut(Cut(holder, kind, holder.open_gpus, holder.rest(), draw=draw))
 
     def _cut(self, cut: Cut) -> None:
-        self._gone.update([lease.id for lease in cut.leases])
         cut.holder.open_gpus -= cut.gpus
         self.freed_gpus += cut.gpus
         self._cuts.append(cut)
@@ -271,20 +289,20 @@ class Cutting:
         What a drawn run lost before stays lost. A step comes back only after every later step of
         its run, so that no hole is left among its groups; a spare only to a group that is there.
         """
-        holding: set[str] = set()  # runs with a step that stays: earlier ones stay too
-        without: set[tuple[str, int]] = set()  # groups that stay cut
+        without: dict[str, set[int]] = {}
+        """The groups that stay cut, of runs with a step that stays: earlier ones stay too."""
         for cut in reversed(self._cuts):
             run = cut.holder.run.id
             if cut.holder.drawn:
                 continue
             spare = cut.kind is CutKind.DROP_SPARE
-            stays = (run, cut.leases[0].group) in without if spare else run in holding
+            groups = without.get(run)
+            stays = groups is not None and (not spare or cut.leases[0].group in groups)
             if not stays and self.freed_gpus - cut.gpus >= self.deficit_gpus:
                 cut.withdrawn = True
                 self.freed_gpus -= cut.gpus
             elif not spare:
-                holding.add(run)
-                without.update([(run, lease.group) for lease in cut.leases])
+                without.setdefault(run, set()).update([lease.group for lease in cut.leases])
         require(self.met, "what is given back was not needed")
 
     def actions(self, *, withdrawn: bool = False) -> tuple[Action, ...]:
@@ -292,7 +310,7 @@ class Cutting:
         found: list[Action] = []
         for cut in self._cuts:
             if cut.withdrawn is withdrawn:
-                found += cut.actions(self._outside)
+                cut.add_to(found, self._outside)
         return tuple(found)
 
 
