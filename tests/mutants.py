@@ -141,8 +141,8 @@ def rule_of(change: str) -> str | None:
     """Why a change decides nothing, where that can be seen from the change alone."""
     before, _, after = change.partition("\n")
     old, new = before.removeprefix("- "), after.removeprefix("+ ")
-    if old.startswith("require(") and new.startswith("require("):
-        return "no caller reads a bug's words, and where a condition holds a looser one does"
+    if old.startswith("require(") and new.startswith(old.rpartition(', "')[0] + ", "):
+        return "the words of a bug: no caller reads them"
     if ", strict=" in old and re.sub(_STRICT, ", ", old) == re.sub(_STRICT, ", ", new):
         return "both are of one length; strict says so"
     if old.replace(', "big")', ", )") == new:
