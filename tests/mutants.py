@@ -50,6 +50,11 @@ TESTS = {
     "gpu/holdings": ("test_resolve", "test_odds"),
     "gpu/notice": ("test_resolve_outcome",),
     "gpu/scope": ("test_resolve",),
+    "gpu/cover": ("test_claims", "test_recall"),
+    "gpu/funding": ("test_accounts", "test_refund"),
+    "gpu/refund": ("test_accounts", "test_accounts_props"),
+    "gpu/usage": ("test_accounts", "test_cover"),
+    "cpu/allocate": ("test_actuate", "test_latency"),
     "cpu/market": ("test_allocate",),
     "cpu/observe": ("test_actuate", "test_latency"),
     "cpu/sighting": ("test_observe", "test_signal"),
@@ -136,8 +141,8 @@ def rule_of(change: str) -> str | None:
     """Why a change decides nothing, where that can be seen from the change alone."""
     before, _, after = change.partition("\n")
     old, new = before.removeprefix("- "), after.removeprefix("+ ")
-    if old.startswith("require(") and new.startswith("require("):
-        return "no caller reads a bug's words, and where a condition holds a looser one does"
+    if old.startswith("require(") and new.startswith(old.rpartition(', "')[0] + ", "):
+        return "the words of a bug: no caller reads them"
     if ", strict=" in old and re.sub(_STRICT, ", ", old) == re.sub(_STRICT, ", ", new):
         return "both are of one length; strict says so"
     if old.replace(', "big")', ", )") == new:

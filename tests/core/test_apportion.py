@@ -110,6 +110,12 @@ def test_a_fill_says_at_which_level_it_ends() -> None:
     assert water_fill(1, []) == Fill([], 0, 0)
 
 
+def test_the_leftover_of_a_fill_goes_to_the_largest_remainder() -> None:
+    """11 by 1, 2 and 4: 4/7, 1/7 and 2/7 are left; the first has the least, and gets it."""
+    claims = [Claim(0, rate, 0, 99) for rate in (1, 2, 4)]
+    assert water_fill(11, claims).grants == largest_remainder(11, [1, 2, 4]) == [2, 3, 6]
+
+
 @pytest.mark.parametrize("first", [Claim(0, 3, 0, 1), Claim(0, 1, 1, 5)])
 def test_a_claim_at_a_bound_gets_no_leftover(first: Claim) -> None:
     """At the level 1/2 it would have a fraction of its own, and comes first."""

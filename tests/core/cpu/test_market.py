@@ -151,7 +151,9 @@ def test_market_falls_back_to_weights_then_to_equality() -> None:
     idle = [Pod(uid, 100, 2000, 0.0, weight=w) for uid, w in (("a", 3), ("b", 1))]
     assert cleared(1000, *idle, policy="market").allocations == {"a": 700, "b": 300}
     zero = [Pod(uid, 100, 2000, 0.0, weight=0) for uid in ("a", "b")]
-    assert cleared(1001, *zero, policy="market").allocations == {"a": 501, "b": 500}
+    equal = cleared(1001, *zero, policy="market")
+    assert equal.allocations == {"a": 501, "b": 500}
+    assert equal.shadow_price == 1 / 400.5
 
 
 def test_market_leaves_the_rest_unused_when_every_bidder_is_capped() -> None:

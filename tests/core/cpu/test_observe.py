@@ -1,21 +1,36 @@
 """`observe`: samples in, memory out; nothing but the samples and the memory decides."""
 
 import random
+from dataclasses import replace
 
 import msgspec
+import pytest
 
 from fairlead.core.cpu import (
+    Actuation,
     ContainerSighting,
     Counters,
     CpuConfig,
     CpuMemory,
+    CpuMode,
+    LimitWrite,
+    Misses,
     NodeSample,
+    PodMemory,
     PodSighting,
+    WritePhase,
+    WriteResult,
     WrittenLimit,
+    allocate,
     applied,
+    left_out,
     node_snapshot,
     observe,
+    settle,
 )
+from fairlead.core.cpu.allocate import Container, GovernedPod
+from fairlead.core.cpu.observe import ContainerMemory, CpuWindow, Smoothed
+from fairlead.core.units import OutOfRange
 
 CONFIG = CpuConfig(node_millicores=4000)
 
@@ -100,3 +115,158 @@ def test_a_container_is_taken_up_once_its_limit_is_known() -> None:
     pod = observe(memory, one_pod(4, app=800, log=200), CONFIG).pods["a"]
     assert pod.containers["log"].original_limit_millicores == 200
     assert pod.current_millicores == 1000
+
+
+@pytest.mark.parametrize(("sample_ms", "clear_ms"), [(0, 5000), (5001, 5000)])
+def test_a_node_is_sampled_at_least_as_often_as_it_is_cleared(
+    sample_ms: int, clear_ms: int
+) -> None:
+    with pytest.raises(OutOfRange) as refused:
+        CpuConfig(4000, sample_ms=sample_ms, clear_ms=clear_ms)
+    assert str(refused.value) == "sample_ms: must be at least 1 and at most clear_ms"
+    for least in (1, 5000):
+        assert CpuConfig(4000, sample_ms=least, clear_ms=5000).sample_ms == least
+    with pytest.raises(OutOfRange, match="node_millicores"):
+        CpuConfig(-1)
+
+
+LIFE = PodMemory(
+    "web",
+    100,
+    900,
+    200.0,
+    800,
+    5000,
+    "id",
+    700,
+    adopted=True,
+    changed_ms=6000,
+    demand=Smoothed(0.4, ((7000, 0.5), (9000, 0.4))),
+    throttling=0.25,
+    misses=2,
+    missed_ms=8000,
+    containers={"app": ContainerMemory(800, 700, Smoothed(300.0, ((9000, 310.7),)))},
+    latency_millicores=150,
+)
+
+
+def test_times_out_of_the_future_become_now() -> None:
+    """After the clock was set back, no cooldown and no peak lasts until it is there again."""
+    assert LIFE.not_after(9000) == LIFE
+    assert LIFE.not_after(4000) == replace(
+        LIFE,
+        started_ms=4000,
+        changed_ms=4000,
+        missed_ms=4000,
+        demand=Smoothed(0.4, ((4000, 0.5), (4000, 0.4))),
+        containers={"app": ContainerMemory(800, 700, Smoothed(300.0, ((4000, 310.7),)))},
+    )
+    never = replace(LIFE, changed_ms=None, missed_ms=None)
+    assert (never.not_after(4000).changed_ms, never.not_after(4000).missed_ms) == (None, None)
+
+
+def test_a_snapshot_has_all_that_is_remembered_of_a_pod() -> None:
+    """Its mean use since the last decision; a signal that was blind all the time is none."""
+    for readings, blind, used, good in ((2, 1, 150, True), (2, 2, 150, False), (0, 0, None, False)):
+        memory = CpuMemory(pods={"web": LIFE}, windows={"web": CpuWindow(301, readings, {}, blind)})
+        (pod,) = node_snapshot(memory, 9000, CONFIG).pods
+        assert pod == GovernedPod(
+            "web",
+            100,
+            900,
+            0.5,
+            5000,
+            (Container("app", 310, 700, 800),),
+            weight=200.0,
+            usage_millicores=used,
+            headroom_misses=2,
+            signal_ok=good,
+            changed_ms=6000,
+            adopted=True,
+            missed_ms=8000,
+            throttling=0.25,
+            latency_millicores=150,
+        )
+
+
+def test_a_plan_that_is_recorded_is_gone_on_from() -> None:
+    """Its label and misses; what was read before it counts no more, but for the counters."""
+    counters = {"app": Counters(1, 2, 3, 4, 5)}
+    window = CpuWindow(301, 2, counters, 1)
+    other = replace(LIFE, uid="other")
+    memory = CpuMemory(None, 40, {"web": LIFE, "other": other}, {"web": window})
+    misses = {"web": Misses(3, 9000), "other": Misses(2, 8000)}
+    found = settle(memory, CpuMode.CONGESTED, misses)
+    assert found.pods == {"web": replace(LIFE, misses=3, missed_ms=9000), "other": other}
+    assert found.pods["other"] is other
+    assert found.windows == {"web": CpuWindow(0, 0, counters)}
+    assert (found.mode, found.reserved_millicores) == (CpuMode.CONGESTED, 40)
+
+
+def test_a_pod_is_frozen_at_first_sight() -> None:
+    """Its bounds, weight and begin: those of its user, as it was found."""
+    part = ContainerSighting("app", 800, None, 300)
+    sighting = PodSighting("web", 200, (part,), priority=10_000, started_ms=5000, identity="id")
+    for config, now in ((CONFIG, 800), (replace(CONFIG, actuate=Actuation.WEIGHTS), 300)):
+        found = PodMemory.at_first_sight(sighting, 9000, config)
+        assert found == PodMemory("web", 200, 800, 400.0, 800, 5000, "id", now)
+    assert (
+        PodMemory.at_first_sight(sighting._replace(started_ms=None), 9000, CONFIG).started_ms
+        == 9000
+    )
+    free = sighting._replace(containers=(part._replace(limit_millicores=None),))
+    assert PodMemory.at_first_sight(free, 9000, CONFIG).max_millicores == 3600
+    with pytest.raises(OutOfRange, match="uid: must be a string"):
+        PodMemory.at_first_sight(sighting._replace(uid=7), 9000, CONFIG)  # type: ignore[arg-type]
+
+
+def test_pods_that_are_opted_out_are_reserved_together_and_pass_no_other_over() -> None:
+    """So are those that cannot be read at first sight: the ones behind them are governed."""
+    part = ContainerSighting("", 300, Counters(1, 0, 0, 0, 0))
+    blind = ContainerSighting("", None, None)
+    rows = (
+        PodSighting("a", 100, (part,), opted_out=True),
+        PodSighting("b", 100, (part,), opted_out=True),
+        PodSighting("c", 100, (blind,)),
+        PodSighting("d", 100, (part,)),
+    )
+    kept = CpuMemory(CpuMode.CONGESTED)
+    found = observe(kept, NodeSample(1000, rows), CONFIG)
+    assert (found.mode, found.reserved_millicores, list(found.pods)) == (
+        CpuMode.CONGESTED,
+        600,
+        ["d"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("touched", "after", "actuate", "left"),
+    [
+        (True, 1000, Actuation.LIMITS, None),
+        (True, 1001, Actuation.LIMITS, WriteResult.NO_ROOM),
+        (False, 300, Actuation.LIMITS, None),
+        (False, 301, Actuation.LIMITS, WriteResult.NO_ROOM),
+        (False, 500, Actuation.WEIGHTS, None),
+        (False, 501, Actuation.WEIGHTS, WriteResult.NO_ROOM),
+    ],
+)
+def test_a_limit_is_written_into_the_room_that_is_left(
+    touched: bool, after: int, actuate: Actuation, left: WriteResult | None
+) -> None:
+    """What is in force counts. A newcomer's other limits count with its first one."""
+    none = Smoothed(None, ())
+    parts = {"app": ContainerMemory(None, 700, none), "log": ContainerMemory(None, 200, none)}
+    parts["new"] = ContainerMemory(None, None, none)
+    pod = replace(LIFE, containers=parts, touched=touched)
+    rest = 300 if touched else 1200
+    other = replace(LIFE, uid="o", touched=True, containers={"": ContainerMemory(None, rest, none)})
+    memory = CpuMemory(pods={"web": pod, "o": other})
+    plan = replace(allocate(node_snapshot(memory, 9000, CONFIG)), capacity_millicores=1700)
+    if touched:
+        plan = replace(plan, capacity_millicores=1500)
+    write = LimitWrite("web", "app", 700, after, WritePhase.INCREASE)
+    assert left_out(memory, plan, write, decrease_failed=False, actuate=actuate) is left
+    failed = left_out(memory, plan, write, decrease_failed=True, actuate=actuate)
+    assert failed is WriteResult.DECREASE_FAILED
+    lower = replace(write, phase=WritePhase.DECREASE)
+    assert left_out(memory, plan, lower, decrease_failed=True, actuate=actuate) is None

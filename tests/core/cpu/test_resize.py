@@ -66,6 +66,20 @@ def test_decreases_go_first_then_newcomers_then_increases() -> None:
         assert next_resizes(650, order).wait == {"a": ResizeWait.ROOM}
 
 
+def test_an_increase_by_the_least_needs_room_too() -> None:
+    """It comes after the decreases and the newcomers, and waits where there is none."""
+    rest = pod("b", 400, 400)
+    assert next_resizes(C, [pod("a", 601, 600), rest]).wait == {"a": ResizeWait.ROOM}
+    rows = [pod("a", 401, 400), pod("b", 100, 150), pod("c", 100, 500, adopted=False)]
+    assert next_resizes(C, rows).send == ("b", "c", "a")
+
+
+def test_a_pod_that_takes_no_more_waits_for_no_room() -> None:
+    """The limits in force may be above the capacity: what changes no sum is sent all the same."""
+    moves = ResizePod("a", {"app": 700}, {"app": 600}, {"app": 700})
+    assert next_resizes(C, [moves, pod("b", 900, 900)]).send == ("a",)
+
+
 def test_a_pod_that_goes_from_one_container_to_another_needs_room_for_both() -> None:
     """Either limit may be in force first."""
     spec = {"app": 600, "log": 200}
@@ -217,6 +231,9 @@ def test_a_container_without_a_request_or_an_allocation_has_no_floor() -> None:
     """It still gets its part of what the others cannot take."""
     assert held_limits({"a": 0, "b": 100}, {}, {"a": 50, "b": 1000}) == {"a": 1, "b": 99}
     assert held_limits({"a": 0, "b": 300}, {}, {"a": 50, "b": 200}) == {"a": 50, "b": 200}
+    assert held_limits({"a": 1, "b": 400}, {}, {"a": 50, "b": 1000}) == {"a": 1, "b": 400}
+    tops = dict.fromkeys("abc", 50)
+    assert held_limits({"a": 0, "b": 1, "c": 1}, {}, tops) == {"a": 1, "b": 1, "c": 0}
     assert held_limits({"a": 10, "b": 90}, {"b": 95}, {"a": 50, "b": 200}) == {"a": 5, "b": 95}
 
 
@@ -234,6 +251,7 @@ GOVERNED = PodLimits(
     [
         ({}, {"app": 300, "sidecar": 100}, False, False),
         ({"allocation": {"app": 50}}, {"app": 100, "sidecar": 100}, False, True),
+        ({"allocation": {"app": 100}}, {"app": 100, "sidecar": 100}, False, False),
         ({"refused": True}, {"app": 400, "sidecar": 100}, False, False),
         ({"state": ResizeState.INFEASIBLE}, {"app": 400, "sidecar": 100}, False, False),
         ({"allocation": None}, {"app": 800, "sidecar": 100}, True, False),

@@ -172,3 +172,35 @@ def test_only_what_falls_to_nothing_is_cut() -> None:
     assert smooth(0.001, 0.0) == 0.0
     assert smooth(0.0012, 0.0) == pytest.approx(0.00108)
     assert smooth(0.0005, 0.0001) == pytest.approx(0.00046)
+
+
+def test_figures_are_whole_millicores_of_the_time_that_passed() -> None:
+    """A microsecond is enough to be a reading."""
+    before = Counters(5_000_000, 0, 0, 0, 0)
+    found = read_signal(before, Counters(5_000_001, 1, 0, 0, 0))
+    assert found == CpuReading(1000, 1000, 0.0, 0.0)
+    found = read_signal(before, Counters(15_000_000, 3_333_333, 100, 7, 1_000_003))
+    assert found is not None
+    assert (found.usage_millicores, found.want_millicores) == (333, 370)
+    assert {type(found.usage_millicores), type(found.want_millicores)} == {int}
+    assert CpuReading(101, 101, 0.0, 0.0).demand(100, 101) == 1.0
+    assert CpuReading(100, 100, 0.0, 0.0).demand(100, 101) == 0.0
+
+
+def test_a_wait_is_believed_for_the_time_between_two_readings() -> None:
+    """Not for all the time since the counters began."""
+    before = Counters(10_000_000, 0, 0, 0, 0, 0)
+    assert waited_us(before, Counters(10_000_001, 0, 0, 0, 0, CORES_MAX)) == CORES_MAX
+    assert waited_us(before, Counters(10_000_001, 0, 0, 0, 0, CORES_MAX + 1)) is None
+
+
+def test_a_container_in_which_nothing_ran_delays_no_other() -> None:
+    still = Counters(0, 0, 0, 0, 0, 0, 4)
+    ran = (Counters(0, 0, 0, 0, 0, 0, 0), Counters(1, 0, 0, 0, 0, 300, 3))
+    assert delay_us([(still, still), ran]) == 100.0
+    assert delay_us([(still, still)]) is None
+
+
+def test_peaks_that_are_over_are_all_forgotten() -> None:
+    assert hold_peak(((0, 0.9), (10, 0.8), (20, 0.7)), 115, 0.1, 100) == ((20, 0.7), (115, 0.1))
+    assert hold_peak(((50, 0.9),), 60, 0.1, 100) == ((50, 0.9), (60, 0.1))

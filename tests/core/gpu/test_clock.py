@@ -188,3 +188,73 @@ def test_an_end_by_another_machines_clock_is_believed_within_the_bound() -> None
     assert when(1_500_000) == 1_500_000
     assert when(700_000) == 700_000
     assert when(699_999) == now_ms
+
+
+def test_an_anchor_elsewhere_may_be_a_fifth_as_old() -> None:
+    policy = ClockPolicy(jump_ms=300_001)
+    assert policy.anchor_ms(elsewhere=False) == 300_001
+    age_ms = policy.anchor_ms(elsewhere=True)
+    assert (age_ms, type(age_ms)) == (60_000, int)
+
+
+def test_a_wall_clock_that_shows_ledger_time_again_is_believed_up_to_the_bound() -> None:
+    """Its offset is over then; what is further off is still a jump."""
+    jump_ms = POLICY.jump_ms
+    found = at(5_000, jump_ms, offset_ms=DAY)
+    assert found == LedgerTime(1_000_005_000, jump_ms, 0, ClockReason.RETURNED)
+    found = at(5_000, -jump_ms, offset_ms=-DAY)
+    assert found == LedgerTime(1_000_005_000, -jump_ms, 0, ClockReason.RETURNED)
+    further = at(5_000, jump_ms + 1, offset_ms=DAY)
+    ahead_ms = DAY + jump_ms + 1
+    assert further == LedgerTime(1_000_005_000, ahead_ms, DAY, ClockReason.JUMPED_AHEAD)
+
+
+def after_boot(
+    gap_ms: int, since_boot_ms: int, *, offset_ms: int = 0, host: str = "h1"
+) -> LedgerTime:
+    """The first reading of another boot, so long after the last entry."""
+    anchor = ClockAnchor(ANCHOR.ledger_ms, ANCHOR.monotonic_ms, "b1", "h1", offset_ms)
+    last_ms = ANCHOR.ledger_ms + 7_000
+    reading = ClockReading(last_ms + gap_ms - offset_ms, since_boot_ms, "b2", host)
+    return ledger_time(anchor, last_ms, reading, POLICY)
+
+
+def test_an_offset_outlives_a_boot() -> None:
+    """Where the wall clock fits the last entry with it; else the jump says how far off it is."""
+    last_ms = ANCHOR.ledger_ms + 7_000
+    found = after_boot(60_000, 1_000, offset_ms=DAY)
+    assert found == LedgerTime(last_ms + 60_000, 0, DAY, ClockReason.STARTED)
+    lost = after_boot(-3 * DAY, 1_000, offset_ms=DAY)
+    assert lost == LedgerTime(last_ms, -3 * DAY, DAY, ClockReason.JUMPED_BACK)
+
+
+def test_the_bounds_of_a_gap_between_boots() -> None:
+    """Back by a jump at most, ahead by the downtime at most; a boot of this machine comes after its
+    last entry, within a jump."""
+    jump_ms, downtime_ms = POLICY.jump_ms, POLICY.downtime_ms
+    started, back, ahead = ClockReason.STARTED, ClockReason.JUMPED_BACK, ClockReason.JUMPED_AHEAD
+    assert after_boot(-jump_ms, 0).reason is started
+    assert after_boot(-jump_ms - 1, 0).reason is back
+    assert after_boot(downtime_ms, 0).reason is started
+    assert after_boot(downtime_ms + 1, 0).reason is ahead
+    assert after_boot(1_000, 1_000 + jump_ms).reason is started
+    assert after_boot(1_000, 1_001 + jump_ms).reason is ahead
+    assert after_boot(1_000, 1_001 + jump_ms, host="h2").reason is started
+
+
+def test_a_boot_is_known_by_the_entries_around_its_beginning() -> None:
+    first = BootSpan("b1", 90_000, 100_000, 100_000, 5_000, "h1")
+    spans = follow_boot((), ClockAnchor(100_000, 5_000, "b1", "h1"), 90_000)
+    assert spans == (first,)
+    spans = follow_boot(spans, ClockAnchor(900_000, 10_000, "b2", "h1"), 400_000)
+    assert spans == (first, BootSpan("b2", 400_000, 900_000, 900_000, 10_000, "h1"))
+    spans = follow_boot(spans, ClockAnchor(950_000, 60_000, "b2", "h1"), 940_000)
+    assert spans == (first, BootSpan("b2", 400_000, 900_000, 950_000, 60_000, "h1"))
+
+
+def test_only_the_present_boot_is_compared() -> None:
+    """A machine of another name booted since: what began here before that may still be there."""
+    spans = follow_boot((), ClockAnchor(100_000, 5_000, "b1", "h1"), 90_000)
+    spans = follow_boot(spans, ClockAnchor(300_000, 5_000, "b2", "h1"), 290_000)
+    spans = follow_boot(spans, ClockAnchor(500_000, 5_000, "b3", "h2"), 490_000)
+    assert not is_of_earlier_boot(spans, 200_000)

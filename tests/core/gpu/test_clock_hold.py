@@ -141,3 +141,12 @@ def test_a_reading_is_gone_by_for_a_second() -> None:
 def test_the_bound_is_of_the_input() -> None:
     narrow = replace(asked(1_000, MINUTE), policy=ClockPolicy(jump_ms=1_000))
     assert said(judge_clock(narrow)) == ("held", "JumpedAhead", False)
+
+
+def test_without_a_monotonic_clock_the_wall_clock_is_the_time() -> None:
+    """Nothing is known of the boot: no jump is seen, and nothing is remembered."""
+    asked = ClockRequest(ClockReading(wall_ms=7_000, monotonic_ms=5, boot="", host="h"), 9_000)
+    found, memory = follow_clock(asked)
+    assert (found.now_ms, found.ahead_ms, found.offset_ms) == (7_000, 0, 0)
+    assert found.reason is ClockReason.STEADY
+    assert memory == asked.memory

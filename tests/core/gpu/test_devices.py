@@ -98,3 +98,13 @@ def test_all_nodes_are_by_name_also_after_a_change() -> None:
     assert devices.nodes == devices.nodes == [late]
     devices.put(early)
     assert devices.nodes == [early, late]
+
+
+def test_devices_that_are_given_back_are_free_beside_the_others() -> None:
+    """On nodes that are named, whatever the names have in them; none changes nothing."""
+    nodes = [Node("a#b", "H100", {}, (3,)), Node("c", "H100", {}, (1,))]
+    devices = FreeDevices(nodes)
+    assert devices.after([]) is devices
+    found = devices.after(["a#b#1", "a#b#0"])
+    assert [node.free for node in found.nodes] == [(0, 1, 3), (1,)]
+    assert (found.gpus("H100"), found.gpus("A100")) == (4, 0)

@@ -11,6 +11,7 @@ from fairlead.core.gpu import (
     Conflict,
     ConflictLease,
     ConflictRun,
+    CutTier,
     Malleable,
     Role,
     Scope,
@@ -18,6 +19,7 @@ from fairlead.core.gpu import (
     total_odds,
 )
 from fairlead.core.gpu import odds as module
+from fairlead.core.gpu.odds import TotalOdds
 from fairlead.core.lottery import OwnerWeighting
 
 WEIGHTINGS = list(OwnerWeighting)
@@ -49,11 +51,13 @@ def test_by_hand() -> None:
 
 def test_a_tier_that_goes_wholly_is_certain_and_nothing_drawn_is_no_risk() -> None:
     both = conflict(3, ("a", 2, False), ("b", 1, True), ("c", 1, True))
-    assert [(row.run, row.chance) for row in total_odds(both)] == [
-        ("r000", 1.0),
-        ("r001", 0.5),
-        ("r002", 0.5),
-    ]
+    for weighting in WEIGHTINGS:
+        assert total_odds(both, owner_weighting=weighting) == (
+            TotalOdds("r000", "a", CutTier.UNFUNDED, 1.0),
+            TotalOdds("r001", "b", CutTier.FUNDED, 0.5),
+            TotalOdds("r002", "c", CutTier.FUNDED, 0.5),
+        )
+    assert {row.chance for row in total_odds(conflict(3, ("a", 2, True), ("b", 1, True)))} == {1.0}
     assert total_odds(conflict(9, ("a", 2, True))) == ()
     assert total_odds(conflict(0, ("a", 2, True))) == ()
     steps = Conflict(

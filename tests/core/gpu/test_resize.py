@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.gpu import ResizeRequest, Role, RunLease, Shrink, Swap, resize
+from fairlead.core.gpu.resize import EndedLease, NewLease, Resize
 from fairlead.core.reasons import ResizeReason
 from fairlead.schema.border import BadInput
 from fairlead.schema.gpu import STYLE
@@ -112,3 +113,34 @@ def test_repeated_leases_are_refused() -> None:
     document = {"change": {"type": "swap", "node": "n"}, "leases": [lease, lease]}
     with pytest.raises(BadInput, match=r"leases\[1\].id: repeats another lease's id, 'l'"):
         KINDS["gpu.resize"].run(json.dumps(document).encode())
+
+
+def test_a_swap_leaves_alone_what_is_not_on_the_node() -> None:
+    """Spares replace only as many as were lost, and the first of them; the rest stay spares."""
+    leases = (
+        RunLease("a", Role.ACTIVE, 0, ("n0#0", "n1#0", "n1#1")),
+        RunLease("b", Role.SPARE, 0, ("n1#2", "n1#3")),
+        RunLease("c", Role.SPARE, 0, ("n2#0",)),
+        RunLease("d", Role.ACTIVE, 1, ("n2#1", "n2#2")),
+        RunLease("e", Role.SPARE, 1, ("n0#1", "n2#3")),
+        RunLease("f", Role.ACTIVE, 2, ("n0#2", "n2#4"), "Shrink"),
+        RunLease("g", Role.SPARE, 2, ("n2#5",), "Shrink"),
+        RunLease("h", Role.ACTIVE, 3, ("n2#6",), "Shrink"),
+    )
+    assert resize(ResizeRequest(Swap("n0"), leases)) == Resize(
+        ResizeReason.RESIZED,
+        6,
+        (
+            EndedLease("f", "Shrink"),
+            EndedLease("g", "Shrink"),
+            EndedLease("a", "NodeFailed"),
+            EndedLease("b", "DropSpare"),
+            EndedLease("e", "DropSpare"),
+        ),
+        (
+            NewLease("a", Role.ACTIVE, ("n1#0", "n1#1")),
+            NewLease("b", Role.ACTIVE, ("n1#2",)),
+            NewLease("b", Role.SPARE, ("n1#3",)),
+            NewLease("e", Role.SPARE, ("n2#3",)),
+        ),
+    )

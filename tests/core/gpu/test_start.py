@@ -217,3 +217,24 @@ def test_bad_input_is_refused_with_its_path() -> None:
         with pytest.raises(BadInput) as refused:
             KINDS["gpu.start"].run(json.dumps({**good, **change}).encode())
         assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("shape", "active", "covered"),
+    [
+        (GangShape(), 5, 5),
+        (GangShape(spares_per_group=2), 5, 7),
+        (GangShape(4), 8, 8),
+        (GangShape(4, 1), 8, 10),
+    ],
+)
+def test_spares_are_covered_beside_the_active_ones(
+    shape: GangShape, active: int, covered: int
+) -> None:
+    """So many for each group; without groups the run is one."""
+    assert shape.with_spares(active) == covered
+    assert shape.without_spares(covered) == active
+
+
+def test_a_group_that_is_not_full_has_its_spares_too() -> None:
+    assert GangShape(4, 1).with_spares(9) == 12

@@ -16,7 +16,15 @@ from fairlead.core.gpu import (
     period_at,
     tally,
 )
-from fairlead.core.gpu.usage import FOREVER, calendar
+from fairlead.core.gpu.usage import (
+    DAY_MS,
+    FOREVER,
+    Charge,
+    ChargePart,
+    calendar,
+    settle,
+    split_hold,
+)
 from fairlead.schema.times import parse_time
 from tests.core.gpu.build import ask, binding, budget, cap, cover, envelope, lease
 
@@ -196,3 +204,39 @@ def test_a_period_is_cut_to_the_window() -> None:
 def test_zones_are_only_a_way_of_writing() -> None:
     """Half past five in the morning in India is midnight in UTC."""
     assert parse_time("2026-01-01T05:30:00+05:30", "now") == ms("2026-01-01")
+
+
+# --- what one lease costs -------------------------------------------------------------------
+
+
+def test_a_lease_is_settled_by_the_day() -> None:
+    """Two GPUs from 22:00 for 30 hours; overdraft from 23:00 to 02:00, and what was promised."""
+    start, end = DAY_MS - 2 * H, 2 * DAY_MS + 4 * H
+    held = rent(2, start, expected_end_ms=end + 5 * H)
+    spells = [(DAY_MS - H, DAY_MS + H), (DAY_MS + H, DAY_MS + 2 * H), (2 * DAY_MS, 9 * DAY_MS)]
+    parts = (ChargePart(0, 4 * H, 2 * H), ChargePart(1, 48 * H, 4 * H), ChargePart(2, 8 * H, 8 * H))
+    assert settle(held, end, spells) == Charge(60 * H, 14 * H, 10 * H, parts)
+
+
+def test_only_what_was_promised_is_void() -> None:
+    """Nothing after the expected end, without one, or of a lease that was not funded."""
+    for expected, funded, void in ((9 * H, True, 3 * 2 * H), (5 * H, True, 0), (None, True, 0)):
+        held = rent(3, 4 * H, expected_end_ms=expected)
+        assert settle(held, 7 * H, [], funded=funded).void_ms == void
+    assert settle(rent(3, 4 * H, expected_end_ms=9 * H), 7 * H, [], funded=False).void_ms == 0
+    assert settle(rent(3, 4 * H), 4 * H, []) == Charge(0, 0, 0, ())
+
+
+def test_a_hold_is_cut_where_periods_end() -> None:
+    """One part without periods; none without an end."""
+    monthly = Envelope("e", "H100", 8, recurrence=Recurrence.MONTHLY)
+    start, end = ms("2026-01-31T22:00"), ms("2026-03-01T03:00")
+    held = rent(2, start, expected_end_ms=end)
+    assert split_hold(held, Envelope("e", "H100", 8)) == [(start, 2 * (end - start))]
+    assert split_hold(held, monthly) == [
+        (start, 2 * 2 * H),
+        (ms("2026-02-01"), 2 * 28 * DAY_MS),
+        (ms("2026-03-01"), 2 * 3 * H),
+    ]
+    assert split_hold(rent(2, start), monthly) == []
+    assert split_hold(rent(2, start, expected_end_ms=start), monthly) == []
