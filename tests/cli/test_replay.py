@@ -1,6 +1,7 @@
 """`fairlead replay`: every decision of a ledger or a record again, for all governors."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path

@@ -50,7 +50,7 @@ class Sample:
     """A field of each kind."""
 
     count: Annotated[int, Range(1, 9)] = 1
-    share: Annotated[float, Range(0.0, 1.0)] = 0.5
+    share: Annotated[float, Range(0, 1)] = 0.5
     weight: Annotated[float, Range(0, FLOAT_MAX)] = 1.0
     name: Name = "a"
     note: str = ""
@@ -100,7 +100,7 @@ def test_what_means_the_same_becomes_it(field: str, given: Any, made: Any) -> No
     assert units.refit(Sample, {**_fields(Sample()), field: given})[field] == made
 
 
-WHOLE, PART = "must be an integer between 1 and 9, got ", "must be between 0.0 and 1.0, got "
+WHOLE, PART = "must be an integer between 1 and 9, got ", "must be between 0 and 1, got "
 
 
 @pytest.mark.parametrize(

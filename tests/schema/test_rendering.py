@@ -1,5 +1,8 @@
 """The fast way to canonical text writes the same bytes as the slow one."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,3 +58,30 @@ class Row:
 def test_values_of_core_are_objects_by_field() -> None:
     """Keys in order, tuples as lists, whole floats without a fraction."""
     assert rendered([Row("b", 1.0, (1, 2)), None]) == '[{"name":"b","parts":[1,2],"share":1},null]'
+
+
+FRESH = """
+from dataclasses import dataclass
+from fairlead.schema.rendering import rendered
+
+@dataclass(slots=True)
+class Row:
+    name: object
+    share: object
+
+row = Row(None, None)
+for number, name in enumerate(("name", "share")):
+    setattr(Row, name, property(lambda self, n=number: (1.5 + n, "text" * (n + 9))))
+print(rendered([row]))
+"""
+
+
+def test_fields_that_are_made_anew_with_every_read_are_written_as_they_are() -> None:
+    """A compiled value holds numbers and pairs unboxed. msgspec let go of such a field's value
+    before it wrote it, where it was to sort the fields: agents crashed, or recorded rubbish. With
+    this allocator freed memory is overwritten, so that this shows at once."""
+    environment = {**os.environ, "PYTHONMALLOC": "debug"}
+    command = [sys.executable, "-c", FRESH]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    expected = f'[{{"name":[1.5,"{"text" * 9}"],"share":[2.5,"{"text" * 10}"]}}]\n'
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr

@@ -12,8 +12,10 @@ import msgspec
 
 from fairlead.core.canonical import Rendered, number, text
 
-_packer, _encoder = msgspec.msgpack.Encoder(order="sorted"), msgspec.json.Encoder()
-_sorted = msgspec.json.Encoder(order="sorted")  # as the packer, it refuses keys that are no strings
+# In order, it refuses keys that are no strings. Not `sorted`: msgspec would let go of a field's
+# value before it writes it, and what a compiled value holds unboxed is made with every read.
+_packer, _encoder = msgspec.msgpack.Encoder(order="deterministic"), msgspec.json.Encoder()
+_sorted = msgspec.json.Encoder(order="sorted")  # of what was read back: it has no fields
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """Infinity or NaN as msgpack has it; in JSON they would become null. May find other things, too."""
 _UNSURE = re.compile(rb"[:,\[]-?(?:\d{17}|9\d{15})|[\xee-\xf7]")

@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from msgspec import json, structs
+from msgspec import json, structs, to_builtins
 
 from fairlead.core import gpu
 from fairlead.core.canonical import Rendered, text
@@ -194,8 +194,8 @@ class RunAdmission:
         )
         asked["runs"] = Rendered(f"[{','.join(rows)}]")
         output: Document = STYLE.from_core(replace(queue, order=()))
-        # In one call: tens of thousands of rows of names and whole numbers.
-        output["order"] = Rendered(json.encode(queue.order, order="sorted").decode())
+        # In two calls: tens of thousands of rows of names and whole numbers.
+        output["order"] = Rendered(json.encode(to_builtins(queue.order), order="sorted").decode())
         return NewEntry(entries.QueueDecision(output), waiting.now_ms, input=asked)
 
     def _keep_refusal(self, alike: str, made: list[NewEntry], *, behind: bool) -> None:
