@@ -400,7 +400,7 @@ def _beyond_common(
         for name, one in sorted(signals.items())
         if name not in isolated and one.error_rate is not None and one.requests
     }
-    failed = left_sum(failures for failures, _ in serving.values())
+    failed = left_sum([failures for failures, _ in serving.values()])
     sent = sum(requests for _, requests in serving.values())
     found = {}
     for name, one in signals.items():
