@@ -120,7 +120,8 @@ class Ladder:
             held = held + [lease for lease in holder.outside if lease.role is not Role.ACTIVE]
             held = [lease for lease in held if lease.group in groups]
         self.holder = holder
-        self.given_up = holder.given_up = list[ConflictLease]()
+        self.given_up: list[ConflictLease] = []
+        holder.given_up = self.given_up
         self.surplus_gpus = width - steps.min_gpus
         self._step_gpus = steps.step_gpus
         self._held = in_order(held)
