@@ -8,6 +8,7 @@ import pytest
 from fairlead.core.cpu import (
     CpuMode,
     Guardrails,
+    Headroom,
     LimitWrite,
     Misses,
     NodePlan,
@@ -284,3 +285,31 @@ def test_names_that_repeat_are_refused_with_both_paths() -> None:
         "now_ms: must be an integer between -9007199254740991 and 9007199254740991, "
         "got 9007199254740992"
     )
+
+
+def test_a_clearing_gets_all_that_the_snapshot_says() -> None:
+    headroom = Headroom(0.5, 0.0, 0.0, 0.5)
+    given = NodeSnapshot(
+        1000, NOW, (pod("a", 100, 900, 0.5),), Policy.NASH, CpuMode.CONGESTED, 0.125, headroom
+    )
+    pods = (given.pods[0].claimant(3),)
+    assert given.claims({"a": Misses(3, None)}) == Snapshot(
+        1000, pods, Policy.NASH, CpuMode.CONGESTED, 0.125, headroom
+    )
+
+
+def test_containers_and_nodes_refuse_what_their_units_do_not_allow() -> None:
+    with pytest.raises(OutOfRange, match="want_millicores"):
+        Container("", -1)
+    with pytest.raises(OutOfRange, match="capacity_millicores"):
+        NodeSnapshot(-1, NOW, ())
+
+
+def test_the_ends_of_the_dead_band_and_the_grace() -> None:
+    """A target that is what is in force is no step; the grace is over when it has lasted."""
+    rails = Guardrails(dead_band=0.0)
+    exact = node(10_000, pod("a", 100, 900, 1.0, 900), guardrails=rails)
+    assert exact.bounds["a"].reasons == (BoundReason.DEAD_BAND,)
+    for age_ms, kept in ((rails.grace_ms - 1, True), (rails.grace_ms, False)):
+        plan = node(10_000, pod("a", 100, 900, 0.0, 800, first_seen_ms=NOW - age_ms))
+        assert (BoundReason.GRACE in plan.bounds["a"].reasons) is kept

@@ -324,3 +324,41 @@ def test_a_clock_that_is_set_forward_charges_nothing_and_keeps_what_was_posted()
     accounts.hold(lease("l", 2))
     accounts.restate(60 * DAY_MS, at(1) + 60 * DAY_MS)
     assert accounts.at(at(1) + 60 * DAY_MS)["a", "west"].used_ms == 2 * HOUR_MS
+
+
+def test_unfunded_leases_take_hours_and_no_room() -> None:
+    """Of the GPUs in use only those that are paid count against a cap; hours all do. What is lent
+    is told apart in both."""
+    accounts = Accounts()
+    accounts.define(Budget("a", "a", (), (WEST,)), T0)
+    accounts.hold(lease("own", 2))
+    accounts.hold(lease("kept", 1, borrowed=True))
+    accounts.hold(lease("over", 3, borrowed=True))
+    account = accounts.of_lease("over")
+    account.demote("over", at(1))
+    used = Usage(6, 12 * HOUR_MS, 0, 4, 8 * HOUR_MS, 0)
+    paid = used._replace(gpus=3, lent_gpus=1)
+    assert account.usage(at(2)) == used
+    assert account.paid_usage(at(2)) == paid
+    assert accounts.at(at(2))["a", "west"] == accounts.at(at(2)).get(("a", "west")) == used
+    assert accounts.at(at(2), paid=True)["a", "west"] == paid
+    account.demote("own", at(2))
+    assert account.overdraft_ms(at(3)) == 8 * HOUR_MS
+    assert account.overdraft_ms(at(3), lent=True) == 6 * HOUR_MS
+
+
+def test_the_parts_of_a_lent_lease_are_posted_apart_day_by_day() -> None:
+    """Two leases over midnight, one of them lent: their days add up, each in its own sums."""
+    account = Account(WEST, T0)
+    account.hold(lease("own", 1, start=22))
+    account.hold(lease("loan", 2, start=23, borrowed=True))
+    account.demote("loan", at(23))
+    account.post("own", at(26))
+    account.post("loan", at(26))
+    assert account.usage(at(30)) == Usage(0, 10 * HOUR_MS, 0, 0, 6 * HOUR_MS, 0)
+    assert account.overdraft_ms(at(30)) == account.overdraft_ms(at(30), lent=True) == 6 * HOUR_MS
+    later = Account.of_state(account.state())
+    assert later.usage(at(30)) == account.usage(at(30))
+    account.redefine(Envelope("west", "H100", 10, recurrence=Recurrence.DAILY), at(30))
+    assert account.usage(at(30)) == Usage(0, 6 * HOUR_MS, 0, 0, 4 * HOUR_MS, 0)
+    assert account.overdraft_ms(at(30), lent=True) == 4 * HOUR_MS

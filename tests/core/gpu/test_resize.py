@@ -144,3 +144,38 @@ def test_a_swap_leaves_alone_what_is_not_on_the_node() -> None:
             NewLease("e", Role.SPARE, ("n2#3",)),
         ),
     )
+
+
+def test_all_leases_of_a_group_are_swapped_together() -> None:
+    """Behind one that is not on the node; a spare behind one that is not needed is on it."""
+    leases = (
+        RunLease("a", Role.ACTIVE, 0, ("n1#0",)),
+        RunLease("b", Role.ACTIVE, 0, ("n0#0",)),
+        RunLease("c", Role.ACTIVE, 0, ("n0#1",)),
+        RunLease("d", Role.SPARE, 0, ("n1#1", "n1#2")),
+        RunLease("e", Role.SPARE, 0, ("n1#3",)),
+        RunLease("f", Role.SPARE, 0, ("n0#2", "n#x#4")),
+    )
+    found = resize(ResizeRequest(Swap("n0"), leases))
+    assert [row.lease for row in found.ended] == ["b", "c", "d", "f"]
+    assert found.begun == (
+        NewLease("d", Role.ACTIVE, ("n1#1", "n1#2")),
+        NewLease("f", Role.SPARE, ("n#x#4",)),
+    )
+    assert (found.reason, found.width) == (ResizeReason.RESIZED, 3)
+
+
+def test_a_shrink_counts_no_spares_and_goes_down_to_the_minimum() -> None:
+    leases = tuple(
+        lease
+        for group in range(3)
+        for lease in (
+            RunLease(f"a{group}", Role.ACTIVE, group, (f"n#{group}0", f"n#{group}1")),
+            RunLease(f"s{group}", Role.SPARE, group, (f"n#{group}2",)),
+        )
+    )
+    found = resize(ResizeRequest(Shrink(2, 2, 4), leases))
+    assert (found.reason, found.width) == (ResizeReason.RESIZED, 2)
+    assert [row.lease for row in found.ended] == ["a2", "s2", "a1", "s1"]
+    assert resize(ResizeRequest(Shrink(4, 2, 4), leases)).reason is ResizeReason.STEP
+    assert resize(ResizeRequest(Shrink(1, 2, 1), leases)).reason is ResizeReason.WIDTH
