@@ -1,6 +1,9 @@
 """Which leases lose their funding, when exactly, and which get it back."""
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from fairlead.core.gpu import HOUR_MS, AggregateCap, Budget, Envelope, Lease, Lending, Window
 from fairlead.core.gpu.accounts import Accounts
@@ -204,3 +207,86 @@ def test_hours_that_are_left_restore_what_they_can_hold() -> None:
     accounts.define(more, at(1))
     # 3 used; `timed` needs 9 more, then 3 are left: something, but not the 89 of `long`.
     assert restorations(more, accounts, at(1)) == ["free", "timed"]
+
+
+CAPPED = Envelope("west", "H100", 8)
+LENDS: dict[str, Any] = {"allow": True, "to": ("*",)}
+
+
+def over(budget: Budget, hours: float, *leases: Lease) -> list[Demotion]:
+    """What is over so long after the budget was made and the leases began."""
+    accounts = Accounts()
+    accounts.define(budget, T0)
+    for row in leases:
+        accounts.hold(row)
+    return demotions(budget, accounts, T0 + int(hours * HOUR_MS))
+
+
+def rent(name: str, gpus: int, envelope: str = "west", **more: bool) -> Lease:
+    return Lease(name, "o", "b", envelope, gpus, T0, **more)
+
+
+@pytest.mark.parametrize(
+    ("envelope", "caps", "kind", "name", "at_hours"),
+    [
+        ({"gpus": 1}, (), "envelope", "west", None),
+        ({"max_hours_ms": 4 * HOUR_MS}, (), "envelope", "west", 2),
+        ({"lending": Lending(**LENDS, max_gpus=1)}, (), "lending", "west", None),
+        ({"lending": Lending(**LENDS, max_hours_ms=2 * HOUR_MS)}, (), "lending", "west", 1),
+        ({}, ({"max_gpus": 1},), "aggregate", "m", None),
+        ({}, ({"max_hours_ms": 4 * HOUR_MS},), "aggregate", "m", 2),
+    ],
+)
+def test_a_lease_that_is_no_longer_paid_says_by_which_cap(
+    envelope: dict[str, Any],
+    caps: tuple[dict[str, Any], ...],
+    kind: str,
+    name: str,
+    at_hours: int | None,
+) -> None:
+    """Its kind and name, and since when: now for GPUs, for hours when they were used up. Of two
+    that are over it is the first by name."""
+    aggregate = tuple(
+        AggregateCap(each, "H100", ("west",), **cap) for each in ("z", "m") for cap in caps
+    )
+    budget = Budget("b", "o", (), (replace(CAPPED, **envelope),), aggregate)
+    at_ms = T0 + (3 if at_hours is None else at_hours) * HOUR_MS
+    expected = Demotion("loan", at_ms, kind, "b", name, at_hours is not None)
+    assert over(budget, 3, rent("loan", 2, borrowed=True)) == [expected]
+
+
+def test_an_envelope_without_an_account_hides_no_cap_behind_it() -> None:
+    """It was never defined; the next ones, and those over several, are still asked."""
+    budget = Budget("b", "o", (), (replace(CAPPED, gpus=1),))
+    accounts = Accounts()
+    accounts.define(budget, T0)
+    accounts.hold(rent("a", 2))
+    more = replace(budget, envelopes=(Envelope("new", "H100", 8), *budget.envelopes))
+    assert [row.lease for row in demotions(more, accounts, T0)] == ["a"]
+
+
+def test_gpus_may_fill_a_cap_and_hours_may_not() -> None:
+    """Just as many GPUs are paid; hours that are all used pay for nothing more."""
+    assert over(Budget("b", "o", (), (replace(CAPPED, gpus=2),)), 3, rent("a", 2)) == []
+    hours = Budget("b", "o", (), (replace(CAPPED, max_hours_ms=6 * HOUR_MS),))
+    assert over(hours, 2.999, rent("a", 2)) == []
+    assert [row.lease for row in over(hours, 3, rent("a", 2))] == ["a"]
+
+
+def test_own_leases_are_no_loans() -> None:
+    lends = Lending(**LENDS, max_gpus=2, max_hours_ms=9 * HOUR_MS)
+    budget = Budget("b", "o", (), (replace(CAPPED, lending=lends),))
+    assert over(budget, 3, rent("own", 5), rent("loan", 2, borrowed=True)) == []
+
+
+@pytest.mark.parametrize(("gpus", "restored"), [(5, ["a", "c"]), (4, ["a"]), (2, ["a"]), (1, [])])
+def test_leases_are_funded_again_up_to_the_cap(gpus: int, restored: list[str]) -> None:
+    """The oldest first; what one takes is not there for the next."""
+    accounts = Accounts()
+    accounts.define(Budget("b", "o", (), (CAPPED,)), T0)
+    for name, width in (("a", 2), ("c", 3)):
+        accounts.hold(rent(name, width))
+        accounts.of_lease(name).demote(name, T0)
+    now = Budget("b", "o", (), (replace(CAPPED, gpus=gpus),))
+    accounts.define(now, T0)
+    assert restorations(now, accounts, T0 + HOUR_MS) == restored
