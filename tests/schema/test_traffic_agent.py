@@ -147,7 +147,7 @@ def test_a_groups_parameters_lie_over_everybodys() -> None:
         ("nodes", [{"name": "n", "url": "http://u:p@x/"}], "nodes[0].url: must be http://host"),
         ("nodes", [{"name": "n", "url": "http://x y/"}], "nodes[0].url: must be http://host"),
         ("node", {"disks": ["/a", "b"]}, "node.disks[1]: must be an absolute path, got 'b'"),
-        ("node", {"disks": ["/a\0"]}, "node.disks[0]: must be an absolute path"),
+        ("node", {"disks": ["/a\0"]}, "node.disks[0]: must not contain a NUL character"),
         ("node", {"disks": ["/a", "/b", "/a"]}, "node.disks[2]: repeats node.disks[0]"),
         ("tick_ms", 1, "tick_ms: must be an integer between 10 and 1000, got 1"),
         ("tick_ms", 3000, "tick_ms: must be an integer between 10 and 1000, got 3000"),
