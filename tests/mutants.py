@@ -49,6 +49,7 @@ TESTS = {
     "lottery/seed": ("test_turns", "test_vectors"),
     "gpu/conflict": ("test_deficit", "test_resolve", "test_resolve_border"),
     "gpu/holdings": ("test_resolve", "test_odds"),
+    "gpu/model": ("test_faults", "test_cover"),
     "gpu/notice": ("test_resolve_outcome",),
     "gpu/scope": ("test_resolve",),
     "gpu/cover": ("test_claims", "test_recall"),
@@ -85,7 +86,7 @@ def tests_of(module: Path) -> list[Path]:
     folder = ROOT / "tests" / "core" / module.parent
     more = (folder / f"{name}.py" for name in TESTS.get(str(module.with_suffix("")), ()))
     own = sorted({*folder.glob(f"test_{module.stem}*.py"), *more}) or [folder]
-    return [*own, *folder.glob("test_faults.py")]
+    return [*own, *(path for path in folder.glob("test_faults.py") if path not in own)]
 
 
 def golden(module: Path) -> list[str]:
