@@ -42,12 +42,14 @@ TESTS = {
     "audit/head": ("test_proofs",),
     "audit/tree": ("test_proofs",),
     "lottery/beacon": ("test_bls",),
+    "lottery/draw": ("test_pot",),
     "lottery/isogeny": ("test_bls",),
     "lottery/owner": ("test_turns",),
     "lottery/protocol": ("test_turns",),
     "lottery/seed": ("test_turns", "test_vectors"),
     "gpu/conflict": ("test_deficit", "test_resolve", "test_resolve_border"),
     "gpu/holdings": ("test_resolve", "test_odds"),
+    "gpu/model": ("test_faults", "test_cover"),
     "gpu/notice": ("test_resolve_outcome",),
     "gpu/scope": ("test_resolve",),
     "gpu/cover": ("test_claims", "test_recall"),
@@ -84,7 +86,7 @@ def tests_of(module: Path) -> list[Path]:
     folder = ROOT / "tests" / "core" / module.parent
     more = (folder / f"{name}.py" for name in TESTS.get(str(module.with_suffix("")), ()))
     own = sorted({*folder.glob(f"test_{module.stem}*.py"), *more}) or [folder]
-    return [*own, *folder.glob("test_faults.py")]
+    return [*own, *(path for path in folder.glob("test_faults.py") if path not in own)]
 
 
 def golden(module: Path) -> list[str]:
@@ -134,6 +136,7 @@ def play(module: Path) -> Row:
     }
 
 
+_BIG = ', "big")'
 _STRICT = r", (strict=\w+)?(?=\))"
 
 
@@ -145,7 +148,7 @@ def rule_of(change: str) -> str | None:
         return "the words of a bug: no caller reads them"
     if ", strict=" in old and re.sub(_STRICT, ", ", old) == re.sub(_STRICT, ", ", new):
         return "both are of one length; strict says so"
-    if old.replace(', "big")', ", )") == new:
+    if _BIG in old and old.replace(_BIG, ", )") == new.replace(_BIG, ", )"):
         return "to_bytes is big endian by default"
     if old.lower() == new.lower() and re.search(r'(sha256"|\.encode\(|\.decode\()', old):
         return "Python knows digests and encodings in both cases"

@@ -313,3 +313,25 @@ def test_the_ends_of_the_dead_band_and_the_grace() -> None:
     for age_ms, kept in ((rails.grace_ms - 1, True), (rails.grace_ms, False)):
         plan = node(10_000, pod("a", 100, 900, 0.0, 800, first_seen_ms=NOW - age_ms))
         assert (BoundReason.GRACE in plan.bounds["a"].reasons) is kept
+
+
+@pytest.mark.parametrize(
+    ("current", "changed_ms", "asked", "bound"),
+    [
+        (300, NOW - 1, 500, (500, 500, "cooldown", "latency-target")),
+        (300, None, 500, (500, 600, "step", "latency-target")),
+        (300, None, 700, (700, 700, "step", "latency-target")),
+        (300, None, 150, (150, 600, "step")),
+        (None, None, 500, (500, None, "unlimited", "latency-target")),
+        (None, None, 1, (1, None, "unlimited", "latency-target")),
+    ],
+)
+def test_a_latency_target_raises_the_bounds(
+    current: int | None, changed_ms: int | None, asked: int, bound: tuple[object, ...]
+) -> None:
+    """Both, where the upper one lies below it; a lower bound that is higher is enough."""
+    asking = pod("a", 0, 900, 1.0, current, changed_ms=changed_ms, latency_millicores=asked)
+    found = node(10_000, asking).bounds["a"]
+    lower, upper, *reasons = bound
+    assert (found.lower_millicores, found.upper_millicores) == (lower, upper)
+    assert [str(reason) for reason in found.reasons] == reasons

@@ -18,6 +18,8 @@ from fairlead.core.cpu import (
     NodeSample,
     PodMemory,
     PodSighting,
+    Policy,
+    Smoothing,
     WritePhase,
     WriteResult,
     WrittenLimit,
@@ -270,3 +272,107 @@ def test_a_limit_is_written_into_the_room_that_is_left(
     assert failed is WriteResult.DECREASE_FAILED
     lower = replace(write, phase=WritePhase.DECREASE)
     assert left_out(memory, plan, lower, decrease_failed=True, actuate=actuate) is None
+
+
+def test_a_sample_goes_into_the_mean_and_its_peaks() -> None:
+    half = Smoothing(up=0.5, down=0.25, hold_ms=1000)
+    seen = Smoothed(None, ()).add(1000, 0.4, half)
+    assert seen == Smoothed(0.4, ((1000, 0.4),))
+    seen = seen.add(2000, 0.8, half)
+    assert seen == Smoothed(pytest.approx(0.6), ((2000, pytest.approx(0.6)),))
+    seen = seen.add(2500, 0.2, half)
+    assert seen.mean == pytest.approx(0.5)
+    assert [at_ms for at_ms, _ in seen.peaks] == [2000, 2500]
+
+
+def test_what_is_known_of_a_pod_stays_when_it_is_sampled() -> None:
+    """But for its limit in force and what was read: half of its periods throttled, smoothed."""
+    before = Counters(1_000_000, 0, 0, 0, 0)
+    window = CpuWindow(100, 1, {"app": before})
+    memory = CpuMemory(CpuMode.CONGESTED, 0, {"web": LIFE}, {"web": window})
+    counters = Counters(2_000_000, 300_000, 10, 5, 100_000)
+    part = ContainerSighting("app", 650, counters)
+    sighting = PodSighting("web", 200, (part,), identity="id")
+    found = observe(memory, NodeSample(9500, (sighting,)), CONFIG)
+    pod = found.pods["web"]
+    assert pod == replace(
+        LIFE,
+        current_millicores=650,
+        demand=pod.demand,
+        throttling=0.5,
+        containers=pod.containers,
+        latency_millicores=None,
+    )
+    assert pod.demand.mean == pytest.approx(0.4 - 0.1 * (0.4 - 233 / 800))
+    assert pod.containers["app"].current_millicores == 650
+    assert found.windows == {"web": CpuWindow(400, 2, {"app": counters}, 0)}
+    calm = observe(
+        found,
+        NodeSample(
+            9600,
+            (
+                sighting._replace(
+                    containers=(
+                        part._replace(counters=Counters(3_000_000, 600_000, 20, 5, 100_000)),
+                    )
+                ),
+            ),
+        ),
+        CONFIG,
+    )
+    assert calm.pods["web"].throttling == pytest.approx(0.45)
+    blind = observe(
+        found,
+        NodeSample(9600, (sighting._replace(containers=(part._replace(counters=None),)),)),
+        CONFIG,
+    )
+    assert blind.windows["web"] == CpuWindow(400, 2, {"app": counters}, 0)
+
+
+def test_a_container_that_is_new_and_cannot_be_read_hides_none_behind_it() -> None:
+    counters = Counters(2_000_000, 300_000, 10, 5, 100_000)
+    parts = (ContainerSighting("new", None, None), ContainerSighting("app", 650, counters))
+    memory = CpuMemory(pods={"web": LIFE})
+    sample = NodeSample(9500, (PodSighting("web", 200, parts, identity="id"),))
+    assert list(observe(memory, sample, CONFIG).pods["web"].containers) == ["app"]
+
+
+def test_nothing_is_known_of_a_pod_that_was_never_seen() -> None:
+    assert CpuMemory().counters("gone") == {}
+    memory = CpuMemory(pods={"web": LIFE})
+    part = ContainerSighting("app", 650, Counters(2_000_000, 300_000, 10, 5, 100_000))
+    sample = NodeSample(9500, (PodSighting("web", 200, (part,), identity="id"),))
+    assert observe(memory, sample, CONFIG).windows["web"].readings == 0
+
+
+def test_opted_out_pods_take_their_part_of_the_capacity() -> None:
+    """Never more than there is."""
+    config = replace(CONFIG, policy=Policy.NASH)
+    for reserved, left in ((0, 3600), (600, 3000), (3600, 0), (5000, 0)):
+        found = node_snapshot(CpuMemory(None, reserved), 9000, config)
+        assert (found.capacity_millicores, found.policy) == (left, Policy.NASH)
+
+
+def test_a_first_limit_of_a_container_takes_all_of_its_room() -> None:
+    none = Smoothed(None, ())
+    pod = replace(LIFE, touched=True, containers={"app": ContainerMemory(None, None, none)})
+    memory = CpuMemory(pods={"web": pod})
+    plan = replace(allocate(node_snapshot(memory, 9000, CONFIG)), capacity_millicores=500)
+    for after, left in ((500, None), (501, WriteResult.NO_ROOM)):
+        write = LimitWrite("web", "app", None, after, WritePhase.INCREASE)
+        assert left_out(memory, plan, write, decrease_failed=False) is left
+
+
+def test_a_limit_that_changes_no_sum_is_no_change_of_the_pod() -> None:
+    """A pod is ours once all of its limits are known."""
+    none = Smoothed(None, ())
+    parts = {"app": ContainerMemory(None, 700, none), "log": ContainerMemory(None, None, none)}
+    memory = CpuMemory(pods={"web": replace(LIFE, containers=parts, adopted=False)})
+    memory = replace(memory, pods={"web": replace(memory.pods["web"], current_millicores=None)})
+    some = applied(memory, 9000, WrittenLimit("web", "app", 600)).pods["web"]
+    assert (some.adopted, some.touched, some.changed_ms) == (False, True, 6000)
+    whole = applied(memory, 9000, WrittenLimit("web", "log", 100))
+    pod = whole.pods["web"]
+    assert (pod.adopted, pod.current_millicores, pod.changed_ms) == (True, 800, 9000)
+    same = applied(whole, 9500, WrittenLimit("web", "log", 100)).pods["web"]
+    assert (same.changed_ms, same.current_millicores) == (9000, 800)

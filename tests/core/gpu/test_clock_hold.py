@@ -90,7 +90,7 @@ def test_a_judgement_ends_the_hold(off_ms: int) -> None:
 def test_there_is_nothing_to_judge_in_a_clock_that_agrees() -> None:
     for judgement in ClockJudgement:
         found = judge_clock(asked(1_000, judgement=judgement))
-        assert said(found) == (None, "Steady", True)
+        assert found == ClockDecision(NOW + 1_000, 0, 0, 0, ClockReason.STEADY, True, None)
     offset = asked(1_000, DAY, known=replace(KNOWN, offset_ms=-DAY))
     assert judge_clock(replace(offset, judgement=ClockJudgement.REJECT)).record is None
     late = judge_clock(replace(offset, judgement=ClockJudgement.ACCEPT))
@@ -108,7 +108,7 @@ def test_a_gap_between_boots_that_a_lease_would_be_charged_for_is_a_jump() -> No
     assert not judge_clock(replace(week, jump=of_boot)).admits
 
 
-@pytest.mark.parametrize("known", [KNOWN, None])
+@pytest.mark.parametrize("known", [KNOWN, None, replace(KNOWN, offset_ms=7_000)])
 def test_a_process_goes_on_from_a_jump_that_another_one_of_the_boot_saw(
     known: ClockAnchor | None,
 ) -> None:
@@ -116,7 +116,9 @@ def test_a_process_goes_on_from_a_jump_that_another_one_of_the_boot_saw(
     request = asked(61_000, 7 * DAY, "b2", known=known, jump=seen, runs=(OpenRun(True),))
     found, memory = follow_clock(request)
     assert (found.now_ms, found.admits) == (NOW + 60_000, False)
-    assert memory.before == BeforeBoot(known, NOW)
+    offset_ms = 0 if known is None else known.offset_ms
+    base = ClockAnchor(NOW, 1_000, "b2", "h1", offset_ms)
+    assert memory == ClockMemory(base, BeforeBoot(known, NOW))
 
 
 def test_a_clock_that_is_set_right_after_the_boot_did_not_jump() -> None:
@@ -135,7 +137,12 @@ def test_a_reading_is_gone_by_for_a_second() -> None:
     _, same = follow_clock(asked(999, memory=first))
     _, next_ = follow_clock(asked(1_000, memory=first))
     assert same.base == first.base
-    assert next_.base == ClockAnchor(NOW + 1_000, 51_000, "b1", "h1")
+    assert next_ == ClockMemory(ClockAnchor(NOW + 1_000, 51_000, "b1", "h1"))
+    _, booted = follow_clock(asked(5_000, 0, "b2"))
+    _, later = follow_clock(asked(6_000, 0, "b2", memory=booted))
+    assert booted.before == later.before == BeforeBoot(KNOWN, NOW), "it may still be set right"
+    _, shifted = follow_clock(asked(1_000, 0, known=replace(KNOWN, offset_ms=7_000)))
+    assert shifted.base == ClockAnchor(NOW + 1_000, 51_000, "b1", "h1", 7_000)
 
 
 def test_the_bound_is_of_the_input() -> None:

@@ -100,3 +100,35 @@ def test_cordoned_nodes_and_other_flavors_are_left_alone() -> None:
     """Neither is there for this gang."""
     nodes = [node("n1", 8, cordoned=True), node("n2", 8, flavor="A100")]
     assert place(nodes, Gang("H100", 1)).shortfall_gpus == 1
+
+
+def test_spares_are_on_other_nodes_where_there_are_some() -> None:
+    """A node that is lost takes no spare of its own group with it."""
+    nodes = [node("n1", 4, domain="d"), node("n2", 4, domain="d")]
+    assert slots(nodes, Gang("H100", 2, group_gpus=2, spares_per_group=1)) == [
+        ["n1#0", "n1#1", "n2#0"]
+    ]
+    assert slots(nodes[:1], Gang("H100", 2, group_gpus=2, spares_per_group=1)) == [
+        ["n1#0", "n1#1", "n1#2"]
+    ]
+
+
+def test_the_fullest_node_comes_before_the_fullest_domain() -> None:
+    """Of all domains that have room, just enough included, for the spares as well."""
+    nodes = [node("a", 3, domain="d1"), node("b", 5, domain="d1"), node("c", 4, domain="d2")]
+    assert slots(nodes, Gang("H100", 3)) == [["a#0", "a#1", "a#2"]]
+    spared = Gang("H100", 3, group_gpus=3, spares_per_group=1)
+    assert slots(nodes, spared) == [["a#0", "a#1", "a#2", "b#0"]]
+    assert slots(nodes[2:], spared) == [["c#0", "c#1", "c#2", "c#3"]]
+
+
+def test_a_gang_without_groups_is_scattered_over_few_nodes() -> None:
+    """In its location first, as far as there is room, and the rest wherever it fits."""
+    nodes = [
+        node("a", 1, region="w", domain="d1"),
+        node("b", 3, region="w", domain="d2"),
+        node("c", 2, region="e", domain="d3"),
+        node("d", 4, region="e", domain="d4"),
+    ]
+    gang = Gang("H100", 7, location={"region": "w"}, elsewhere=True)
+    assert slots(nodes, gang) == [["b#0", "b#1", "b#2", "a#0", "d#0", "d#1", "d#2"]]

@@ -1,6 +1,7 @@
 """Refund as a function of recorded accounts: what it refuses, and an account that is ahead."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,14 @@ import pytest
 from fairlead.core.gpu import Recurrence, refund, refund_of, refund_request
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.model import Envelope
+from fairlead.core.gpu.refund import (
+    OpenAccount,
+    OpenLease,
+    OwnerClaim,
+    OwnerPlace,
+    Refund,
+    RefundRequest,
+)
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS
 from tests.core.gpu.build import NOW, envelope
@@ -78,6 +87,7 @@ def test_overdraft_is_not_funded_before_a_run_that_stands_before_its_own() -> No
         (("H100", 9, 2), []),
         (("H100", 3, 0), ["l"]),
         (("H100", 9, 1), ["l"]),
+        (("H100", 7, 1), ["l"]),
         (("L4", 3, 9), ["l"]),
     ):
         flavor, submitted, priority = claim
@@ -100,3 +110,25 @@ def test_bad_input_is_refused_with_its_path() -> None:
         with pytest.raises(BadInput) as refused:
             KINDS["gpu.refund"].run(document(*accounts))
         assert str(refused.value) == message
+
+
+def test_what_is_recorded_of_an_account_decides_the_same() -> None:
+    """Every lease by name, with what it is owed, and where its run stands."""
+    found = budget(Envelope("x", "H100", 8, max_hours_ms=99 * HOUR_MS))
+    accounts = world(found, lease("b", 2, lasts=4), lease("a", 1), lease("c", 1, borrowed=True))
+    for name in ("a", "c"):
+        accounts.of_lease(name).demote(name, at(1))
+    accounts.of_lease("c").restore("c", at(2))
+    place = OwnerPlace(submitted=7, priority=1)
+    claims = (OwnerClaim("w", "H100", place),)
+    asked = refund_request(found, accounts, at(3), {"a"}, overdrafts={"a": place}, claims=claims)
+    leases = (
+        OpenLease("a", "a", 1, at(0), None, False, None, at(1), at(0), True, place),
+        OpenLease("b", "a", 2, at(0), at(4), False, at(4), None, at(0)),
+        OpenLease("c", "a", 1, at(0), None, True, None, None, at(2)),
+    )
+    account = OpenAccount("x", at(3), at(0), 0, 0, HOUR_MS, HOUR_MS, leases)
+    assert asked == RefundRequest(at(3), found, (account,), claims)
+    assert not refund(asked)
+    assert refund(replace(asked, claims=())) == Refund(), "it was recalled"
+    assert bool(Refund(funded=("a",)))

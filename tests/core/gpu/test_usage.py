@@ -240,3 +240,15 @@ def test_a_hold_is_cut_where_periods_end() -> None:
     ]
     assert split_hold(rent(2, start), monthly) == []
     assert split_hold(rent(2, start, expected_end_ms=start), monthly) == []
+
+
+def test_usage_adds_up_figure_by_figure() -> None:
+    assert Usage(1, 2, 3, 4, 5, 6).with_more(Usage(10, 20, 30, 40, 50, 60)) == Usage(
+        11, 22, 33, 44, 55, 66
+    )
+
+
+def test_periods_are_whole_milliseconds() -> None:
+    period = calendar(Recurrence.MONTHLY, ms("2026-02-03T10:00"))
+    assert period == Window(ms("2026-02-01"), ms("2026-03-01"))
+    assert {type(period.start_ms), type(period.end_ms)} == {int}
