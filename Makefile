@@ -115,7 +115,7 @@ mutants: $(VENV)/.mutants ## change core piece by piece and see whether tests no
 soak: $(VENV)/.fuzz ## the large counts in full; the report goes to bench/results/soak.json
 	@$(BIN)/python -m tests.soak
 
-bench: dev ## every benchmark; JSON and plots go to bench/results
+bench: dev ## the benchmarks, but for three (README); JSON and plots go to bench/results
 	@for each in cpu_clear compiled cpu_signal cpu_agent cpu ledger gpu_accounting gpu_resolve gpu_queue traffic_ebpf traffic_tick traffic kube page api cli; do \
 	  echo "--- bench.$$each"; $(BIN)/python -m bench.$$each || exit 1; done
 

@@ -14,7 +14,9 @@ HEAD = """# HTTP API
 
 The control plane serves this API on its Unix socket and on `http://127.0.0.1:8470`;
 `GET /openapi.json` gives the same as OpenAPI 3.1. On the socket the kernel says who calls;
-elsewhere a token does: `Authorization: Bearer …` ([who may do what](../operate/security.md)).
+elsewhere a token does: `Authorization: Bearer …`. Each request says which role it needs; one that
+says none is answered without a token. For which owners a user acts, and what it is shown, is in
+[who may do what](../operate/security.md).
 Every answer carries the ledger's checkpoint in `Fairlead-Head`, `Fairlead-Ledger` and
 `Fairlead-Signature`. Errors have the shape [`Error`](#error).
 """
@@ -47,8 +49,8 @@ def operations(described: dict[str, Any]) -> Iterator[str]:
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             yield f"### `{method.upper()} {path}`\n"
-            needs = " Needs a user." if operation.get("security") else ""
-            yield f"{operation['summary']}{needs}\n"
+            needs = operation.get("description")
+            yield f"{operation['summary']}.{' ' + needs if needs else ''}\n"
             if operation["parameters"]:
                 yield "| parameter | in | type |\n|---|---|---|"
                 for row in operation["parameters"]:

@@ -28,6 +28,7 @@ def test_a_cover_failure_is_logged_with_its_remedy() -> None:
     assert line["log_level"] == "warning"
     assert (line["run"], line["owner"], line["code"]) == ("big", "a", "ConcurrencyCapExceeded")
     assert line["shortfall_gpus"] == 1
+    assert line["message"].startswith("1 GPU short: too many GPUs at once")
     assert line["remedy"]["change"] == "envelope-concurrency"
     assert line["seq"] > 0
 

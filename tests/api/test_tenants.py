@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fairlead.api.app import ENDPOINTS
+from fairlead.api.openapi import document
 from fairlead.api.shapes import VERBS
 from tests.api.servers import Running, budget, node, run
 
@@ -107,6 +108,31 @@ def test_every_endpoint_that_needs_somebody_is_tried() -> None:
     assert {(each.method, each.path) for each in ENDPOINTS if each.grants} == GRANTS.keys()
     writing = {(each.method, each.path) for each in ENDPOINTS if each.method != "GET"}
     assert writing <= {*guarded, SIGN_IN}, "an endpoint that writes needs a user"
+
+
+def test_the_document_names_the_role_that_each_endpoint_needs() -> None:
+    """The roles that the requests below are made in; it said of all that they need a user."""
+    paths = document(ENDPOINTS)["paths"]
+    operations = {(verb.upper(), path): paths[path][verb] for path in paths for verb in paths[path]}
+    named = {
+        key: tuple(role for one in operation["security"] for role in one["bearer"])
+        for key, operation in operations.items()
+        if "security" in operation
+    }
+    users = {*MINE, *ANYBODYS, *GRANTS, ACTIONS} - {("PUT", "/v1/users/{name}")}
+    own_run = {ACTIONS, *(("GET", f"/v1/runs/{{name}}/{what}") for what in ("logs", "output"))}
+    assert named == {
+        **dict.fromkeys(ADMINS, ("admin",)),
+        **dict.fromkeys(users, ("user",)),
+        **dict.fromkeys(own_run, ("user", "run")),
+        **dict.fromkeys(AGENTS, ("agent", "admin")),
+    }
+    said = {key: operations[key].get("description") for key in operations}
+    assert said["POST", "/v1/resolve"] == "Needs an admin."
+    assert said["POST", "/v1/reports"] == "Needs the token of an agent or an admin."
+    assert said["GET", "/v1/runs/{name}/logs"] == "Needs a user or a process of the run itself."
+    assert said["POST", "/v1/tokens"] == "Needs a user, on the socket and without a token."
+    assert said["GET", "/v1/runs"] is None
 
 
 @pytest.mark.parametrize("what", sorted(GRANTS), ids=" ".join)

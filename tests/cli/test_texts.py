@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from fairlead.cli.gpu import plans, render
+from fairlead.cli.gpu.follow import print_event
 from fairlead.cli.gpu.objects import print_effects
 from fairlead.cli.main import main
 from fairlead.cli.table import Output, used_of
@@ -105,7 +106,8 @@ def explained(n: int, phase: str, may: list[str], reason: str | None = None) -> 
 
 
 def reservation(n: int) -> Document:
-    status = {"state": "Pending", "reason": None, "since": None, "message": None, "outcome": 3}
+    said = refusal(n, remedy=False)["message"]  # as ledgers of earlier versions have it
+    status = {"state": "Blocked", "reason": None, "since": None, "message": said, "outcome": 3}
     return {
         "object": {
             "spec": {"run": "r", "earliestStart": TIME},
@@ -176,6 +178,19 @@ def effects(n: int) -> Document:
     }
 
 
+def event(n: int) -> Document:
+    about = {"kind": "Reservation", "name": "r"}
+    said = refusal(n, remedy=False)["message"]
+    return {
+        "seq": 1,
+        "time": TIME,
+        "kind": "reservation.state",
+        "object": about,
+        "reason": "x",
+        "message": said,
+    }
+
+
 TEXTS: dict[str, Callable[[int], None]] = {
     "plan": lambda n: render.print_plan(plan(n, starts=True)),
     "plan that waits": lambda n: render.print_plan(plan(n, starts=False)),
@@ -198,6 +213,7 @@ TEXTS: dict[str, Callable[[int], None]] = {
     "reservation": lambda n: plans._explain_reservation("r", reservation(n)),
     "budget": lambda n: plans._explain_budget("b", budget(n)),
     "node": lambda n: plans._explain_node("n", node(n)),
+    "event": lambda n: print_event(event(n), "text"),
     "effects": lambda n: print_effects(Output(), effects(n)),
     "no room": lambda n: print(no_room(n, 2)),
 }

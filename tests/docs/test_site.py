@@ -50,6 +50,7 @@ def test_the_http_api_is_rendered_from_the_endpoints(site: Path) -> None:
     for endpoint in ENDPOINTS:
         assert f"{endpoint.method} {endpoint.path}" in text, endpoint.path
     assert "BudgetRow" in text
+    assert "Needs the token of an agent or an admin." in text
 
 
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:

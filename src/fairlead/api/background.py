@@ -13,6 +13,7 @@ import structlog
 
 from fairlead.api.service import Service
 from fairlead.ports.faults import Fault
+from fairlead.schema.words import readable
 
 TURN_S = 1.0
 _READ = 500
@@ -130,7 +131,9 @@ def _warn(event: str, seq: int | None, body: dict[str, Any], fields: str, **more
 
 def _log_refusal(event: dict[str, Any], refusal: dict[str, Any]) -> None:
     about = {"run": event["body"]["run"], "owner": event["owner"]}
-    _warn("cover failed", event["seq"], refusal, "code shortfall_gpus remedy message", **about)
+    message = readable(refusal["message"])
+    fields = "code shortfall_gpus remedy"
+    _warn("cover failed", event["seq"], refusal, fields, **about, message=message)
     for binding in refusal["binding"]:
         if binding["kind"] in ("acl", "lending"):
             more = {**about, "envelope": binding["name"]}

@@ -116,6 +116,14 @@ class Endpoint:
     """For a browser: links from other sites may lead here."""
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """Who may ask, by `_check_rights`: any of these. None: every reader."""
+        if self.needs == "nothing":
+            return ()
+        more = {"user": ("run",) if self.own_run else (), "admin": (), "agent": ("admin",)}
+        return self.needs, *more[self.needs]
+
+    @property
     def statuses(self) -> list[int]:
         """Every documented error status."""
         statuses = {400, 401, 403, 422, 429, 500, 503, *self.errors}

@@ -26,6 +26,12 @@ _TITLES = {
     500: "environment error or bug",
     503: "temporarily unavailable; retry",
 }
+_ROLES = {
+    "user": "a user",
+    "run": "a process of the run itself",
+    "admin": "an admin",
+    "agent": "the token of an agent",
+}
 _HEADERS = {
     "Fairlead-Head": "size:root of the ledger",
     "Fairlead-Ledger": "id:epoch of the ledger",
@@ -92,13 +98,20 @@ def _operation(
         "parameters": parameters,
         "responses": responses,
     }
-    if endpoint.needs != "nothing":
-        operation["security"] = [{"bearer": []}]
+    if endpoint.roles:
+        operation["description"] = _needs(endpoint)
+        operation["security"] = [{"bearer": [role]} for role in endpoint.roles]
     if endpoint.body is not None:
         schema = _MANIFEST if endpoint.body is dict else schemas[str(endpoint.body)]
         body = {"application/json": {"schema": schema}}
         operation["requestBody"] = {"required": True, "content": body}
     return operation
+
+
+def _needs(endpoint: Endpoint) -> str:
+    """Who may ask at all; for which owner it may act, the handler says."""
+    where = ", on the socket and without a token" if endpoint.grants else ""
+    return f"Needs {' or '.join(_ROLES[role] for role in endpoint.roles)}{where}."
 
 
 def _in_path(name: str, endpoint: Endpoint, schemas: dict[str, Any]) -> Any:

@@ -154,6 +154,15 @@ def test_a_budget_shortfall_never_draws() -> None:
     assert len(outcomes(world)) == 1
 
 
+def test_a_blocked_reservation_counts_as_people_do() -> None:
+    """The decision's own words, which keep their bytes, say `1 GPUs`."""
+    world = world_of(gpus=4)
+    reserve(world, run("big", gpus=5))
+    world.turn()
+    message = world.status("Reservation", "big-slot")["message"]
+    assert message.startswith("1 GPU short: too many GPUs at once"), message
+
+
 def test_nobody_is_hurt_when_everything_would_not_be_enough() -> None:
     """Blocked with the shortfall; tried again when the world changes."""
     world = world_of(gpus=20)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.reasons import CoverRefusal
 from fairlead.engine.gpu import Config, NotFound
 from fairlead.ports.executor import Exit
 from fairlead.ports.faults import TemporaryFault
@@ -258,6 +259,18 @@ def test_explain() -> None:
         world.plane.reports.explain("Run", "nobody")
 
 
+def test_counters_of_refusals_are_there_before_the_first() -> None:
+    """At 0: a series that began with its first refusal would hide it from `increase`."""
+    world = World()
+    world.apply(budget("a"), node())
+    found = world.plane.reports.metrics()
+    assert {labels["result"]: count for labels, count in found["cover_plans_total"]} == {
+        **dict.fromkeys(CoverRefusal, 0),
+        "funded": 0,
+    }
+    assert found["budget_lending_denied_total"] == [({"budget": "a", "envelope": "west"}, 0)]
+
+
 def test_metrics_are_plain_values_and_counters_never_go_down() -> None:
     """Cover results, denials, hours."""
     world = World()
@@ -277,8 +290,12 @@ def test_metrics_are_plain_values_and_counters_never_go_down() -> None:
         (total,) = [value for labels, value in found["budget_gpu_hours_total"]]
         assert total > last
         last = total
-    assert found["cover_plans_total"] == [({"result": "ACLDenied"}, 1), ({"result": "funded"}, 1)]
-    assert found["budget_lending_denied_total"] == [({"budget": "s", "envelope": "west"}, 1)]
+    plans = {labels["result"]: count for labels, count in found["cover_plans_total"]}
+    assert plans == {**dict.fromkeys(CoverRefusal, 0), "ACLDenied": 1, "funded": 1}
+    assert found["budget_lending_denied_total"] == [
+        ({"budget": "a", "envelope": "west"}, 0),
+        ({"budget": "s", "envelope": "west"}, 1),
+    ]
     world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
     assert world.plane.reports.metrics()["budget_gpu_hours_total"][0][1] == last == 12
     gauges = world.plane.reports.metrics()

@@ -14,7 +14,7 @@ from fairlead.cli.client import Client, ServerError, Unreachable, reads_api, seg
 from fairlead.cli.completion import OBJECT, RUN, owner_option
 from fairlead.cli.gpu.arrays import runs_named
 from fairlead.cli.gpu.jobs import output_file
-from fairlead.cli.gpu.render import reason_text, wait_text
+from fairlead.cli.gpu.render import reason_text, told, wait_text
 from fairlead.cli.main import EXIT_INTERRUPTED, EXIT_REFUSED
 from fairlead.cli.options import Integer, flag, option, server_option
 from fairlead.cli.table import Output, cell, moment, note, show
@@ -274,7 +274,7 @@ def print_event(event: dict[str, Any], output: str) -> None:
             event["kind"].ljust(16),
             f"{about['kind'].lower()}/{about['name']}" if about else "-",
             event["reason"] or "",
-            event["message"],
+            told(event["message"] or ""),
         )
         click.echo("  ".join(cell(part) for part in parts if part))
     sys.stdout.flush()

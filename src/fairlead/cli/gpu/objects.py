@@ -318,7 +318,7 @@ def _print_change(out: Output, done: str, change: dict[str, Any]) -> None:
     out.done(change, f"{object_name(change['object'])} {done}{before}")
     preview = change["preview"] or {}
     for run in preview.get("runs", ()):
-        message = f": {run['message']}" if run["message"] else ""
+        message = f": {told(run['message'])}" if run["message"] else ""
         click.echo(f"  run {run['run']} would be {run['phase']} ({run['reason']}){message}")
     for lease in preview.get("leases", ()):
         click.echo(f"  lease {lease} would end")

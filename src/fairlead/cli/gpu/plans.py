@@ -13,6 +13,7 @@ from fairlead.cli.gpu.render import (
     print_refusal,
     print_room,
     queue_text,
+    told,
 )
 from fairlead.cli.input import BadFile, read_manifests
 from fairlead.cli.main import EXIT_REFUSED
@@ -145,7 +146,7 @@ def _explain_reservation(name: str, reply: dict[str, Any]) -> None:
     click.echo(f"{name}: {_reason(status, 'state')}{lack} since {moment(status['since'])}")
     click.echo(f"  run {spec['run']} is to start at {moment(spec['earliestStart'])}")
     if status["message"]:
-        click.echo(f"  {cell(status['message'])}")
+        click.echo(f"  {cell(told(status['message']))}")
     if status["outcome"] is not None:
         number = status["outcome"]
         click.echo(

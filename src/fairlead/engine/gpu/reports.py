@@ -9,6 +9,7 @@ from typing import Any, cast
 from msgspec import structs
 
 from fairlead.core.gpu import Envelope, Usage
+from fairlead.core.reasons import CoverRefusal
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.fold import COUNTED
@@ -222,11 +223,19 @@ class Reports:
         with self._committer.current():
             projection, totals = self._projection, self._totals()
             found: dict[str, list[tuple[dict[str, str], float]]] = {
+                # A series that began with its first refusal would hide it from `increase`.
                 "cover_plans_total": [
                     ({"result": result}, count)
-                    for result, count in sorted(projection.plans.items())
+                    for result, count in sorted((_NO_PLANS | projection.plans).items())
                 ],
-                "budget_lending_denied_total": _labelled(projection.denied),
+                "budget_lending_denied_total": _labelled(
+                    {
+                        (budget.name, envelope.name): 0
+                        for budget in projection.budgets.values()
+                        for envelope in budget.envelopes
+                    }
+                    | projection.denied
+                ),
                 **self._clock_metrics(),
                 **{
                     name: [({}, projection.resolver.counters.get(name, 0))]
@@ -309,6 +318,7 @@ class Reports:
                 yield lease, (part.day, lease.owner, *payer, part.used_ms, part.overdraft_ms)
 
 
+_NO_PLANS = dict.fromkeys(("funded", *(code.value for code in CoverRefusal)), 0)
 _HEADROOM = {
     "used_gpus": "concurrencyUsed",
     "free_gpus": "concurrency",

@@ -35,6 +35,7 @@ from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.starting import StartAnswer, admission, opens_leases, start_decision
 from fairlead.engine.gpu.state import OutcomeStage, Phase, Reservation
 from fairlead.engine.gpu.values import Refused
+from fairlead.schema.words import readable
 
 FOREVER = 2**62
 
@@ -154,7 +155,7 @@ class Reservations:
             message = f"outcome {opened.seq} of {flavor} is not over"
             return ReservationState(name, run, "Pending", reason, message, 0)
         if why is not None:
-            facts = (why.code, why.message, why.shortfall_gpus)
+            facts = (why.code, readable(why.message), why.shortfall_gpus)
             return ReservationState(name, run, "Blocked", *facts)
         if row.reason is ActivationReason.PREEMPTED_ONCE:
             message = "other runs were preempted for it once; it does not fit"

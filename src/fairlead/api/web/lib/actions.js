@@ -220,7 +220,7 @@ export function nodeActions(item) {
       preview: async () => {
         const {preview} = await act("Node", name, "drain", dry);
         if (preview.forecast) return forecast(preview.forecast);
-        return preview.runs.length ? table("Runs on it", ["Run", "Then", "Why"], preview.runs.map((run) => [run.run, run.phase, run.message || run.reason]), (row) => row[0])
+        return preview.runs.length ? table("Runs on it", ["Run", "Then", "Why"], preview.runs.map((run) => [run.run, run.phase, plain(run.message || run.reason || "")]), (row) => row[0])
           : paragraph("No run would be preempted: none is on it, or those that are go on with spares on other nodes.");
       }}), {danger: true}));
 }
