@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -165,6 +166,8 @@ def own_place() -> Iterator[Place]:
 def missing_ebpf_packages() -> str | None:
     """Which programs and libraries are not installed; None when all are."""
     lacking = tools_missing()
+    if shutil.which("bpftool") is None:  # an operator looks with it; the agent needs none
+        lacking.append("bpftool is not on PATH")
     try:
         libbpf()
     except OSError as error:
