@@ -163,7 +163,7 @@ def deaf_clock(patch: pytest.MonkeyPatch) -> None:
 
 def any_text(patch: pytest.MonkeyPatch) -> None:
     """A tenant's NUL reaches the call that starts a process, and ends the control plane."""
-    patch.setattr(objects, "_refuse_nul", lambda value, path: None)
+    patch.setattr(objects, "refuse_nul", lambda value, path="": None)
 
 
 class Plant(NamedTuple):
