@@ -1,12 +1,13 @@
 """Where thousands wait: what a turn looks at, what it records, and what stays the same."""
 
 from collections import Counter
+from sys import intern
 from typing import Any
 
 import pytest
 
 from fairlead.core import gpu
-from fairlead.engine.gpu import backfill, checkpoint, recall
+from fairlead.engine.gpu import Config, backfill, checkpoint, recall
 from fairlead.engine.gpu.admission import RESAID_MAX, RunAdmission
 from fairlead.engine.gpu.entries import QueueDecision
 from fairlead.engine.gpu.orders import order_decision
@@ -16,8 +17,19 @@ from fairlead.ledger.replay import replay
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import after_of
 from fairlead.schema.replay import Verdict
-from tests.engine.gpu.resolving import world_of
-from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, run
+from tests.engine.gpu.resolving import CHANCE, reservation, reserve, world_of
+from tests.engine.gpu.test_races import Interrupted
+from tests.engine.gpu.worlds import (
+    ADMIN,
+    LENIENT,
+    START,
+    Clocks,
+    World,
+    budget,
+    envelope,
+    node,
+    run,
+)
 
 
 def entries(world: World, kind: str, after: int = 0) -> list[Any]:
@@ -226,3 +238,68 @@ def test_of_many_that_lack_devices_a_few_more_are_told_in_a_turn() -> None:
     before = world.projection.seq
     world.turn()
     assert entries(world, "gpu.place", before) == []
+
+
+def delete(world: World, name: str) -> None:
+    world.plane.verbs.act("Run", name, "cancel", author=ADMIN)
+    world.plane.objects.delete("Run", name, author=ADMIN)
+
+
+def test_after_a_lost_race_no_run_of_an_order_that_stands_overtakes_those_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is to be said of runs is decided again on what the other replica freed: the first of
+    those that ask for the same takes it."""
+    standing(monkeypatch)
+    ledger = Interrupted(time_ms=START)
+    world = world_of(ledger=ledger, devices=64, gpus=4, teams="a")
+    world.apply(*(run(f"r{i}", gpus=8) for i in range(4)))
+    world.turn()
+    world.turn()
+    world.apply(run("told", gpus=8), run("untold", gpus=8))
+    other = world.open()
+    ledger.kind = "gpu.fund"
+    ledger.act = lambda: other.objects.apply(
+        budget("a", "a", envelope(concurrency=12)), author=ADMIN
+    )
+    before = world.projection.seq
+    world.turn(0.2)
+    assert ledger.act is None, "the other replica was quicker"
+    assert started(world) == ["r0"]
+    first, *others = [entry.body["run"] for entry in entries(world, "gpu.fund", before)]
+    assert first == "r0"
+    assert "untold" in others, "who waits is told so in the same turn"
+
+
+def test_the_winner_of_an_outcome_does_not_stand_for_those_that_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for its outcome; they may start elsewhere at once, in their order."""
+    standing(monkeypatch)
+    world = World(
+        clocks=Clocks(), config=Config(resolver="enforce", preemption=LENIENT), chance=CHANCE
+    )
+    world.apply(budget("a", "a", envelope(concurrency=64)))
+    for place in ("west", "east"):
+        world.apply(node(place, 4, location={"region": place}))
+        world.apply(run(f"in-{place}", gpus=4, command=["x"], location={"region": place}))
+    world.apply(*(run(name, gpus=4, command=["x"]) for name in ("vip", "next", "zlast")))
+    world.turn()
+    world.plane.verbs.act("Run", "vip", "resolve", author=ADMIN)
+    (outcome,) = world.projection.resolver.outcomes.values()
+    loser = f"in-{outcome.location['region']}"
+    other = "in-west" if loser == "in-east" else "in-east"
+    world.executor.end(other, world.plane.committer.now())
+    asked: list[str] = []
+    real = RunAdmission._decide
+    monkeypatch.setattr(
+        RunAdmission, "_decide", lambda *given: asked.append(given[1]) or real(*given)
+    )
+    world.turn(1 / 3600)
+    assert started(world) == sorted([loser, "next"])
+    assert asked[:2] == ["next", "zlast"], (
+        "by their order, and not where only their reasons are told"
+    )
+    world.executor.end(loser, world.plane.committer.now(), signal=15)
+    world.turn(1 / 3600)
+    assert started(world) == ["next", "vip"], "the winner is in the order still"

@@ -117,17 +117,15 @@ class RunAdmission:
         order, promised = known.order, self._promised
 
         def decide(run: str) -> list[NewEntry]:
-            return self._decide(run, order, now_ms)
+            made = self._decide(run, now_ms)
+            return [*order.entries(run), *made] if opens_leases(made) else made
 
         if known.stands(0):
-            # The first that does not start stands for all that ask for the same. What is to be said
-            # of the others keeps no start waiting: where runs start, it is said of some in a turn.
             if follows and known.since_ms is None:
                 known.since_ms = now_ms  # the turn before, which decided it, may have taken long
-            next_ones = NextOfEach(known.standing, self._is_there)
-            self._decide_all(next_ones, decide)
-            known.each.next_part(SAID_MAX if next_ones.starts else None)
-        self._decide_all(known.each, decide)
+            self._decide_standing(known, decide, now_ms)
+        else:
+            self._decide_all(known.each, decide)
         # What owners claim delays a promise, and does not end it; nor does a turn without an order.
         kept = promised.keys() if follows else promised.keys() & self.heads.behind
         self._promised = {run: promised.get(run, now_ms) for run in (*self.heads.runs(), *kept)}
@@ -161,7 +159,33 @@ class RunAdmission:
         first = [run for run in self._order if not self._is_answered(run)]
         return _Ordered(order, queue, [row.alike for _, row in rows], first)
 
-    def _decide(self, run: str, order: TurnOrder, now_ms: int) -> list[NewEntry]:
+    def _decide_standing(
+        self, known: "_Ordered", decide: Callable[[str], list[NewEntry]], now_ms: int
+    ) -> None:
+        """The first that does not start stands for all that ask for the same (`order_stands`).
+        What is to be said of the others keeps no start waiting: where runs start, it is said of
+        some in a turn. It starts none of them."""
+        projection, starts = self._projection, 0
+
+        def tell(run: str) -> list[NewEntry]:
+            made = self._decide(run, now_ms)
+            if opens_leases(made):
+                known.each.stop()  # freed since the first ones were asked, which are before it
+                return []
+            return made
+
+        while True:
+            holds = projection.holds(self._hold_ms)
+            winners = {hold.winner for hold in holds if hold.winner and hold.is_open(now_ms)}
+            next_ones = NextOfEach(known.standing, self._is_there, winners)
+            self._decide_all(next_ones, decide)
+            starts += next_ones.starts
+            known.each.next_part(SAID_MAX if starts else None)
+            self._decide_all(known.each, tell)
+            if not known.each.is_stopped:
+                return
+
+    def _decide(self, run: str, now_ms: int) -> list[NewEntry]:
         projection, heads = self._projection, self.heads
         if not self._is_there(run) or self._is_held(run, now_ms):
             return []
@@ -178,7 +202,7 @@ class RunAdmission:
             return [_about(run, entry) for entry in known]
         made = attempt(projection, run, now_ms, heads, row.alike)
         if opens_leases(made):
-            return [*order.entries(run), *made]
+            return made
         if made and isinstance(made[0].body, entries.FundDecision) and len(made) == 2:
             self._keep_refusal(row.alike, made, behind=run in heads.behind)
         else:
