@@ -303,3 +303,50 @@ def test_the_winner_of_an_outcome_does_not_stand_for_those_that_are_alike(
     world.executor.end(loser, world.plane.committer.now(), signal=15)
     world.turn(1 / 3600)
     assert started(world) == ["next", "vip"], "the winner is in the order still"
+
+
+def test_an_order_is_made_anew_after_a_pause_and_stands_from_the_end_of_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing followed it yet: its age counts nonetheless."""
+    standing(monkeypatch)
+    world = world_of(devices=2, gpus=64, teams="a")
+    world.apply(*(run(f"r{i}", gpus=1, duration="1m", command=["x"]) for i in range(6)))
+    real = world.executor.start
+
+    def slow(job: Any) -> None:
+        world.now_ms += 240_000
+        real(job)
+
+    monkeypatch.setattr(world.executor, "start", slow)
+    world.turn()
+    assert started(world) == ["r0", "r1"]
+    monkeypatch.setattr(world.executor, "start", real)
+    world.apply(run("urgent", gpus=1, priority=9, command=["x"]))
+    for name in started(world):
+        world.executor.end(name, world.now_ms)
+    world.turn(5 / 60)
+    assert started(world) == ["r2", "r3"], "thirteen minutes after its turn began"
+    for name in started(world):
+        world.executor.end(name, world.now_ms)
+    world.turn(0.2)
+    for name in started(world):
+        world.executor.end(name, world.now_ms)
+    assert started(world) == ["r4", "urgent"]
+    world.apply(run("other", gpus=1, priority=9))
+    world.turn(5)
+    assert "other" in started(world), "five hours later"
+
+
+def test_after_a_turn_that_failed_an_order_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    standing(monkeypatch)
+    world = world_of(devices=2, gpus=64, teams="a")
+    world.apply(*(run(f"r{i}", gpus=1, duration="1m") for i in range(6)))
+    with monkeypatch.context() as broken:
+        broken.setattr(world.plane.effects, "carry_out", None)
+        with pytest.raises(TypeError):
+            world.turn()
+    assert started(world) == ["r0", "r1"]
+    world.apply(run("urgent", gpus=1, priority=9))
+    world.turn(1 / 60)
+    assert started(world) == ["r2", "urgent"]

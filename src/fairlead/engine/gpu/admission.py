@@ -121,8 +121,6 @@ class RunAdmission:
             return [*order.entries(run), *made] if opens_leases(made) else made
 
         if known.stands(0):
-            if follows and known.since_ms is None:
-                known.since_ms = now_ms  # the turn before, which decided it, may have taken long
             self._decide_standing(known, decide, now_ms)
         else:
             self._decide_all(known.each, decide)
@@ -133,10 +131,14 @@ class RunAdmission:
     def follows(self, now_ms: int) -> bool:
         """Whether the last order is followed for another turn."""
         known = self._ordered
-        if known is None or not known.stands(0):
+        if known is None or known.since_ms is None:
             return False
-        since_ms = now_ms if known.since_ms is None else known.since_ms
-        return known.stands(now_ms - since_ms)
+        return known.stands(now_ms - known.since_ms)
+
+    def end_turn(self, now_ms: int) -> None:
+        """An order that was made in this turn stands from now on: the turn may have taken long."""
+        if self._ordered is not None and self._ordered.since_ms is None:
+            self._ordered.since_ms = now_ms
 
     def _order_anew(self, now_ms: int) -> "_Ordered":
         projection, promised = self._projection, self._promised
@@ -439,6 +441,8 @@ class _Ordered:
             others = (run for run in order.names if run not in told)
             self.each = EachRun([*first, *others])
         self.since_ms: int | None = None
+        """The end of the turn that decided it; None where that turn was not carried out to its
+        end."""
 
     def stands(self, age_ms: int) -> bool:
         return gpu.order_stands(runs=len(self.order.names), age_ms=age_ms)
