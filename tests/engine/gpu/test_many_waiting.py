@@ -305,6 +305,45 @@ def test_the_winner_of_an_outcome_does_not_stand_for_those_that_are_alike(
     assert started(world) == ["next", "vip"], "the winner is in the order still"
 
 
+def promised_world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """`big` is promised the devices of `block`, and stands before all others."""
+    standing(monkeypatch)
+    world = world_of(devices=4, gpus=64, teams="ab")
+    world.apply(run("block", gpus=4, duration="1h", command=["x"]))
+    world.turn()
+    world.apply(run("big", gpus=4, duration="1h", command=["x"]))
+    world.apply(*(run(f"s{i}", owner="b", gpus=3, duration="1h", command=["x"]) for i in range(3)))
+    world.turn()
+    return world
+
+
+@pytest.mark.parametrize("minutes", [1, 30])
+def test_another_run_of_a_name_does_not_inherit_a_promise(
+    minutes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the next order nor by an order that is followed meanwhile."""
+    world = promised_world(monkeypatch)
+    delete(world, "big")
+    world.apply(run("big", owner="b", gpus=2, duration="1h", command=["x"]))
+    world.turn(minutes / 60)
+    world.executor.end("block", world.now_ms)
+    world.turn(1)
+    assert started(world) == ["s0"], "it came last"
+    assert world.plane.admission._promised.keys() == {"s1"}, "the head by now"
+
+
+def test_a_run_that_started_by_an_order_that_stands_keeps_no_promise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Preempted, it would be before all others again."""
+    world = promised_world(monkeypatch)
+    assert world.plane.admission._promised.keys() == {"big"}
+    world.executor.end("block", world.now_ms)
+    world.turn(1 / 60)
+    assert started(world) == ["big"]
+    assert world.plane.admission._promised.keys() == {"s0"}
+
+
 def test_an_order_is_made_anew_after_a_pause_and_stands_from_the_end_of_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

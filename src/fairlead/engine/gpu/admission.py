@@ -69,6 +69,19 @@ class _Row(NamedTuple):
     scope: _Scope
 
 
+class _Promised(NamedTuple):
+    """The number of a run that is a head, and since when it is one."""
+
+    submitted: int
+    since_ms: int
+
+    def is_of(self, state: RunState | None) -> bool:
+        """Whether the run of a name is this one, and waits."""
+        if state is None or state.phase is not Phase.PENDING:
+            return False
+        return state.submitted_seq == self.submitted
+
+
 Covers = dict[str, CoverAnswer]
 """What cover says to runs that are alike, as long as nothing changes: thousands wait, and most of
 them ask for what another one asks for."""
@@ -97,8 +110,8 @@ class RunAdmission:
         self._order: list[str] = []
         """The last one."""
         self._ordered: _Ordered | None = None
-        self._promised: dict[str, int] = {}
-        """The heads of the last turn, and since when they are; found anew after a restart."""
+        self._promised: dict[str, _Promised] = {}
+        """The heads of the last turn by name, as long as they wait; found anew after a restart."""
         self._positions: tuple[int, dict[str, int], dict[_Scope, int]] = (0, {}, {})
 
     def admit_all(self, now_ms: int) -> None:
@@ -114,7 +127,7 @@ class RunAdmission:
         if known is None or not follows:
             known = self._ordered = self._order_anew(now_ms)
         self._lead_reserved(known.queue, now_ms)
-        order, promised = known.order, self._promised
+        order = known.order
 
         def decide(run: str) -> list[NewEntry]:
             made = self._decide(run, now_ms)
@@ -124,9 +137,18 @@ class RunAdmission:
             self._decide_standing(known, decide, now_ms)
         else:
             self._decide_all(known.each, decide)
+        live, behind = self._projection.live, self.heads.behind
+        heads = {
+            run: _Promised(live[run].submitted_seq, now_ms)
+            for run in self.heads.runs()
+            if run in live  # else another replica ended it just now
+        }
         # What owners claim delays a promise, and does not end it; nor does a turn without an order.
-        kept = promised.keys() if follows else promised.keys() & self.heads.behind
-        self._promised = {run: promised.get(run, now_ms) for run in (*self.heads.runs(), *kept)}
+        self._promised = heads | {
+            run: promise
+            for run, promise in self._promised.items()
+            if (follows or run in heads or run in behind) and promise.is_of(live.get(run))
+        }
 
     def follows(self, now_ms: int) -> bool:
         """Whether the last order is followed for another turn."""
@@ -143,7 +165,9 @@ class RunAdmission:
     def _order_anew(self, now_ms: int) -> "_Ordered":
         projection, promised = self._projection, self._promised
         runs = tuple(
-            replace(run, promised_ms=promised[run.id]) if run.id in promised else run
+            replace(run, promised_ms=promised[run.id].since_ms)
+            if run.id in promised and promised[run.id].submitted == run.submitted
+            else run
             for run in self._waiting_runs()
         )
         use = tuple(owner_use(projection, runs, now_ms))
