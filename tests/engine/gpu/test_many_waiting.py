@@ -389,3 +389,22 @@ def test_after_a_turn_that_failed_an_order_is_made_anew(monkeypatch: pytest.Monk
     world.apply(run("urgent", gpus=1, priority=9))
     world.turn(1 / 60)
     assert started(world) == ["r2", "urgent"]
+
+
+def test_another_run_of_a_name_claims_nothing_by_an_order_that_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not in the order, and keeps its owner's envelope from no guest before the next one."""
+    standing(monkeypatch)
+    world = world_of(devices=16, teams="")
+    own = envelope(concurrency=8, sharing="family")
+    world.apply(budget("a", "a", own, parents=["lab"]))
+    world.apply(budget("b", "b", envelope(concurrency=1), parents=["lab"]))
+    world.apply(run("block", gpus=8, duration="1m"))
+    world.turn()
+    world.apply(run("mine", gpus=8), run("guest", "b", 7), run("other", "b", 7))
+    world.turn()
+    delete(world, "mine")
+    world.apply(run("mine", gpus=4))
+    world.turn(2 / 60)
+    assert started(world) == ["guest"]

@@ -181,7 +181,9 @@ class RunAdmission:
             lambda: self._queue_decision(queue, waiting),
         )
         rows = [(run, self._rows[run]) for run in self._order]
-        self.heads.claims.begin((run, row.request, row.alike) for run, row in rows)
+        self.heads.claims.begin(
+            ((run, row.waiting.submitted), row.request, row.alike) for run, row in rows
+        )
         first = [run for run in self._order if not self._is_answered(run)]
         return _Ordered(order, queue, [row.alike for _, row in rows], first)
 
@@ -396,8 +398,7 @@ class RunAdmission:
     def _is_there(self, run: str) -> bool:
         """Whether a run of the order still waits: another replica may have started or removed it,
         and another one of its name is not in the order."""
-        pending, submitted = self._projection.is_pending(run), self._rows[run].key[0]
-        return pending and self._projection.runs[run].submitted_seq == submitted
+        return self._projection.is_still_pending(run, self._rows[run].waiting.submitted)
 
     def _is_answered(self, run: str) -> bool:
         """Whether it is recorded why a run waits."""
