@@ -408,3 +408,14 @@ def test_another_run_of_a_name_claims_nothing_by_an_order_that_stands(
     world.apply(run("mine", gpus=4))
     world.turn(2 / 60)
     assert started(world) == ["guest"]
+
+
+def test_another_run_of_a_name_has_no_place_in_an_order_that_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = promised_world(monkeypatch)
+    assert list(world.plane.admission.positions()) == ["big", "s0", "s1", "s2"]
+    delete(world, "big")
+    world.apply(run("big", owner="b", gpus=1))
+    assert list(world.plane.admission.positions()) == ["s0", "s1", "s2"]
+    assert world.status("Run", "big")["queue"] is None

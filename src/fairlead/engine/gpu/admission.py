@@ -274,8 +274,9 @@ class RunAdmission:
         if self._positions[0] != projection.seq:
             positions, waiting, rows = dict[str, int](), defaultdict[_Scope, int](int), self._rows
             for name in self._order:
-                if projection.is_pending(name):
-                    scope = rows[name].scope
+                row = rows[name]
+                if projection.is_still_pending(name, row.waiting.submitted):
+                    scope = row.scope
                     waiting[scope] += 1
                     positions[name] = waiting[scope]
             self._positions = (projection.seq, positions, waiting)
