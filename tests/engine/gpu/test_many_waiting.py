@@ -391,6 +391,30 @@ def test_after_a_turn_that_failed_an_order_is_made_anew(monkeypatch: pytest.Monk
     assert started(world) == ["r2", "urgent"]
 
 
+@pytest.mark.parametrize("how", ["moved", "another"])
+def test_a_reserved_run_that_is_not_due_any_more_keeps_no_devices(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner moved the reservation, or it is another run of its name."""
+    standing(monkeypatch)
+    world = world_of(devices=8, gpus=64, teams="ab", resolver="off")
+    world.apply(run("block", gpus=4, duration="3h"))
+    world.turn()
+    reserve(world, run("wide", owner="b", gpus=8, duration="1h"))
+    world.apply(*(run(f"s{i}", gpus=2, duration="9h") for i in range(5)))
+    world.turn()
+    assert started(world) == ["block"]
+    if how == "moved":
+        world.apply(reservation("wide-slot", "wide", 100))
+    else:
+        world.plane.objects.delete("Reservation", "wide-slot", author=ADMIN)
+        delete(world, "wide")
+        world.now_ms += 1_000
+        reserve(world, run("wide", owner="b", gpus=8, duration="1h"))
+    world.turn(1 / 60)
+    assert started(world) == ["block", "s0", "s1"]
+
+
 def test_another_run_of_a_name_claims_nothing_by_an_order_that_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

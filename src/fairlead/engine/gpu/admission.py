@@ -258,15 +258,30 @@ class RunAdmission:
 
     def _lead_reserved(self, queue: gpu.Queue, now_ms: int) -> None:
         """Runs whose reservations are due and lack devices are the first heads."""
-        due_ms = {row.run: row.until_ms for row in queue.held}
-        for run in gpu.due_first(queue.held):
-            if run not in self._projection.live or not self._projection.waits_for_time(run):
-                continue  # it was started, or is gone, since the order was decided
-            spec = self._projection.run_spec(run)
+        projection = self._projection
+        due_ms = {run: self._due_ms(run, now_ms) for run in gpu.due_first(queue.held)}
+        held = (replace(row, until_ms=due_ms[row.run]) for row in queue.held if row.run in due_ms)
+        for run in gpu.due_first(held):
+            if due_ms[run] is None:
+                continue
+            spec = projection.run_spec(run)
             devices = self.heads.devices(spec.flavor, now_ms)
-            found = ask(self._projection, spec, now_ms, devices).found
+            found = ask(projection, spec, now_ms, devices).found
             if found.plan.funded and not found.starts:
                 self.heads.add(run, found, now_ms, due_ms[run])
+
+    def _due_ms(self, run: str, now_ms: int) -> int | None:
+        """When a reservation of the order became due: another run may have its name since then,
+        and its owner may have moved it."""
+        projection = self._projection
+        state, start = projection.live.get(run), projection.reserved_start(run)
+        if (
+            state is None
+            or state.submitted_seq != self._rows[run].waiting.submitted
+            or start is None
+        ):
+            return None
+        return start.start_ms if start.start_ms <= now_ms else None
 
     def positions(self) -> dict[str, int]:
         """Every run in the queue, as of the last turn and in order, with its place in its scope."""
