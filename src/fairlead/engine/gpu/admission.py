@@ -197,7 +197,7 @@ class RunAdmission:
 
         def tell(run: str) -> list[NewEntry]:
             made = self._decide(run, now_ms)
-            if opens_leases(made):
+            if made and opens_leases(made):  # of most of thousands nothing is to be said
                 known.each.stop()  # freed since the first ones were asked, which are before it
                 return []
             return made
