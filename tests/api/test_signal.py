@@ -59,3 +59,15 @@ def test_readers_that_follow_are_woken_once_for_all_that_grew_and_not_all_at_onc
         return seen
 
     assert asyncio.run(ring()) == [[100]] * (2 * LANES)
+
+
+def test_a_lane_knows_what_was_notified_before_the_server_listened() -> None:
+    """Its first reader asked for what was there, and waited until something else grew."""
+
+    async def first() -> bool:
+        signal = GrowthSignal()
+        signal.notify(7)
+        signal.attach(asyncio.get_running_loop())
+        return await signal.lane().above(6, 0.2)
+
+    assert asyncio.run(first())

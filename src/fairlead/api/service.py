@@ -48,6 +48,9 @@ class GrowthSignal:
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        with self._lock:
+            for lane in self._lanes:  # of what was notified before this
+                lane.seq, lane.closed = self.seq, self.closed
 
     def notify(self, seq: int, *, close: bool = False) -> None:
         """From any thread: the number is this; `close`: waiting ends.

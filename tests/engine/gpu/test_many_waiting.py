@@ -1,12 +1,13 @@
 """Where thousands wait: what a turn looks at, what it records, and what stays the same."""
 
 from collections import Counter
+from sys import intern
 from typing import Any
 
 import pytest
 
 from fairlead.core import gpu
-from fairlead.engine.gpu import backfill, checkpoint, recall
+from fairlead.engine.gpu import Config, backfill, checkpoint, recall
 from fairlead.engine.gpu.admission import RESAID_MAX, RunAdmission
 from fairlead.engine.gpu.entries import QueueDecision
 from fairlead.engine.gpu.orders import order_decision
@@ -16,8 +17,19 @@ from fairlead.ledger.replay import replay
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import after_of
 from fairlead.schema.replay import Verdict
-from tests.engine.gpu.resolving import world_of
-from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, run
+from tests.engine.gpu.resolving import CHANCE, reservation, reserve, world_of
+from tests.engine.gpu.test_races import Interrupted
+from tests.engine.gpu.worlds import (
+    ADMIN,
+    LENIENT,
+    START,
+    Clocks,
+    World,
+    budget,
+    envelope,
+    node,
+    run,
+)
 
 
 def entries(world: World, kind: str, after: int = 0) -> list[Any]:
@@ -226,3 +238,225 @@ def test_of_many_that_lack_devices_a_few_more_are_told_in_a_turn() -> None:
     before = world.projection.seq
     world.turn()
     assert entries(world, "gpu.place", before) == []
+
+
+def delete(world: World, name: str) -> None:
+    world.plane.verbs.act("Run", name, "cancel", author=ADMIN)
+    world.plane.objects.delete("Run", name, author=ADMIN)
+
+
+def test_after_a_lost_race_no_run_of_an_order_that_stands_overtakes_those_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is to be said of runs is decided again on what the other replica freed: the first of
+    those that ask for the same takes it."""
+    standing(monkeypatch)
+    ledger = Interrupted(time_ms=START)
+    world = world_of(ledger=ledger, devices=64, gpus=4, teams="a")
+    world.apply(*(run(f"r{i}", gpus=8) for i in range(4)))
+    world.turn()
+    world.turn()
+    world.apply(run("told", gpus=8), run("untold", gpus=8))
+    other = world.open()
+    ledger.kind = "gpu.fund"
+    ledger.act = lambda: other.objects.apply(
+        budget("a", "a", envelope(concurrency=12)), author=ADMIN
+    )
+    before = world.projection.seq
+    world.turn(0.2)
+    assert ledger.act is None, "the other replica was quicker"
+    assert started(world) == ["r0"]
+    first, *others = [entry.body["run"] for entry in entries(world, "gpu.fund", before)]
+    assert first == "r0"
+    assert "untold" in others, "who waits is told so in the same turn"
+
+
+def test_the_winner_of_an_outcome_does_not_stand_for_those_that_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for its outcome; they may start elsewhere at once, in their order."""
+    standing(monkeypatch)
+    world = World(
+        clocks=Clocks(), config=Config(resolver="enforce", preemption=LENIENT), chance=CHANCE
+    )
+    world.apply(budget("a", "a", envelope(concurrency=64)))
+    for place in ("west", "east"):
+        world.apply(node(place, 4, location={"region": place}))
+        world.apply(run(f"in-{place}", gpus=4, command=["x"], location={"region": place}))
+    world.apply(*(run(name, gpus=4, command=["x"]) for name in ("vip", "next", "zlast")))
+    world.turn()
+    world.plane.verbs.act("Run", "vip", "resolve", author=ADMIN)
+    (outcome,) = world.projection.resolver.outcomes.values()
+    loser = f"in-{outcome.location['region']}"
+    other = "in-west" if loser == "in-east" else "in-east"
+    world.executor.end(other, world.plane.committer.now())
+    asked: list[str] = []
+    real = RunAdmission._decide
+    monkeypatch.setattr(
+        RunAdmission, "_decide", lambda *given: asked.append(given[1]) or real(*given)
+    )
+    world.turn(1 / 3600)
+    assert started(world) == sorted([loser, "next"])
+    assert asked[:2] == ["next", "zlast"], (
+        "by their order, and not where only their reasons are told"
+    )
+    world.executor.end(loser, world.plane.committer.now(), signal=15)
+    world.turn(1 / 3600)
+    assert started(world) == ["next", "vip"], "the winner is in the order still"
+
+
+def promised_world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """`big` is promised the devices of `block`, and stands before all others."""
+    standing(monkeypatch)
+    world = world_of(devices=4, gpus=64, teams="ab")
+    world.apply(run("block", gpus=4, duration="1h", command=["x"]))
+    world.turn()
+    world.apply(run("big", gpus=4, duration="1h", command=["x"]))
+    world.apply(*(run(f"s{i}", owner="b", gpus=3, duration="1h", command=["x"]) for i in range(3)))
+    world.turn()
+    return world
+
+
+@pytest.mark.parametrize("minutes", [1, 30])
+def test_another_run_of_a_name_does_not_inherit_a_promise(
+    minutes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the next order nor by an order that is followed meanwhile."""
+    world = promised_world(monkeypatch)
+    delete(world, "big")
+    world.apply(run("big", owner="b", gpus=2, duration="1h", command=["x"]))
+    world.turn(minutes / 60)
+    world.executor.end("block", world.now_ms)
+    world.turn(1)
+    assert started(world) == ["s0"], "it came last"
+    assert world.plane.admission._promised.keys() == {"s1"}, "the head by now"
+
+
+def test_a_run_that_started_by_an_order_that_stands_keeps_no_promise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Preempted, it would be before all others again."""
+    world = promised_world(monkeypatch)
+    assert world.plane.admission._promised.keys() == {"big"}
+    world.executor.end("block", world.now_ms)
+    world.turn(1 / 60)
+    assert started(world) == ["big"]
+    assert world.plane.admission._promised.keys() == {"s0"}
+
+
+def test_an_order_is_made_anew_after_a_pause_and_stands_from_the_end_of_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing followed it yet: its age counts nonetheless."""
+    standing(monkeypatch)
+    world = world_of(devices=2, gpus=64, teams="a")
+    world.apply(*(run(f"r{i}", gpus=1, duration="1m", command=["x"]) for i in range(6)))
+    real = world.executor.start
+
+    def slow(job: Any) -> None:
+        world.now_ms += 240_000
+        real(job)
+
+    monkeypatch.setattr(world.executor, "start", slow)
+    world.turn()
+    assert started(world) == ["r0", "r1"]
+    monkeypatch.setattr(world.executor, "start", real)
+    world.apply(run("urgent", gpus=1, priority=9, command=["x"]))
+    for name in started(world):
+        world.executor.end(name, world.now_ms)
+    world.turn(5 / 60)
+    assert started(world) == ["r2", "r3"], "thirteen minutes after its turn began"
+    for name in started(world):
+        world.executor.end(name, world.now_ms)
+    world.turn(0.2)
+    for name in started(world):
+        world.executor.end(name, world.now_ms)
+    assert started(world) == ["r4", "urgent"]
+    world.apply(run("other", gpus=1, priority=9))
+    world.turn(5)
+    assert "other" in started(world), "five hours later"
+
+
+def test_after_a_turn_that_failed_an_order_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    standing(monkeypatch)
+    world = world_of(devices=2, gpus=64, teams="a")
+    world.apply(*(run(f"r{i}", gpus=1, duration="1m") for i in range(6)))
+    with monkeypatch.context() as broken:
+        broken.setattr(world.plane.effects, "carry_out", None)
+        with pytest.raises(TypeError):
+            world.turn()
+    assert started(world) == ["r0", "r1"]
+    world.apply(run("urgent", gpus=1, priority=9))
+    world.turn(1 / 60)
+    assert started(world) == ["r2", "urgent"]
+
+
+@pytest.mark.parametrize("how", ["moved", "another"])
+def test_a_reserved_run_that_is_not_due_any_more_keeps_no_devices(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner moved the reservation, or it is another run of its name."""
+    standing(monkeypatch)
+    world = world_of(devices=8, gpus=64, teams="ab", resolver="off")
+    world.apply(run("block", gpus=4, duration="3h"))
+    world.turn()
+    reserve(world, run("wide", owner="b", gpus=8, duration="1h"))
+    world.apply(*(run(f"s{i}", gpus=2, duration="9h") for i in range(5)))
+    world.turn()
+    assert started(world) == ["block"]
+    if how == "moved":
+        world.apply(reservation("wide-slot", "wide", 100))
+    else:
+        world.plane.objects.delete("Reservation", "wide-slot", author=ADMIN)
+        delete(world, "wide")
+        world.now_ms += 1_000
+        reserve(world, run("wide", owner="b", gpus=8, duration="1h"))
+    world.turn(1 / 60)
+    assert started(world) == ["block", "s0", "s1"]
+
+
+def test_another_run_of_a_name_claims_nothing_by_an_order_that_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not in the order, and keeps its owner's envelope from no guest before the next one."""
+    standing(monkeypatch)
+    world = world_of(devices=16, teams="")
+    own = envelope(concurrency=8, sharing="family")
+    world.apply(budget("a", "a", own, parents=["lab"]))
+    world.apply(budget("b", "b", envelope(concurrency=1), parents=["lab"]))
+    world.apply(run("block", gpus=8, duration="1m"))
+    world.turn()
+    world.apply(run("mine", gpus=8), run("guest", "b", 7), run("other", "b", 7))
+    world.turn()
+    delete(world, "mine")
+    world.apply(run("mine", gpus=4))
+    world.turn(2 / 60)
+    assert started(world) == ["guest"]
+
+
+def test_another_run_of_a_name_has_no_place_in_an_order_that_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = promised_world(monkeypatch)
+    assert list(world.plane.admission.positions()) == ["big", "s0", "s1", "s2"]
+    delete(world, "big")
+    world.apply(run("big", owner="b", gpus=1))
+    assert list(world.plane.admission.positions()) == ["s0", "s1", "s2"]
+    assert world.status("Run", "big")["queue"] is None
+
+
+def test_what_waiting_runs_ask_for_is_kept_once_and_not_for_ever() -> None:
+    """An interned text is never freed: the names of owners and locations are the users'."""
+    world = world_of(devices=16, teams="d")
+    own = envelope(concurrency=4, sharing="family")
+    world.apply(budget("a", "a", own, parents=["lab"]))
+    world.apply(budget("b", "b", envelope(concurrency=1, flavor="L4"), parents=["lab"]))
+    world.apply(run("guest", "b", 4), *(run(f"r{i}", "a", 8) for i in range(3)))
+    world.turn()
+    world.apply(run("late", "a", 8))
+    world.turn(1 / 60)
+    asked = [text for _, text in world.plane.recalls._asked.values()]
+    assert len(asked) == 4
+    assert len({id(text) for text in asked}) == 1
+    same = "".join(list(asked[0]))
+    assert intern(same) is same, "it was not interned before"

@@ -191,7 +191,13 @@ To order 10 000 takes as long as to start dozens of runs, and devices stand idle
 
 def order_stands(*, runs: int, age_ms: int) -> bool:
     """Whether an order of so many runs is followed for another turn. Who came since then waits for
-    the next order."""
+    the next order. `age_ms`: since the end of the turn that decided it.
+
+    Of runs in it that ask for the same, the first answers for the others: where it does not start,
+    none of them does. That holds for runs with an equal `Request` and `GangShape`, an equal longest
+    runtime, and the same will to run unfunded. Their answers by `start` and `claims` are equal, and
+    by `backfill` the first one's is the mildest: it is itself the head that the others are behind.
+    The winner of an open outcome waits for a reason of its own, and answers for no other run."""
     return 0 <= 1_000 * age_ms < STANDS_MS_PER_THOUSAND * (runs - ANEW_MAX)
 
 

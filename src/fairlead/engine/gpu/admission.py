@@ -69,6 +69,19 @@ class _Row(NamedTuple):
     scope: _Scope
 
 
+class _Promised(NamedTuple):
+    """The number of a run that is a head, and since when it is one."""
+
+    submitted: int
+    since_ms: int
+
+    def is_of(self, state: RunState | None) -> bool:
+        """Whether the run of a name is this one, and waits."""
+        if state is None or state.phase is not Phase.PENDING:
+            return False
+        return state.submitted_seq == self.submitted
+
+
 Covers = dict[str, CoverAnswer]
 """What cover says to runs that are alike, as long as nothing changes: thousands wait, and most of
 them ask for what another one asks for."""
@@ -97,8 +110,8 @@ class RunAdmission:
         self._order: list[str] = []
         """The last one."""
         self._ordered: _Ordered | None = None
-        self._promised: dict[str, int] = {}
-        """The heads of the last turn, and since when they are; found anew after a restart."""
+        self._promised: dict[str, _Promised] = {}
+        """The heads of the last turn by name, as long as they wait; found anew after a restart."""
         self._positions: tuple[int, dict[str, int], dict[_Scope, int]] = (0, {}, {})
 
     def admit_all(self, now_ms: int) -> None:
@@ -114,36 +127,47 @@ class RunAdmission:
         if known is None or not follows:
             known = self._ordered = self._order_anew(now_ms)
         self._lead_reserved(known.queue, now_ms)
-        order, promised = known.order, self._promised
+        order = known.order
 
         def decide(run: str) -> list[NewEntry]:
-            return self._decide(run, order, now_ms)
+            made = self._decide(run, now_ms)
+            return [*order.entries(run), *made] if opens_leases(made) else made
 
         if known.stands(0):
-            # The first that does not start stands for all that ask for the same. What is to be said
-            # of the others keeps no start waiting: where runs start, it is said of some in a turn.
-            if follows and known.since_ms is None:
-                known.since_ms = now_ms  # the turn before, which decided it, may have taken long
-            next_ones = NextOfEach(known.standing, self._is_there)
-            self._decide_all(next_ones, decide)
-            known.each.next_part(SAID_MAX if next_ones.starts else None)
-        self._decide_all(known.each, decide)
+            self._decide_standing(known, decide, now_ms)
+        else:
+            self._decide_all(known.each, decide)
+        live, behind = self._projection.live, self.heads.behind
+        heads = {
+            run: _Promised(live[run].submitted_seq, now_ms)
+            for run in self.heads.runs()
+            if run in live  # else another replica ended it just now
+        }
         # What owners claim delays a promise, and does not end it; nor does a turn without an order.
-        kept = promised.keys() if follows else promised.keys() & self.heads.behind
-        self._promised = {run: promised.get(run, now_ms) for run in (*self.heads.runs(), *kept)}
+        self._promised = heads | {
+            run: promise
+            for run, promise in self._promised.items()
+            if (follows or run in heads or run in behind) and promise.is_of(live.get(run))
+        }
 
     def follows(self, now_ms: int) -> bool:
         """Whether the last order is followed for another turn."""
         known = self._ordered
-        if known is None or not known.stands(0):
+        if known is None or known.since_ms is None:
             return False
-        since_ms = now_ms if known.since_ms is None else known.since_ms
-        return known.stands(now_ms - since_ms)
+        return known.stands(now_ms - known.since_ms)
+
+    def end_turn(self, now_ms: int) -> None:
+        """An order that was made in this turn stands from now on: the turn may have taken long."""
+        if self._ordered is not None and self._ordered.since_ms is None:
+            self._ordered.since_ms = now_ms
 
     def _order_anew(self, now_ms: int) -> "_Ordered":
         projection, promised = self._projection, self._promised
         runs = tuple(
-            replace(run, promised_ms=promised[run.id]) if run.id in promised else run
+            replace(run, promised_ms=promised[run.id].since_ms)
+            if run.id in promised and promised[run.id].submitted == run.submitted
+            else run
             for run in self._waiting_runs()
         )
         use = tuple(owner_use(projection, runs, now_ms))
@@ -157,11 +181,39 @@ class RunAdmission:
             lambda: self._queue_decision(queue, waiting),
         )
         rows = [(run, self._rows[run]) for run in self._order]
-        self.heads.claims.begin((run, row.request, row.alike) for run, row in rows)
+        self.heads.claims.begin(
+            ((run, row.waiting.submitted), row.request, row.alike) for run, row in rows
+        )
         first = [run for run in self._order if not self._is_answered(run)]
         return _Ordered(order, queue, [row.alike for _, row in rows], first)
 
-    def _decide(self, run: str, order: TurnOrder, now_ms: int) -> list[NewEntry]:
+    def _decide_standing(
+        self, known: "_Ordered", decide: Callable[[str], list[NewEntry]], now_ms: int
+    ) -> None:
+        """The first that does not start stands for all that ask for the same (`order_stands`).
+        What is to be said of the others keeps no start waiting: where runs start, it is said of
+        some in a turn. It starts none of them."""
+        projection, starts = self._projection, 0
+
+        def tell(run: str) -> list[NewEntry]:
+            made = self._decide(run, now_ms)
+            if made and opens_leases(made):  # of most of thousands nothing is to be said
+                known.each.stop()  # freed since the first ones were asked, which are before it
+                return []
+            return made
+
+        while True:
+            holds = projection.holds(self._hold_ms)
+            winners = {hold.winner for hold in holds if hold.winner and hold.is_open(now_ms)}
+            next_ones = NextOfEach(known.standing, self._is_there, winners)
+            self._decide_all(next_ones, decide)
+            starts += next_ones.starts
+            known.each.next_part(SAID_MAX if starts else None)
+            self._decide_all(known.each, tell)
+            if not known.each.is_stopped:
+                return
+
+    def _decide(self, run: str, now_ms: int) -> list[NewEntry]:
         projection, heads = self._projection, self.heads
         if not self._is_there(run) or self._is_held(run, now_ms):
             return []
@@ -178,7 +230,7 @@ class RunAdmission:
             return [_about(run, entry) for entry in known]
         made = attempt(projection, run, now_ms, heads, row.alike)
         if opens_leases(made):
-            return [*order.entries(run), *made]
+            return made
         if made and isinstance(made[0].body, entries.FundDecision) and len(made) == 2:
             self._keep_refusal(row.alike, made, behind=run in heads.behind)
         else:
@@ -206,15 +258,30 @@ class RunAdmission:
 
     def _lead_reserved(self, queue: gpu.Queue, now_ms: int) -> None:
         """Runs whose reservations are due and lack devices are the first heads."""
-        due_ms = {row.run: row.until_ms for row in queue.held}
-        for run in gpu.due_first(queue.held):
-            if run not in self._projection.live or not self._projection.waits_for_time(run):
-                continue  # it was started, or is gone, since the order was decided
-            spec = self._projection.run_spec(run)
+        projection = self._projection
+        due_ms = {run: self._due_ms(run, now_ms) for run in gpu.due_first(queue.held)}
+        held = (replace(row, until_ms=due_ms[row.run]) for row in queue.held if row.run in due_ms)
+        for run in gpu.due_first(held):
+            if due_ms[run] is None:
+                continue
+            spec = projection.run_spec(run)
             devices = self.heads.devices(spec.flavor, now_ms)
-            found = ask(self._projection, spec, now_ms, devices).found
+            found = ask(projection, spec, now_ms, devices).found
             if found.plan.funded and not found.starts:
                 self.heads.add(run, found, now_ms, due_ms[run])
+
+    def _due_ms(self, run: str, now_ms: int) -> int | None:
+        """When a reservation of the order became due: another run may have its name since then,
+        and its owner may have moved it."""
+        projection = self._projection
+        state, start = projection.live.get(run), projection.reserved_start(run)
+        if (
+            state is None
+            or state.submitted_seq != self._rows[run].waiting.submitted
+            or start is None
+        ):
+            return None
+        return start.start_ms if start.start_ms <= now_ms else None
 
     def positions(self) -> dict[str, int]:
         """Every run in the queue, as of the last turn and in order, with its place in its scope."""
@@ -222,8 +289,9 @@ class RunAdmission:
         if self._positions[0] != projection.seq:
             positions, waiting, rows = dict[str, int](), defaultdict[_Scope, int](int), self._rows
             for name in self._order:
-                if projection.is_pending(name):
-                    scope = rows[name].scope
+                row = rows[name]
+                if projection.is_still_pending(name, row.waiting.submitted):
+                    scope = row.scope
                     waiting[scope] += 1
                     positions[name] = waiting[scope]
             self._positions = (projection.seq, positions, waiting)
@@ -346,8 +414,7 @@ class RunAdmission:
     def _is_there(self, run: str) -> bool:
         """Whether a run of the order still waits: another replica may have started or removed it,
         and another one of its name is not in the order."""
-        pending, submitted = self._projection.is_pending(run), self._rows[run].key[0]
-        return pending and self._projection.runs[run].submitted_seq == submitted
+        return self._projection.is_still_pending(run, self._rows[run].waiting.submitted)
 
     def _is_answered(self, run: str) -> bool:
         """Whether it is recorded why a run waits."""
@@ -415,6 +482,8 @@ class _Ordered:
             others = (run for run in order.names if run not in told)
             self.each = EachRun([*first, *others])
         self.since_ms: int | None = None
+        """The end of the turn that decided it; None where that turn was not carried out to its
+        end."""
 
     def stands(self, age_ms: int) -> bool:
         return gpu.order_stands(runs=len(self.order.names), age_ms=age_ms)

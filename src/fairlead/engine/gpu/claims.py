@@ -16,6 +16,8 @@ from fairlead.schema import objects
 
 _Alike = tuple[str, str]
 """What is asked for, and the shape of it."""
+_Numbered = tuple[str, int]
+"""A run and the number of its submission."""
 _Delays = Callable[[str, gpu.Request, Placement, int, Sequence[Line]], bool]
 """Whether a start would delay a run that was promised its own."""
 
@@ -25,17 +27,17 @@ class OwnerClaims:
 
     def __init__(self, projection: Projection, delays: _Delays, *, enforced: bool) -> None:
         self._projection, self._delays, self._enforced = projection, delays, enforced
-        self._runs: dict[tuple[str, str], dict[_Alike, list[str]]] = {}
+        self._runs: dict[tuple[str, str], dict[_Alike, list[_Numbered]]] = {}
         self._found: dict[tuple[str, _Alike], gpu.Claimant | None] = {}
         self._seen = (0, 0)
         """The entry and the time that these were found at."""
 
-    def begin(self, order: Iterable[tuple[str, gpu.Request, str]]) -> None:
-        """A turn begins: runs that wait, what they ask for, and the same as text."""
+    def begin(self, order: Iterable[tuple[_Numbered, gpu.Request, str]]) -> None:
+        """An order begins: runs that wait, what they ask for, and the same as text."""
         self._runs.clear()
         self._found.clear()
         for run, request, alike in order if self._enforced else ():
-            shape = repr(objects.to_shape(self._projection.run_spec(run)))
+            shape = repr(objects.to_shape(self._projection.run_spec(run[0])))
             mine = self._runs.setdefault((request.owner, request.flavor), {})
             mine.setdefault((alike, shape), []).append(run)
 
@@ -58,7 +60,7 @@ class OwnerClaims:
         return tuple(row for row in rows if row is not None)
 
     def _kept(
-        self, owner: str, alike: _Alike, runs: list[str], devices: gpu.FreeDevices
+        self, owner: str, alike: _Alike, runs: list[_Numbered], devices: gpu.FreeDevices
     ) -> gpu.Claimant | None:
         """Found once for all guests of a state: a family may have a hundred owners."""
         if (owner, alike) not in self._found:
@@ -66,11 +68,11 @@ class OwnerClaims:
         return self._found[owner, alike]
 
     def _claimant(
-        self, runs: list[str], devices: gpu.FreeDevices, now_ms: int
+        self, runs: list[_Numbered], devices: gpu.FreeDevices, now_ms: int
     ) -> gpu.Claimant | None:
         """Runs that are alike: all, where one of them could start now; else those that have taken
         funding back and wait for the devices: guests that follow each other would keep them."""
-        left = [run for run in runs if self._projection.is_pending(run)]
+        left = [run for run, number in runs if self._projection.is_still_pending(run, number)]
         if not left:
             return None
         spec = self._projection.run_spec(left[0])

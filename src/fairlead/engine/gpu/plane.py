@@ -126,6 +126,7 @@ class ControlPlane:
             percent = self.config.near_limit_percent
             committer.commit(lambda: condition_entries(projection, now_ms, percent))
             self._recover()
+            self.admission.end_turn(max(committer.now(), now_ms))
 
     def _admit(self, now_ms: int) -> None:
         """What starts runs, and what preempts others for them."""

@@ -174,6 +174,10 @@ class Projection:
             return False
         return not self.waits_for_time(run)
 
+    def is_still_pending(self, run: str, submitted: int) -> bool:
+        """The same of the run of this number: another one may have its name by now."""
+        return self.is_pending(run) and self.runs[run].submitted_seq == submitted
+
     def waits_for_runs(self, run: str) -> bool:
         """Whether it is Pending and starts after runs that have not ended as asked."""
         found = self.live.get(run)

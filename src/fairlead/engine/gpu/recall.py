@@ -7,7 +7,6 @@ unfunded runs are the first to be preempted (`reclaim.py`, `reservations.py`), w
 
 from collections.abc import Container, Sequence
 from functools import partial
-from sys import intern
 
 from fairlead.core import gpu
 from fairlead.core.gpu.recall import without
@@ -35,9 +34,10 @@ class Recalls:
         before, self._asked = self._asked, {}
         if not lent:
             return
+        texts = {asked: asked for _, asked in before.values()}
         runs, alike = [run for run in projection.live if self._may_ask(run, lent)], dict[str, str]()
         for run in runs:
-            self._asked[run] = asked = self._request_of(run, before.get(run))
+            self._asked[run] = asked = self._request_of(run, before.get(run), texts)
             alike.setdefault(asked[1], run)
         # Thousands may wait, and ask for the same: those are ordered that a recall would help.
         helped = {asked for asked, run in alike.items() if recalled(projection, run, now_ms)}
@@ -65,13 +65,16 @@ class Recalls:
             return False
         return not projection.waits_for_runs(run)
 
-    def _request_of(self, run: str, before: tuple[int, str] | None) -> tuple[int, str]:
+    def _request_of(
+        self, run: str, before: tuple[int, str] | None, texts: dict[str, str]
+    ) -> tuple[int, str]:
         version = self._committer.stored("Run", run).version
         if before is not None and before[0] == version:
             return before
         spec = self._projection.run_spec(run)
-        # One text for all of thousands that ask for the same.
-        return version, intern(repr((objects.to_request(spec), objects.to_shape(spec))))
+        asked = repr((objects.to_request(spec), objects.to_shape(spec)))
+        # One text for all of thousands that ask for the same, as long as one of them waits.
+        return version, texts.setdefault(asked, asked)
 
     def _recall(self, run: str, now_ms: int, order: TurnOrder) -> Sequence[NewEntry]:
         state = self._projection.live.get(run)
