@@ -119,7 +119,7 @@ def run(*, quick: bool) -> Line:
         for policy in Policy:
             arms[f"go {policy.value}"] = go[policy], ""
             arms[f"fleet {policy.value}"] = forms["interpreted"], f"fleet {policy.value} "
-        others = ["tick steady", "tick slewing", "tick mixed", "resolve mixed", "resolve by lot"]
+        others = ["tick steady", "tick slewing", "tick mixed", "resolve mixed", "resolve lottery"]
         contests = [*(f"clear {policy.value}" for policy in Policy), *others]
         for form, arm in forms.items():
             arms |= {f"{form} {name}": (arm, f"{name} ") for name in contests}

@@ -46,8 +46,8 @@ def contests(nodes: int) -> dict[str, Callable[[], object]]:
     for scene in SCENES:
         groups = snapshots_of(scene, GROUPS, BACKENDS)
         found[f"tick {scene}"] = lambda groups=groups: [tick(group) for group in groups]
-    for shape in ("mixed", "by lot"):
-        document = conflict_document(LEASES, by_lot=shape == "by lot")
+    for shape in ("mixed", "lottery"):
+        document = conflict_document(LEASES, by_lottery=shape == "lottery")
         conflict = to_conflict(
             check_shape(parse_json(json.dumps(document).encode()), ResolveDocument)
         )

@@ -5,7 +5,7 @@ rounding and none of our repairs.
 
 - `demand_capped`: need from demand, surplus cut by one ratio, minimums scaled when not even they
   fit; products truncated.
-- `market`: proportional shares, then excess above the maximums handed on in a loop until nobody is
+- `market`: proportional shares, then excess above the maximums handed on in a loop until no pod is
   above; each share rounded to nearest at the end.
 - `nash`: the same loop with the weights as bids and the needs as ceilings.
 

@@ -3,7 +3,7 @@
 Conflicts of 1 000 to 100 000 candidate leases, ten to a run, fifty runs to an owner, with a deficit
 of a fifth of all GPUs: a tenth of the leases are spares, a quarter of the runs can shrink by a
 third, the rest is drawn. Core time is `resolve` alone; end to end is JSON in, conflict digest,
-decision, canonical JSON out. A second shape, `by lot`, has neither spares nor malleable runs, so
+decision, canonical JSON out. A second shape, `lottery`, has neither spares nor malleable runs, so
 that everything is drawn. Then the load of `bench.philly_shape`: GPUs removed for each GPU that was
 missing, and how evenly the losses fall, beside two ways without rules.
 
@@ -43,7 +43,7 @@ SEED = "5eed" * 16
 Line = dict[str, Any]
 
 
-def conflict_document(leases: int, *, by_lot: bool = False) -> Line:
+def conflict_document(leases: int, *, by_lottery: bool = False) -> Line:
     """A `gpu.resolve` document with this many candidates."""
     rng = random.Random(f"resolve {leases}")
     runs: list[Line] = []
@@ -51,12 +51,12 @@ def conflict_document(leases: int, *, by_lot: bool = False) -> Line:
     for r in range(leases // LEASES_PER_RUN):
         name = f"ns-{r % 97}/run-{r:05}"
         malleable = None
-        if not by_lot and rng.random() < 0.25:
+        if not by_lottery and rng.random() < 0.25:
             malleable = {"min_gpus": 24, "step_gpus": 4}
         owner = f"team-{r // RUNS_PER_OWNER:03}"
         runs.append({"id": name, "owner": owner, "malleable": malleable, "nominated": r % 20 == 0})
         for i in range(LEASES_PER_RUN):
-            spare = not by_lot and i == LEASES_PER_RUN - 1
+            spare = not by_lottery and i == LEASES_PER_RUN - 1
             held.append(
                 {
                     "id": f"lease-{rng.getrandbits(64):016x}",
@@ -80,13 +80,13 @@ def end_to_end(data: bytes) -> bytes:
     return canonical(KINDS["gpu.resolve"].run(data).result)
 
 
-def measure(sizes: Sequence[int], *, by_lot: bool, repetitions: int) -> tuple[list[Line], Line]:
+def measure(sizes: Sequence[int], *, by_lottery: bool, repetitions: int) -> tuple[list[Line], Line]:
     """Seconds of core and end to end for each size, and how they grow.
 
     The sizes take turns too, each for as long as the largest: a machine that gets slower while the
     sizes grow would look like cost that grows.
     """
-    data = {n: json.dumps(conflict_document(n, by_lot=by_lot)).encode() for n in sizes}
+    data = {n: json.dumps(conflict_document(n, by_lottery=by_lottery)).encode() for n in sizes}
     conflicts = {n: to_conflict(check_shape(parse_json(data[n]), ResolveDocument)) for n in sizes}
     # What is there before the call is not the call's to collect: a fresh process has none of it.
     gc.collect()
@@ -100,7 +100,7 @@ def measure(sizes: Sequence[int], *, by_lot: bool, repetitions: int) -> tuple[li
     lines = [
         describe(n, conflicts[n], data[n])
         | {
-            "shape": "by lot" if by_lot else "mixed",
+            "shape": "lottery" if by_lottery else "mixed",
             "seconds": {w: Spread.of(timed[f"{w} {n}"]).as_json() for w in MEASURED},
         }
         for n in sizes
@@ -152,9 +152,9 @@ def run(*, quick: bool) -> Line:
         f"{'leases':>8} {'shape':7}{'core s':>9}{'digest s':>10}{'end to end s':>14}"
         f"{'calls':>8}{'actions':>9}{'back':>6}{'draws':>7}{'freed/deficit':>15}"
     )
-    for shape in ("mixed", "by lot"):
+    for shape in ("mixed", "lottery"):
         lines, grown[shape] = measure(
-            sizes, by_lot=shape == "by lot", repetitions=3 if quick else 9
+            sizes, by_lottery=shape == "lottery", repetitions=3 if quick else 9
         )
         every += lines
         for line in lines:

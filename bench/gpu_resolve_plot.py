@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 # Distinguishable without colour vision (Okabe and Ito) and by marker.
 SERIES = {
     ("mixed", "core"): ("#0072B2", "o", "core, spares, steps and draws"),
-    ("by lot", "core"): ("#56B4E9", "s", "core, draws only"),
+    ("lottery", "core"): ("#56B4E9", "s", "core, draws only"),
     ("mixed", "end_to_end"): ("#D55E00", "^", "end to end"),
 }
 

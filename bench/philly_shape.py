@@ -1,4 +1,4 @@
-"""A synthetic load in the shape of Microsoft's published Philly trace, and three ways to give way.
+"""A synthetic load in the shape of Microsoft's published Philly trace, and three ways to preempt.
 
 Not the trace: its published shape, seeded. Fourteen owners whose loads follow Zipf's law; gangs of
 1 to 128 GPUs in powers of two, most of them single, most GPUs in the large ones; ages log-normal,
@@ -7,7 +7,7 @@ a third of the gangs of 16 GPUs and more can shrink to half by steps of 8, and a
 8 and more keep a spare GPU per group. Entitlements are the owners' shares of the load, blurred by
 up to a third either way, as budgets never quite fit.
 
-The three: `fairlead` (spares, steps, then gangs by lot, owners equal; also with tokens equal),
+The three: `fairlead` (spares, steps, then gangs by lottery, owners equal; also with tokens equal),
 `youngest` (kill the youngest gang until it is enough), `lottery` (kill any gang, all equally
 likely, until it is enough).
 
@@ -141,7 +141,7 @@ def jain(values: list[float]) -> float:
 
 
 def measure(conflicts: int, gpus: int) -> dict[str, Any]:
-    """The same conflicts to everybody; what each removed, stopped and cost whom."""
+    """The same conflicts for each contestant; what each removed, stopped and cost whom."""
     rng = random.Random("philly")
     share = entitlements(rng)
     lost = {name: dict.fromkeys(share, 0.0) for name in CONTESTANTS}

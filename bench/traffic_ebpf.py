@@ -4,7 +4,7 @@ The kernel times its programs itself (bpf stats: nanoseconds and runs of each), 
 not ours to flatter; its clock reads cost about 20 ns of every run and are left in. The client runs
 with SCHED_FIFO: to be put to sleep inside a program is not the program's cost. Each case is one
 path through the programs: a table, a bucket, a bound, fallback, a destination that is none of our
-business, UDP, IPv6, many groups. Beside it, from outside: connect() with and without the plane,
+business, UDP, IPv6, many groups. Beside it, from outside: connect() with and without the dataplane,
 taking turns.
 
 Prints a table, writes bench/results/traffic_ebpf.json (with --quick: into out/bench).
@@ -92,7 +92,7 @@ def counted(place: Place, rounds: dict[str, list[Ran]]) -> Iterator[None]:
 
 
 def summed(rounds: list[Ran]) -> Line:
-    """The mean over all runs, and the median round: somebody else may have had the machine."""
+    """The mean over all runs, and the median round: other work may have had the machine."""
     runs = sum(ran.runs for ran in rounds)
     return {
         "runs": runs,
@@ -108,7 +108,7 @@ def four(place: Place, name: str = "web", vip: str = VIP, proto: Proto = Proto.T
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One path: how the plane is prepared, what the client does, whose time is the connection's."""
+    """One path: how the dataplane is prepared, what the client does, whose time is the connection's."""
 
     name: str
     program: str

@@ -1,7 +1,7 @@
 """The language gate of `make check`: refuses Fairlead's former private dialect.
 
-`python -m tests.language` reads every line of `src`, `docs` and the pages at the root, and every
-help text of the command line. For each phrase that has an industry word it prints the place and
+`python -m tests.language` reads every line of `src`, `docs`, `bench`, `verify`, `deploy`,
+`scenarios` and the pages at the root, and every help text of the command line. For each phrase that has an industry word it prints the place and
 the word to use instead, and exits 1. `docs/reference/glossary.md` lists the words.
 """
 
@@ -16,6 +16,8 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+FOLDERS = ("src", "docs", "bench", "verify", "deploy", "scenarios")
+ENDINGS = tuple(".py .md .c .h .html .js .mjs .yaml .service".split())
 
 # Phrase (case-insensitive regular expression) and what to say instead.
 DIALECT: dict[str, str] = {
@@ -70,15 +72,15 @@ def findings_in(text: str, place: str) -> Iterator[Finding]:
 
 
 def files() -> list[Path]:
-    """The files that the gate reads: what git tracks in `src` and `docs`, and the root's pages."""
+    """The files that the gate reads: what git tracks in the folders, and the root's pages."""
     listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "src", "docs"],
+        ["git", "ls-files", "-co", "--exclude-standard", *FOLDERS],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
-    names = [name for name in listed if name.endswith((".py", ".md", ".c", ".h", ".html", ".js"))]
+    names = [name for name in listed if name.endswith(ENDINGS)]
     return [ROOT / name for name in (*PAGES, *names) if (ROOT / name).exists()]
 
 

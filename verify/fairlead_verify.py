@@ -8,13 +8,13 @@
 ledger that you kept, with --key the operator's key (or key id) that you know, with --owner-key the
 key that you sign your nonces with, and with --network the key of a beacon other than drand's
 quicknet that you trust: only what you kept yourself can show that you are told the same story as
-everybody else.
+all other owners.
 Exit status: 0 everything holds; 1 something does not; 2 this is no export, or was edited.
 
 One file, standard library, Python 3.9 or later; read it from top to bottom in a quarter of an hour:
     1 bytes      how documents become bytes, and bytes become hashes
-    2 chance     the seed, and a fair number from it
-    3 decision   who gives way: the rules of `gpu.resolve`, run again
+    2 lottery    the seed, and a fair number from it
+    3 decision   which runs are preempted: the rules of `gpu.resolve`, run again
     4 log        Merkle proofs (RFC 9162) and signatures (Ed25519, RFC 8032)
     5 beacon     signatures of drand's quicknet (BLS12-381, RFC 9380)
     6 form       which fields an export has
@@ -93,7 +93,7 @@ def eight(number):
     return number.to_bytes(8, "big")
 
 
-# --- 2 chance ---------------------------------------------------------------------------------
+# --- 2 lottery --------------------------------------------------------------------------------
 
 
 def seed_of(conflict_digest, k, entropy, beacon_value, nonces):
@@ -901,7 +901,7 @@ def check_export(x):
     ):
         raise Malformed("a list is not sorted, names something twice, or something unknown")
     if weighting_of(x.commit.entry) not in VERSIONS:
-        raise Malformed("the commitment does not say between whom chance is fair")
+        raise Malformed("the commitment does not name the lottery's weighting")
 
 
 FORMAT = "fairlead-outcome/2"
@@ -917,7 +917,7 @@ def given_in(x):
 
 
 def weighting_of(commit):
-    """Between whom chance is fair. Early commitments do not say: owners are equal."""
+    """How the lottery weights its tokens. Early commitments do not say: owners are equal."""
     found = commit.body.get("owner_weighting", "owners")
     return found if isinstance(found, str) else ""
 
@@ -1089,7 +1089,7 @@ class Checks:
     def commitment(self):
         """The entropy is the one whose hash was out before the conflict."""
         if not self.answer:
-            self.say("Its entropy is not revealed: nobody may have been cut for it yet.")
+            self.say("Its entropy is not revealed: no run may have been preempted for it yet.")
             return
         good = sha256(bytes.fromhex(self.said.entropy)).hex() == self.previous.body.next_commitment
         need(good, "the entropy is not the one promised before the conflict")
@@ -1109,7 +1109,7 @@ class Checks:
         owners = {run.owner for run in self.x.conflict.runs}
         continued = self.turn is not None and self.commit.body.continued
         good = continued or all(each.owner in owners for each in nonces)
-        need(good, "there is a nonce of somebody without a run in the conflict: a free salt")
+        need(good, "a nonce is of an owner without a run in the conflict: a free salt")
         label = self.true_label()
         need(said.label == label, f"the outcome is called {said.label}, and is {label}")
         if self.turn is not None and self.x.void:
@@ -1147,7 +1147,7 @@ class Checks:
     def beacon(self, beacon, value):
         """The round is signed by its network, and was to come when the conflict was frozen."""
         if self.turn is None:
-            self.say(f"That round is said to be {value}; nobody signed it, compare it.")
+            self.say(f"That round is said to be {value}; it has no signature, so compare it.")
             return
         key, number = bytes.fromhex(beacon.public_key), beacon.round
         good = beacon_holds(key, number, bytes.fromhex(value))
@@ -1196,7 +1196,7 @@ class Checks:
             f"{counted(len(result['draws']), 'draw')}."
         )
         if x.void:
-            self.say(f"It was voided, nobody was cut. The reason given: {self.said.reason}.")
+            self.say(f"It was voided, no run was preempted. The reason given: {self.said.reason}.")
 
     def openings(self):
         """Your pseudonyms follow from a secret that was fixed before the conflict."""

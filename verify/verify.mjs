@@ -13,7 +13,7 @@
 class Malformed extends Error {}
 class DoesNotHold extends Error {}
 
-/** Nothing but `true` will do: a promise that nobody awaited is no proof. */
+/** Nothing but `true` will do: a promise that was not awaited is no proof. */
 function need(good, sentence) {
   if (good !== true) throw new DoesNotHold(sentence);
 }
@@ -103,7 +103,7 @@ export function compare(a, b) {
 const sortedBy = (list, key) => [...list].sort((a, b) => compare(key(a), key(b)));
 const rises = (keys) => keys.every((key, i) => i === 0 || compare(keys[i - 1], key) < 0);
 
-// --- chance --------------------------------------------------------------------------------------
+// --- lottery -------------------------------------------------------------------------------------
 
 export function seedOf(conflictDigest, k, entropy, beaconValue, nonces) {
   const parts = [lp("fairlead/seed/v1"), lp(conflictDigest), lp(eight(k)), lp(entropy), lp(beaconValue)];
@@ -187,7 +187,7 @@ export function heapsOf(runs, missing) {
   return { needed, heaps: spared, stays: true };
 }
 
-export const TIERS = ["unfunded", "nominated", "funded"]; // in this order they give way
+export const TIERS = ["unfunded", "nominated", "funded"]; // in this order they are preempted
 
 /** The tier of a run with these leases in scope; null: it is no candidate. */
 export function tierOf(run, leases) {
@@ -814,7 +814,7 @@ function readExport(data) {
 }
 
 const PAIRS = ["envelope", "cap"]; // named with their budget
-const RULES = new Map([["owners", 1], ["tokens", 2], ["stake", 3]]); // between whom chance is fair, and the version of the rules
+const RULES = new Map([["owners", 1], ["tokens", 2], ["stake", 3]]); // how the lottery weights its tokens, and the version of the rules
 
 /** Early commitments do not say it: owners are equal. */
 function weightingOf({ body }) {
@@ -844,7 +844,7 @@ function checkForm(x) {
     && x.openings.every((each) => rises(each.names.map((name) => [name.kind, name.parts])))
     && x.openings.every((each) => each.names.every(({ kind, parts }) => parts.length === (PAIRS.includes(kind) ? 2 : 1)));
   if (!good) throw new Malformed("a list is not sorted, names something twice, or something unknown");
-  if (!RULES.has(weightingOf(x.commit.entry))) throw new Malformed("the commitment does not say between whom chance is fair");
+  if (!RULES.has(weightingOf(x.commit.entry))) throw new Malformed("the commitment does not name the lottery's weighting");
 }
 
 // --- the checks ----------------------------------------------------------------------------------
@@ -1026,7 +1026,7 @@ const CHECKS = {
   },
 
   async commitment({ x, say, previous, commit, answered }) {
-    if (!answered) return say("Its entropy is not revealed: nobody may have been cut for it yet.");
+    if (!answered) return say("Its entropy is not revealed: no run may have been preempted for it yet.");
     need(toHex(await sha256(hex(answered.body.entropy))) === previous.body.next_commitment,
       "the entropy is not the one promised before the conflict");
     need(turnOf(commit) === null || (answered.body.next_commitment === previous.body.next_commitment) === (x.void !== null),
@@ -1043,7 +1043,7 @@ const CHECKS = {
     const owners = new Set(x.conflict.runs.map((run) => run.owner));
     const continued = turn !== null && commit.body.continued;
     need(continued || nonces.every((each) => owners.has(each.owner)),
-      "there is a nonce of somebody without a run in the conflict: a free salt");
+      "a nonce is of an owner without a run in the conflict: a free salt");
     const kinds = turn === null ? ["verifiable", "verifiable"] : ["beacon", "owner-nonced"];
     let label = "operator-trusted";
     if (!continued && nonces.length > 0) [, label] = kinds;
@@ -1065,7 +1065,7 @@ const CHECKS = {
     need(body.seed === toHex(seed) && x.result !== null, "the seed is another one");
     const from = beacon ? `round ${beacon.round} of ${beacon.source}` : "no beacon";
     say(`The seed follows from entropy, ${nonces.length} nonces and ${from}.`);
-    if (beacon && turn === null) say(`That round is said to be ${body.beacon_value}; nobody signed it, compare it.`);
+    if (beacon && turn === null) say(`That round is said to be ${body.beacon_value}; it has no signature, so compare it.`);
     if (beacon && turn !== null) await checkRound(state, beacon, body.beacon_value);
     return undefined;
   },
@@ -1090,7 +1090,7 @@ const CHECKS = {
     need(same(result, x.result), "decided again, the result is another");
     say(`Decided again, the result is the same: ${counted(result.freed_gpus, "GPU")} freed, `
       + `${counted(result.actions.length, "lease")} cut, ${counted(result.draws.length, "draw")}.`);
-    if (x.void) say(`It was voided, nobody was cut. The reason given: ${answered.body.reason}.`);
+    if (x.void) say(`It was voided, no run was preempted. The reason given: ${answered.body.reason}.`);
   },
 
   async openings(state) {

@@ -33,7 +33,7 @@ class Running:
     agent: subprocess.Popen[bytes] | None = None
 
     def go(self, start: float) -> None:
-        """Everybody begins at the same moment."""
+        """Start the workloads and the generator at the same moment."""
         for process in [*self.workloads.values(), self.generator]:
             if process is not None and process.stdin is not None:
                 process.stdin.write(f"go {start!r}\n")

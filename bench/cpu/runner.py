@@ -1,6 +1,6 @@
 """One run of one arm on one scenario: start everything, apply the arm, watch from outside.
 
-The watcher reads every container ten times a second, independently of whoever writes limits. The
+The watcher reads every container ten times a second, independently of what writes limits. The
 peers' rules run here, on the same samples; our arms are the real agent as a subprocess.
 """
 

@@ -1,6 +1,6 @@
 """One backend of the group, as a process: `python -m bench.traffic.backends '{...}'`.
 
-The service is `fairlead.sim.traffic.backend`. While the backend is sick it is ten times as slow, or
+The service is `fairlead.sim.traffic.backend`. While it is unhealthy it is ten times as slow, or
 answers 500. Says "ready", waits for "go T" on stdin (faults count from T), writes the moments at
 which requests came when it gets SIGTERM.
 """

@@ -124,7 +124,7 @@ def recovery_figures(run: Run) -> dict[str, Any]:
 
 
 def share(run: Run, begin: float, end: float) -> float:
-    """The sick backend's part of all requests that came to backends in a time."""
+    """The unhealthy backend's part of all requests that came to backends in a time."""
     came = {
         name: bisect_left(arrivals, end) - bisect_left(arrivals, begin)
         for name, arrivals in run.arrivals.items()

@@ -123,7 +123,7 @@ def envoy(
     cluster_more: Document | None = None,
     route_more: Document | None = None,
 ) -> Callable[[Path, int, Mapping[str, int]], list[str]]:
-    """Envoy with a load balancing policy, and with what it has against sick backends or overload,
+    """Envoy with a load balancing policy, and its means against unhealthy backends or overload,
     by its defaults.
     """
 
@@ -141,7 +141,7 @@ def envoy(
             },
         }
         if outlier:
-            # By default Envoy may eject a tenth of the hosts: of four, nobody.
+            # By default Envoy may eject a tenth of the hosts: of four, none.
             cluster["outlier_detection"] = {"max_ejection_percent": 50}
         cluster |= cluster_more or {}
         listener = _listener(port, filters, route_more or {})

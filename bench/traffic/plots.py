@@ -1,4 +1,4 @@
-"""The pictures of `bench.traffic`: the sick backend's share, what clients saw, under overload."""
+"""The pictures of `bench.traffic`: the unhealthy backend's share, what clients saw, overload."""
 
 from functools import partial
 from pathlib import Path
@@ -96,7 +96,7 @@ def _bar(axes: Axes, row: int, figures: Figures, scenario: str, arm: str) -> Non
 
 
 def _over_time(document: dict[str, Any], scenario: str) -> plt.Figure:
-    """Rows are arms: what clients saw per second, and over it the sick backend's share."""
+    """Rows are arms: what clients saw per second, and over it the unhealthy backend's share."""
     series = document["series"]
     arms = sorted(
         (key.split("/")[1] for key in series if key.startswith(f"{scenario}/")), key=_order

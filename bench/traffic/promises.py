@@ -209,7 +209,7 @@ def _reaction(figures: Figures, arm: str) -> Iterator[Verdict]:
         small = figures.of(scenario, arm, "small_after_s")
         restored = figures.of(scenario, arm, "restored_after_s")
         yield Verdict(
-            f"{name}: the sick backend's share at most 5 % within 5 s",
+            f"{name}: the unhealthy backend's share at most 5 % within 5 s",
             arm,
             small is not None and small <= SMALL_WITHIN_S,
             _seconds(small),

@@ -181,7 +181,7 @@ def _go(
     generator: subprocess.Popen[str],
     backends: list[subprocess.Popen[str]],
 ) -> float:
-    """Everybody begins at the same moment; returns it, by the agent's clock, in ms."""
+    """Start all processes at the same moment; returns it, by the agent's clock, in ms."""
     scenario = run.scenario
     start = time.monotonic() + START_IN_S
     begun_ms = (time.time() + START_IN_S) * 1000

@@ -73,7 +73,7 @@ class Scenario:
     """(until when, requests per second)."""
     arms: tuple[str, ...] = ALL
     faults: tuple[Fault, ...] = ()
-    """Of the sick backend."""
+    """Of the unhealthy backend."""
     everywhere: bool = False
     """The faults are those of all backends."""
     in_turn_s: float | None = None
@@ -86,9 +86,9 @@ class Scenario:
     restart_agent_s: float | None = None
     backends: int = len(NAMES)
     tries: int = 1
-    """How often a client tries; its patience is divided among them, the pauses come on top."""
+    """How often a client tries; its timeout is divided among them, the pauses come on top."""
     calm_s: float | None = None
-    """From when on the load is usual again; None where nobody has to recover."""
+    """From when on the load is usual again; None where nothing has to recover."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -353,7 +353,7 @@ def _latency_lost(lasts_s: float) -> Scenario:
 
 
 def _monopoly(lasts_s: float) -> Scenario:
-    """Nobody to turn to: only the door is left."""
+    """A single backend: only admission can help."""
     end_s, alone_per_s = WARM_S + lasts_s, CAPACITY_PER_S / len(NAMES)
     return Scenario(
         "monopoly",

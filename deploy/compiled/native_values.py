@@ -109,7 +109,7 @@ def _constructor(
     # An integer or a double would take a boolean.
     numbers = [n for n, field in fields.items() if "bool" not in ast.unparse(field.annotation)]
     booleans = [f"{name} is True or {name} is False" for name in numbers]
-    # The dataclass is frozen for everybody but its constructor: mypyc is told to let it assign.
+    # The dataclass is frozen for all but its constructor: mypyc is told to let it assign.
     body = [
         *made,
         "try:",

@@ -151,7 +151,7 @@ def test_a_beacon_of_the_first_protocol_is_said_with_its_value() -> None:
     beacon = {"beacon": stories.OLD_BEACON, "beacon_value": stories.OLD_VALUE}
     found = verifier().verify(encode(tell(replace(stories.BASE, turns=False, **beacon))))
     account = "\n".join(found.account)
-    assert f"is said to be {stories.OLD_VALUE}; nobody signed it, compare it" in account
+    assert f"is said to be {stories.OLD_VALUE}; it has no signature, so compare it" in account
     assert "recorded as verifiable; to you it is operator-trusted" in account
 
 
