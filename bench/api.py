@@ -14,8 +14,8 @@ once the first thousand runs are decided on, and has three parts of equal length
 Then a browser opens the page of ten thousand runs.
 
 Judged: the 99th percentile of the requests of the first two parts under 50 ms, no event lost or
-repeated by any client in all three, and the first paint under a second. Whether slow readers
-hurt other clients is `slow_readers` beside `steady`, with the memory of the server at the end of both.
+repeated by any client in all three, and the first paint under a second. Whether slow readers hurt
+other clients is `slow_readers` beside `steady`, with the memory of the server at the end of both.
 
 Prints a table, writes bench/results/api.json (with --quick: into out/bench).
 """

@@ -1,9 +1,9 @@
 """What `bench.cpu` and `bench.traffic` share: repeated runs of many arms, verdicts, the page.
 
-All arms of a scenario run one after the other in a random order, again and again. A run is discarded
-and repeated when its generator was late or the machine was busy. Every promise is judged on the
-medians, for each of our arms by itself, with its numbers, kept or not. `--go-on` adds repetitions
-to a stored page, which says on which source each of them ran.
+All arms of a scenario run one after the other in a random order, again and again. A run is
+discarded and repeated when its generator was late or the machine was busy. Every promise is judged
+on the medians, for each of our arms by itself, with its numbers, kept or not. `--go-on` adds
+repetitions to a stored page, which says on which source each of them ran.
 """
 
 import argparse

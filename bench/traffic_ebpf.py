@@ -108,7 +108,7 @@ def four(place: Place, name: str = "web", vip: str = VIP, proto: Proto = Proto.T
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One path: how the dataplane is prepared, what the client does, whose time is the connection's."""
+    """One path: how the dataplane is prepared, what the client does, which program is timed."""
 
     name: str
     program: str

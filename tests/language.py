@@ -1,8 +1,8 @@
 """The language gate of `make check`: refuses Fairlead's former private dialect.
 
 `python -m tests.language` reads every line of `src`, `docs`, `bench`, `verify`, `deploy`,
-`scenarios` and the pages at the root, and every help text of the command line. For each phrase that has an industry word it prints the place and
-the word to use instead, and exits 1. `docs/reference/glossary.md` lists the words.
+`scenarios` and the pages at the root, and every help text of the command line. For each phrase that
+has an industry word it prints the place and the word to use instead, and exits 1. `docs/reference/glossary.md` lists the words.
 """
 
 import re
@@ -17,7 +17,7 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 FOLDERS = ("src", "docs", "bench", "verify", "deploy", "scenarios")
-ENDINGS = tuple(".py .md .c .h .html .js .mjs .yaml .service".split())
+ENDINGS = (".py", ".md", ".c", ".h", ".html", ".js", ".mjs", ".yaml", ".service")
 
 # Phrase (case-insensitive regular expression) and what to say instead.
 DIALECT: dict[str, str] = {
