@@ -2,7 +2,8 @@
 
 `python -m tests.language` reads every line of `src`, `docs`, `bench`, `verify`, `deploy`,
 `scenarios` and the pages at the root, and every help text of the command line. For each phrase that
-has an industry word it prints the place and the word to use instead, and exits 1. `docs/reference/glossary.md` lists the words.
+has an industry word it prints the place and the word to use instead, and exits 1. The words are
+listed in `docs/reference/glossary.md`.
 """
 
 import re
