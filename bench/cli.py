@@ -116,7 +116,7 @@ def main() -> None:
         "rounds": rounds,
         "goal_ms": GOAL_MS,
         "milliseconds": {name: Spread.of(values).as_json() for name, values in taken.items()},
-        "get_runs_over_kubectl": ratios(
+        "get_runs_times_slower_than_kubectl": ratios(
             taken["fairlead get runs"], taken["kubectl get configmaps"]
         ).as_json(),
     }

@@ -84,6 +84,54 @@ def as_lines(verdicts: Iterable[Verdict]) -> list[Line]:
     return [asdict(verdict) for verdict in verdicts]
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A figure of ours beside that of the best of some peers, which the regression gate keeps."""
+
+    scenario: str
+    figure: str
+    peers: tuple[str, ...]
+    more_is_better: bool
+    what: str
+    """As the ratio is called: `goodput`, `p99`."""
+    part: tuple[str, ...] = ()
+    """Of which part of the run the figure is."""
+
+    def ratio(self, figures: Figures, arm: str) -> Line | None:
+        """Ours to the best peer's, repetition by repetition; None where one of them did not run.
+
+        The name says which way is better, as `tests.ratios` reads it.
+        """
+        ran = figures.arms(self.scenario)
+        medians = {
+            peer: figures.of(self.scenario, peer, self.figure, *self.part)
+            for peer in self.peers
+            if peer in ran and peer != arm
+        }
+        peers = [peer for peer, value in medians.items() if value is not None]
+        if not peers or arm not in ran:
+            return None
+        best = (max if self.more_is_better else min)(peers, key=medians.__getitem__)
+        pairs = zip(
+            figures.values(self.scenario, arm, self.figure, *self.part),
+            figures.values(self.scenario, best, self.figure, *self.part),
+            strict=False,  # a sitting may have been stopped between two arms
+        )
+        found = [ours / theirs for ours, theirs in pairs if ours is not None and theirs]
+        if not found:
+            return None
+        word = "better" if self.more_is_better else "worse"
+        spread = {"median": median(found), "low": min(found), "high": max(found)}
+        contest = f"{self.scenario} {arm}"
+        return {"contest": contest, f"{self.what}_times_{word}_than_best_peer": spread}
+
+
+def compare(figures: Figures, ours: Sequence[str], rows: Iterable[Comparison]) -> list[Line]:
+    """Every comparison of every arm of ours that has both sides."""
+    found = (row.ratio(figures, arm) for row in rows for arm in ours)
+    return [line for line in found if line is not None]
+
+
 # --- running
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from bench.cpu.scenarios import OURS, WEIGHTED
-from bench.side_by_side import Figures, Verdict, as_lines
+from bench.cpu.scenarios import OURS, UNLIMITED, WEIGHTED
+from bench.side_by_side import Comparison, Figures, Verdict, as_lines, compare
 
 LIMIT_BASED = ("static-p95", "static-2x", "vpa-24h", "vpa-10min", "mbcas", "captain")
 VPA = ("vpa-24h", "vpa-10min")
@@ -16,6 +16,13 @@ VPA = ("vpa-24h", "vpa-10min")
 P99_TOLERANCE = 1.10
 # Two busy pods of one weight differ by this much in what the kernel lets them use of equal limits.
 USED_TOLERANCE = 1.05
+EVERY_PEER = (*LIMIT_BASED, *UNLIMITED)
+COMPARED = (
+    Comparison("mixed-130", "p99_ms", EVERY_PEER, more_is_better=False, what="p99"),
+    Comparison("mixed-130", "batch", EVERY_PEER, more_is_better=True, what="work", part=("work",)),
+    Comparison("mixed-60", "slack", VPA, more_is_better=False, what="slack"),
+    Comparison("bursty", "p99_ms", EVERY_PEER, more_is_better=False, what="p99"),
+)
 
 
 def judge(runs: list[dict[str, Any]], policies: tuple[str, ...] = OURS) -> list[dict[str, Any]]:
@@ -33,6 +40,11 @@ def judge(runs: list[dict[str, Any]], policies: tuple[str, ...] = OURS) -> list[
     for policy in ("nash", "nash-both"):
         verdicts.extend(_no_gain(figures, policy))
     return as_lines(verdicts)
+
+
+def ratios(runs: list[dict[str, Any]], policies: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Ours to the best peer's, for the regression gate."""
+    return compare(Figures(runs), policies, COMPARED)
 
 
 def _never_over(figures: Figures, runs: list[dict[str, Any]], policy: str) -> Iterator[Verdict]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.cpu.promises import judge
+from bench.cpu.promises import judge, ratios
 from bench.cpu.scenarios import (
     CAPACITY_MILLICORES,
     NODE_MILLICORES,
@@ -50,7 +50,9 @@ def write_report(document: dict[str, Any], where: Path) -> None:
 
     document["wall_s"] = round(document["wall_s"])
     arms = dict.fromkeys(run["arm"] for run in document["runs"])
-    document["promises"] = judge(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
+    ours = tuple(arm for arm in arms if is_ours(arm))
+    document["promises"] = judge(document["runs"], ours)
+    document["ratios"] = ratios(document["runs"], ours)
     write_page(document.get("name", "cpu"), document, where, markdown(document), draw_plots)
 
 

@@ -6,7 +6,7 @@ Every promise is judged for each of our planes by itself, with its numbers, kept
 from collections.abc import Iterator
 from typing import Any
 
-from bench.side_by_side import Figures, Verdict, as_lines
+from bench.side_by_side import Comparison, Figures, Verdict, as_lines, compare
 from bench.traffic.scenarios import CAPACITY_PER_S, EXPERTS, PEERS, PLAIN, TUNED
 
 SMALL_WITHIN_S, RESTORED_WITHIN_S = 5.0, 20.0
@@ -14,6 +14,13 @@ OVERLOAD_GOODPUT = 0.9
 MODES_PER_MIN = 2.0
 DEAD_GOODPUT, RECOVERED_WITHIN_S = 0.9, 20.0
 PROXY_CPU_TIMES, AGENT_CORES = 1.1, 0.01
+COMPARED = (
+    Comparison("slow", "goodput_per_s", EXPERTS, more_is_better=True, what="goodput"),
+    Comparison("slow", "p99_ms", EXPERTS, more_is_better=False, what="p99"),
+    Comparison("overload", "goodput_per_s", EXPERTS, more_is_better=True, what="goodput"),
+    Comparison("noisy", "goodput_per_s", (PLAIN,), more_is_better=True, what="goodput"),
+    Comparison("healthy", "cpu_s_per_10k", (PLAIN,), more_is_better=False, what="cpu"),
+)
 
 
 def judge(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -33,6 +40,11 @@ def judge_experts(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dic
         verdicts.extend(_beside_experts(figures, arm))
         verdicts.extend(_cost(figures, arm))
     return as_lines(verdicts)
+
+
+def ratios(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Ours to the best expert's, for the regression gate."""
+    return compare(Figures(runs), ours, COMPARED)
 
 
 def _beside_experts(figures: Figures, arm: str) -> Iterator[Verdict]:

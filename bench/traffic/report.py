@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from bench.side_by_side import Figures, arm_table, circumstances, verdict_lines, write_page
-from bench.traffic.promises import judge, judge_experts
+from bench.traffic.promises import judge, judge_experts, ratios
 from bench.traffic.scenarios import CAPACITY_PER_S, MEAN_S, PEERS, SLO_S, scenarios
 from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.envoy import EnvoyDataplane
@@ -69,7 +69,10 @@ def write_report(document: dict[str, Any], where: Path) -> None:
         run["lost"] = run["timeouts"] + run["broken"]
     arms = dict.fromkeys(run["arm"] for run in document["runs"])
     judged = judge_experts if document["experts"] else judge
-    document["promises"] = judged(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
+    ours = tuple(arm for arm in arms if is_ours(arm))
+    document["promises"] = judged(document["runs"], ours)
+    if document["experts"]:
+        document["ratios"] = ratios(document["runs"], ours)
     write_page(document["name"], document, where, markdown(document), draw_plots)
 
 

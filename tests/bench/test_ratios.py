@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from bench.side_by_side import Comparison, Figures, compare
 
 from tests.ratios import ratios_of, repeatable, worse
 
@@ -46,5 +47,30 @@ def test_a_ratio_of_another_size_is_not_compared() -> None:
     assert worse(STORED, fresh) == []
 
 
+def test_more_is_better_or_worse_by_its_name() -> None:
+    stored = report(a_times_better_than_b=(0.9, 1.0, 1.1), a_times_costlier_than_b=(0.9, 1.0, 1.1))
+    fresh = report(a_times_better_than_b=(2.0, 2.0, 2.0), a_times_costlier_than_b=(0.1, 0.1, 0.1))
+    assert worse(stored, fresh) == []
+    assert len(worse(fresh, stored)) == 2
+
+
 def test_stored_benchmarks_with_ratios_are_run_again() -> None:
-    assert {"compiled", "cpu_clear"} <= set(repeatable())
+    pages = repeatable()
+    assert {"compiled", "cpu_clear", "cli", "traffic_agent"} <= set(pages)
+    assert pages["cli"] == ("bench.cli", "--quick")
+
+
+def test_ours_is_compared_with_the_best_peer_repetition_by_repetition() -> None:
+    """The best of the peers by its median; a repetition that one side lacks is left out."""
+    runs = [
+        {"scenario": "slow", "arm": arm, "p99_ms": value}
+        for arm, values in {"ours": (20.0, 30.0), "a": (10.0, 20.0, 5.0), "b": (50.0,)}.items()
+        for value in values
+    ]
+    row = Comparison("slow", "p99_ms", ("a", "b", "c"), more_is_better=False, what="p99")
+    assert compare(Figures(runs), ("ours", "other"), [row]) == [
+        {
+            "contest": "slow ours",
+            "p99_times_worse_than_best_peer": {"median": 1.75, "low": 1.5, "high": 2.0},
+        }
+    ]
