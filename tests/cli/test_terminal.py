@@ -132,8 +132,18 @@ def test_a_pipe_gets_no_escape_either() -> None:
         guard()
         click.echo(HOSTILE + "\tc")
         raw(sys.stdout).write("\x1b[1m")
-    assert out.getvalue() == "a�]0;owned�\x9b2J\rb�\u202e\tc\n\x1b[1m"
+        click.echo("\u2066x\u2069 ü 😀\r!")
+        sys.stdout.write("of,csv\r\n")
+    assert out.getvalue() == "a�]0;owned��2J�b��\tc\n\x1b[1m�x� ü 😀�!\nof,csv\r\n"
     assert cell([HOSTILE]) == cell({"x": HOSTILE})[2:] == "a�]0;owned��2J�b��"
+
+
+def test_a_refusal_repeats_no_such_character(busy: Shell) -> None:
+    """Nor does what names the offender: a pipe is often another way to a terminal."""
+    named = {**run("goes"), "metadata": {"name": "r\u202e\x9b2Jx"}}
+    refused = busy("apply", "-f", "-", input=json.dumps(named))
+    assert refused.returncode == 2
+    assert "run/r��2Jx" in refused.stderr
 
 
 def test_what_turns_a_text_around_is_escaped_in_yaml_and_json(

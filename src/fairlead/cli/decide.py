@@ -9,6 +9,7 @@ import click
 
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_REFUSED
 from fairlead.cli.options import flag
+from fairlead.cli.table import escaped
 from fairlead.core.canonical import canonical
 from fairlead.schema.border import DOCUMENT_BYTES_MAX, BadInput
 from fairlead.schema.kinds import KINDS, Kind
@@ -67,7 +68,7 @@ def _one(kind: Kind, file: BinaryIO) -> int:
         click.echo(f"error: {error}", err=True)
         return EXIT_BAD_INPUT
     if sys.stdout.isatty():
-        click.echo(json.dumps(outcome.result, indent=2, ensure_ascii=False))
+        click.echo(escaped(json.dumps(outcome.result, indent=2, ensure_ascii=False)))
     else:
         sys.stdout.buffer.write(written + b"\n")
         sys.stdout.buffer.flush()

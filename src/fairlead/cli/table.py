@@ -114,7 +114,7 @@ class Output:
 
 def show(value: Any, output: str) -> None:
     if output == "json":
-        click.echo(_escaped(json.dumps(value, indent=2, ensure_ascii=False)))
+        click.echo(escaped(json.dumps(value, indent=2, ensure_ascii=False)))
     elif output == "name":
         for item in value if isinstance(value, list) else [value]:
             name = _name(item)
@@ -150,7 +150,7 @@ def to_yaml(value: Any) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Quotes what `_escaped` escapes."""
+        """Quotes what `escaped` escapes."""
 
     def write(dumper: Dumper, text: str) -> Any:
         style = None if printable(text) == text else '"'
@@ -163,11 +163,11 @@ def to_yaml(value: Any) -> str:
         and value
         and all(isinstance(item, dict) and "kind" in item and "metadata" in item for item in value)
     ):
-        return _escaped(yaml.dump_all(value, Dumper=Dumper, explicit_start=True, **options))
-    return _escaped(yaml.dump(value, Dumper=Dumper, **options))
+        return escaped(yaml.dump_all(value, Dumper=Dumper, explicit_start=True, **options))
+    return escaped(yaml.dump(value, Dumper=Dumper, **options))
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """What no terminal should get, such as characters that turn the direction of the text, as JSON
     and YAML write it inside quotes."""
     if printable(text) == text:

@@ -2,8 +2,8 @@
 and a control character in one must not move the cursor or set a title.
 
 `guard` stands before stdout and stderr of every command, so that no command has to think of it.
-Colours and progress of our own are written to the stream behind it (`raw`). Bytes (`logs`, exports)
-pass as they are.
+Colours and progress of our own are written to the stream behind it (`raw`). Bytes (`logs`, exports,
+canonical documents in a pipe) pass as they are.
 """
 
 import re
@@ -12,9 +12,13 @@ from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
 REPLACED = "\N{REPLACEMENT CHARACTER}"
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
-"""In a pipe: what no text has. JSON escapes these, and its other characters stay as they are. The
-last are bytes of names and arguments that are not UTF-8; a stream could not encode them."""
+_ACTIVE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+    "\U000e0000-\U000e007f]|\r(?!\n)"
+)
+"""In a pipe, behind which a terminal or a log may be: controls of both kinds, what turns a text
+around, hides or breaks it. Halves of pairs are bytes of names and arguments that are not UTF-8; a
+stream could not encode them. JSON and YAML escape all of these (`table.show`)."""
 
 
 def printable(text: str, *, kept: str = "\n\t") -> str:
@@ -31,7 +35,7 @@ class _Guarded:
         self.raw_stream = stream
 
     def write(self, text: str) -> int:
-        clean = printable(text) if self.raw_stream.isatty() else _CONTROL.sub(REPLACED, text)
+        clean = printable(text) if self.raw_stream.isatty() else _ACTIVE.sub(REPLACED, text)
         return self.raw_stream.write(clean)
 
     def writelines(self, lines: Iterable[str]) -> None:

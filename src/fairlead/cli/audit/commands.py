@@ -22,7 +22,16 @@ from fairlead.cli.options import (
     option,
     output_option,
 )
-from fairlead.cli.table import Counter, Output, columns, moment_ms, note, show_canonical, to_yaml
+from fairlead.cli.table import (
+    Counter,
+    Output,
+    columns,
+    escaped,
+    moment_ms,
+    note,
+    show_canonical,
+    to_yaml,
+)
 from fairlead.compose.archive import archivable
 from fairlead.compose.rebuild import rebuild as make_again
 from fairlead.core.audit import SignedHead, leaf_hash
@@ -109,8 +118,10 @@ def log(
         Output(output).rows(entries, _ENTRIES)
         return
     for entry in entries:
-        text = entry.data.decode()
-        click.echo(text if output == "json" else f"---\n{to_yaml(json.loads(text)).rstrip()}")
+        if output == "json":
+            click.echo(escaped(entry.data.decode()) if sys.stdout.isatty() else entry.data)
+        else:
+            click.echo(f"---\n{to_yaml(json.loads(entry.data)).rstrip()}")
 
 
 def _newest(reader: StoreReader, limit: int, kind: str | None, plan_id: str | None) -> list[Entry]:

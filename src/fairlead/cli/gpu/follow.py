@@ -17,7 +17,7 @@ from fairlead.cli.gpu.jobs import output_file
 from fairlead.cli.gpu.render import reason_text, told, wait_text
 from fairlead.cli.main import EXIT_INTERRUPTED, EXIT_REFUSED
 from fairlead.cli.options import Integer, flag, option, server_option
-from fairlead.cli.table import Output, cell, moment, note, show
+from fairlead.cli.table import Output, cell, escaped, moment, note, show
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import parse_duration
 
@@ -262,7 +262,7 @@ def _events(client: Client, after: int | None) -> Iterator[dict[str, Any]]:
 
 def print_event(event: dict[str, Any], output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
+        click.echo(escaped(json.dumps(event, ensure_ascii=False, separators=(",", ":"))))
     elif output == "yaml":
         click.echo("---")
         show(event, "yaml")
