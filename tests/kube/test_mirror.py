@@ -182,6 +182,25 @@ def test_what_waits_longest_is_written_whatever_else_is_due(
     assert any("/budgets/team-a" in path for _, path, _ in small.client.sent)
 
 
+def test_what_was_written_while_nothing_waited_owes_the_oldest_no_write(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a quiet day all that there was room for went to what waited longest, not to starts."""
+    monkeypatch.setattr("fairlead.kube.gpu.mirror.OLDEST", 8)
+    later = Later(small.client, monkeypatch, room=100)
+    small.add("team-a", *(run(f"early-{number}", 1) for number in range(8)))
+    put(small.sources.nodes, node("n1", gpus=16))
+    for _ in range(4):
+        step(small)
+        later.write()
+    monkeypatch.setattr(small.client, "room", lambda span_s: 1)
+    small.add("team-a", run("a-small", 1), run("b-wide", 4))
+    step(small)
+    later.write()
+    assert shown(small, "b-wide") == ["Running"]
+    assert shown(small, "a-small") == []
+
+
 def test_what_waits_to_be_shown_is_kept_at_most_twice(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

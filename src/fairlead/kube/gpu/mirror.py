@@ -103,7 +103,9 @@ class Mirror:
         """What is handed over, and by which rank."""
         self._events: dict[Item, tuple[str, bytes]] = {}
         """As text: thousands may wait, and a document takes eight times as much."""
-        self._turned_s, self._handed_over = time.monotonic(), 0
+        self._turned_s = time.monotonic()
+        self._chosen = 0
+        """Writes since the last one of the oldest item, of turns in which not all had room."""
         self._phases: dict[Key, str] = {}
         """Those that are shown of runs that have not ended."""
 
@@ -187,7 +189,6 @@ class Mirror:
             if write is not _nothing:
                 busy[item.kind, item.key] = item
                 self._under_way[item] = self._client.submit(write, rank), rank
-                self._handed_over += 1
                 room -= 1
             if not room:
                 break
@@ -209,7 +210,7 @@ class Mirror:
         """Those that wait longest, a few, then by rank; each once."""
         seen: set[Item] = set()
         if len(self._due) > room:
-            count, self._handed_over = divmod(self._handed_over, OLDEST)
+            count, self._chosen = divmod(self._chosen + room, OLDEST)
             seen.update(islice(self._due, count))
             yield from sorted(seen)
         while self._ranked:
