@@ -76,6 +76,28 @@ def test_while_no_gpu_is_idle_it_waits_for_one_and_not_for_funding() -> None:
     assert line.startswith("waits for idle GPUs, which it may use without funding: 1 GPU short")
 
 
+def test_without_an_open_envelope_of_its_own_a_run_waits_for_funding() -> None:
+    """An overdraft is of an own envelope: what the family has, or one whose window is over, starts
+    no run on idle GPUs. It was said to wait for them, and left out of what needs attention."""
+    world = world_of(devices=8, teams="")
+    family = envelope(concurrency=2, sharing="family")
+    window = {"start": "2025-01-01T00:00:00Z", "end": "2025-06-01T00:00:00Z"}
+    other = envelope("other", flavor="L4")
+    world.apply(budget_of("a", "a", family, parents=["lab"]))
+    world.apply(budget_of("kin", "kin", other, parents=["lab"]))
+    world.apply(budget_of("past", "past", envelope(window=window), parents=["lab"]))
+    world.apply(*(run(owner, owner, 3, **IDLE) for owner in ("kin", "past")))
+    world.turn()
+    world.turn(0.01)
+    assert phases(world) == {"kin": "Pending", "past": "Pending"}
+    for owner in ("kin", "past"):
+        status = world.status("Run", owner)
+        assert status["refusal"]["code"] != "NoEnvelope"
+        assert not status["message"].startswith("waits for idle GPUs"), owner
+    assert world.plane.overview.counts().queue.not_funded == 2
+    assert [row.kind for row in world.plane.overview.attention()] == ["run", "run"]
+
+
 def test_it_is_funded_as_soon_as_there_is_room() -> None:
     world = small()
     world.apply(run("paid", "a", 2), run("idle", "a", 2, **IDLE))

@@ -96,12 +96,7 @@ def _asked(
         )
         for gpus in widths
     )
-    own = projection.book(now_ms).payers(spec.owner, spec.flavor)
-    envelopes = tuple(
-        gpu.OwnEnvelope(payer.budget.name, payer.envelope.name)
-        for payer in own
-        if payer.envelope.is_open(now_ms)
-    )
+    envelopes = projection.own_envelopes(spec.owner, spec.flavor, now_ms)
     nodes = tuple(
         node for node in projection.devices.nodes if node.flavor == spec.flavor and node.free
     )

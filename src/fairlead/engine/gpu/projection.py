@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from fairlead.core.canonical import Rendered, text
-from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices, ReservedStart
+from fairlead.core.gpu import Book, Budget, FlavorHold, FreeDevices, OwnEnvelope, ReservedStart
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.clock import BootSpan, ClockAnchor, ClockJump
 from fairlead.core.invariant import of_kind, require
@@ -119,10 +119,22 @@ class Projection:
 
     def book(self, now_ms: int) -> Book:
         """Budgets and usage for covering requests; the family graph is kept between edits."""
+        book = self._unused_book()
+        book.usage = self.accounts.at(now_ms, paid=True)
+        return book
+
+    def _unused_book(self) -> Book:
         if self._book is None:
             self._book = Book(self.budgets.values(), {})
-        self._book.usage = self.accounts.at(now_ms, paid=True)
         return self._book
+
+    def own_envelopes(self, owner: str, flavor: str, now_ms: int) -> tuple[OwnEnvelope, ...]:
+        """The owner's own ones that are open: what its runs may overdraw."""
+        return tuple(
+            OwnEnvelope(payer.budget.name, payer.envelope.name)
+            for payer in self._unused_book().payers(owner, flavor)
+            if payer.envelope.is_open(now_ms)
+        )
 
     @property
     def devices(self) -> FreeDevices:

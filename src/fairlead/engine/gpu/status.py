@@ -10,7 +10,6 @@ import msgspec
 from fairlead.core.gpu import AggregateCap, Budget, Envelope, Lending, Usage, aggregate
 from fairlead.core.gpu.usage import FOREVER
 from fairlead.core.invariant import known
-from fairlead.core.reasons import CoverRefusal
 from fairlead.core.units import are, counted
 from fairlead.engine.gpu.entries import BudgetCondition, Document, NewEntry
 from fairlead.engine.gpu.leases import cordoned_nodes, drained_node
@@ -178,9 +177,10 @@ def run_message(projection: Projection, name: str) -> str:
 
 def waits_for_idle(projection: Projection, name: str) -> bool:
     """Whether a run was refused funding, and starts without it once GPUs are idle."""
-    refusal, funding = projection.runs[name].refusal, projection.run_spec(name).funding
-    allowed = funding.allow_unfunded is True
-    return allowed and refusal is not None and refusal.code != CoverRefusal.NO_ENVELOPE
+    spec = projection.run_spec(name)
+    if spec.funding.allow_unfunded is not True or projection.runs[name].refusal is None:
+        return False
+    return bool(projection.own_envelopes(spec.owner, spec.flavor, projection.time_ms))
 
 
 def idle_first(projection: Projection, name: str, refused: str) -> str:
