@@ -3,7 +3,6 @@
 import http.client
 import json
 import threading
-import time
 
 import pytest
 
@@ -13,21 +12,19 @@ from tests.api.servers import Running, budget, manifest, node, run
 from tests.schema.scrapes import names_of, scraped
 
 DEEP = b'{"a":' * 5_000 + b"1" + b"}" * 5_000
-QUIET_S = 1.5
-"""Longer than a turn: without a submission nothing is recorded any more."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _settled(server: Running) -> None:
     """What is recorded of the start and of the first objects is no write of a test."""
-    sizes = [-1]
+    plane = server.service.plane
 
     def still() -> bool:
-        time.sleep(QUIET_S)
-        sizes.append(server.ok("GET", "/v1/head")["size"])
-        return sizes[-2] == sizes[-1]
+        seq = plane.seq
+        plane.reconcile()
+        return plane.seq == seq
 
-    server.until("nothing more is recorded", still)
+    server.until("a turn records nothing", still)
 
 
 def test_versions_guard_against_lost_updates(server: Running) -> None:
