@@ -8,7 +8,8 @@ import pytest
 
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS
-from fairlead.schema.times import format_time, parse_time
+from fairlead.schema.objects import API_VERSION, read_manifest
+from fairlead.schema.times import format_time, parse_kept_time
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LAST = "9999-12-31T23:59:59.999Z"
@@ -41,10 +42,40 @@ def test_a_time_at_the_end_of_the_calendar_is_refused() -> None:
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-00:01", "0001-01-01T00:00:00+00:01"])
 def test_a_time_that_its_zone_moves_off_the_calendar_is_refused(text: str) -> None:
     """In UTC it could not be written: a reservation at such a time was answered with 500."""
-    with pytest.raises(BadInput, match=r"^at: must be between the years 1 and 9999 in UTC, got"):
-        parse_time(text, "at")
-    for same in ("9999-12-31T23:59:59.999Z", "0001-01-01T00:00:00Z"):
-        assert format_time(parse_time(same, "at")) == same
+    last, first = "9999-12-31T23:59:59.999Z", "0001-01-01T00:00:00Z"
+    for same in (last, first):
+        assert format_time(parse_kept_time(same, "at")) == same
+    head = {"apiVersion": API_VERSION, "metadata": {"name": "x"}}
+    slot = {"run": "x", "earliestStart": text}
+    with pytest.raises(
+        BadInput, match=r"^spec\.earliestStart: must be between the years 1 and 9999"
+    ):
+        read_manifest({**head, "kind": "Reservation", "spec": slot})
+    window = {"start": first, "end": text} if text.startswith("9") else {"start": text, "end": last}
+    windows = (("a", None), ("b", {"start": first, "end": last}), ("c", window))
+    envelopes = [
+        {"name": name, "flavor": "H100", "concurrency": 1, "window": each} for name, each in windows
+    ]
+    budget = {**head, "kind": "Budget", "spec": {"owner": "x", "envelopes": envelopes}}
+    with pytest.raises(BadInput, match=r"^spec\.envelopes\[2\]\.window\.(start|end): must be betw"):
+        read_manifest(budget)
+    envelopes.pop()
+    read_manifest(budget)
+
+
+def test_what_was_decided_about_such_a_time_is_decided_again() -> None:
+    """Budgets with such windows were kept, and covered runs: their records replay."""
+    document = golden("gpu.cover")
+    document["request"]["gpus"] = 2
+    before = KINDS["gpu.cover"].run(json.dumps(document).encode())
+    assert before.result["funded"]
+    for budget in document["budgets"]:
+        for envelope in budget["envelopes"]:
+            envelope["window"] = {
+                "start": "0001-01-01T00:00:00+00:01",
+                "end": "9999-12-31T23:59:59-00:01",
+            }
+    assert KINDS["gpu.cover"].run(json.dumps(document).encode()) == before
 
 
 def test_a_result_that_json_cannot_carry_is_bad_input() -> None:

@@ -116,7 +116,7 @@ def beacon_network(text: str) -> BeaconNetwork:
     """`drand-quicknet`; or another by name, first round, period and public key."""
     from fairlead.core.lottery.bls import KEY_BYTES
     from fairlead.schema.objects import parse_duration
-    from fairlead.schema.times import parse_time
+    from fairlead.schema.times import parse_kept_time
 
     source, *parts = text.split(",")
     if source in NETWORKS and not parts:
@@ -126,7 +126,7 @@ def beacon_network(text: str) -> BeaconNetwork:
         expected = f"{known}, or SOURCE,START,PERIOD,KEY of another drand network"
         raise click.BadParameter(f"must be {expected}; got {text!r}")
     try:
-        times = parse_time(parts[0], "START"), parse_duration(parts[1], "PERIOD")
+        times = parse_kept_time(parts[0], "START"), parse_duration(parts[1], "PERIOD")
     except BadInput as error:
         raise click.BadParameter(str(error)) from error
     if not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", parts[2]):

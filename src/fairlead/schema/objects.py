@@ -26,7 +26,7 @@ from fairlead.schema import funding as documents
 from fairlead.schema.border import BadInput, check_shape, refuse_nul
 from fairlead.schema.convert import convert
 from fairlead.schema.derive import Style
-from fairlead.schema.times import DurationText, TimeText, parse_time
+from fairlead.schema.times import DurationText, TimeText, parse_kept_time
 from fairlead.schema.times import parse_duration as parse_duration  # noqa: PLC0414 - the border's
 
 API_VERSION = "fairlead.dev/v1alpha1"
@@ -280,13 +280,17 @@ def read_manifest(value: Any) -> Manifest:
     manifest = check_shape(value, SHAPES[head.kind])
     if isinstance(manifest, BudgetManifest):
         to_budget(manifest.metadata.name, manifest.spec)
+        for number, envelope in enumerate(manifest.spec.envelopes):
+            window = envelope.window
+            for end, text in (("start", window.start_ms), ("end", window.end_ms)) if window else ():
+                parse_kept_time(text, f"spec.envelopes[{number}].window.{end}")
     elif isinstance(manifest, RunManifest):
         _check_run(manifest.spec)
         after = [name for name, _ in after_of(manifest.spec)]
         for fault in repeats("after", "run", after):
             raise BadInput(f"spec.{fault.field}", fault.message)
     elif isinstance(manifest, ReservationManifest):
-        parse_time(manifest.spec.earliest_start, "spec.earliestStart")
+        parse_kept_time(manifest.spec.earliest_start, "spec.earliestStart")
     return manifest
 
 

@@ -51,8 +51,14 @@ def parse_time(text: str, path: str) -> int:
         moment = datetime.fromisoformat(text.upper())
     except ValueError as error:
         raise BadInput(path, f"must be a real time, got {text!r} ({error})") from error
-    time_ms = (moment - _EPOCH) // _MS
-    if not _MIN_MS <= time_ms < _END_MS:  # its zone moves it there; it could not be written again
+    return (moment - _EPOCH) // _MS
+
+
+def parse_kept_time(text: str, path: str) -> int:
+    """The same for a time that is to be kept: its zone may move it off the calendar, where it could
+    not be written again. Ledgers of former versions may hold such ones, in windows of budgets."""
+    time_ms = parse_time(text, path)
+    if not _MIN_MS <= time_ms < _END_MS:
         raise BadInput(path, f"must be between the years 1 and 9999 in UTC, got {text!r}")
     return time_ms
 
@@ -60,7 +66,7 @@ def parse_time(text: str, path: str) -> int:
 def parse_now(text: str, path: str = "now") -> int:
     """The same for the present, which must lie in a calendar period that has an end."""
     now_ms = parse_time(text, path)
-    if now_ms >= _NOW_END_MS:
+    if not _MIN_MS <= now_ms < _NOW_END_MS:
         raise BadInput(path, f"must be between the years 1 and 9998 in UTC, got {text!r}")
     return now_ms
 

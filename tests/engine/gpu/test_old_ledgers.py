@@ -8,9 +8,11 @@ from pathlib import Path
 
 from fairlead.engine.gpu import Projection
 from fairlead.engine.gpu.checkpoint import export, restore
-from fairlead.engine.gpu.entries import NewEntry, decode, encode
+from fairlead.engine.gpu.entries import NewEntry, ObjectApplied, decode, encode
 from fairlead.engine.gpu.state import PLACE, OutcomeStage
 from fairlead.ledger.entries import parse
+from tests.engine.gpu import worlds
+from tests.engine.gpu.worlds import World, budget, envelope, node
 
 GOLDEN = Path(__file__).with_name("golden")
 LINES = (GOLDEN / "ledger-before-entries.jsonl").read_bytes().splitlines()
@@ -35,6 +37,24 @@ def test_an_old_ledger_folds_to_its_old_checkpoint() -> None:
         OutcomeStage.APPLIED,
         OutcomeStage.COMMITTED,
     ]
+
+
+def test_a_budget_whose_window_leaves_the_calendar_is_still_read() -> None:
+    """Its zone takes it there; no new budget is accepted so. A control plane that refused to read
+    it did not start, and its operator could not apply another window."""
+    world = World()
+    world.apply(node(), budget("a"))
+    window = {"start": "0001-01-01T00:00:00+01:00", "end": "9999-12-31T23:59:59-01:00"}
+    spec = budget("a", "a", envelope(window=window))["spec"]
+    stored = world.plane.committer.stored("Budget", "a")
+    former = ObjectApplied("Budget", "a", stored.uid, 2, {}, spec)
+    world.plane.committer.commit(lambda: [world.plane.committer.new(former)])
+    world.plane = world.open()
+    world.apply(worlds.run("r", gpus=1))
+    world.turn()
+    assert world.status("Run", "r")["phase"] == "Running"
+    world.apply(budget("a"))
+    assert world.headroom("a")["concurrencyUsed"] == 1
 
 
 def test_an_old_entry_is_written_as_it_was() -> None:

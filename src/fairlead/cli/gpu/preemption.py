@@ -24,7 +24,7 @@ from fairlead.cli.table import Output, moment, note, show
 from fairlead.host.clock import now_ms
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION, parse_duration
-from fairlead.schema.times import format_time, parse_time
+from fairlead.schema.times import format_time, parse_kept_time
 
 
 def scope_labels(text: str) -> dict[str, str]:
@@ -211,8 +211,8 @@ def start_time(text: str) -> str:
         if day:
             written = day.isoformat(timespec="seconds")
             note(f"{text} is taken as midnight in your time zone, {written}")
-            return format_time(parse_time(written, "TIME"))
-        return format_time(parse_time(text, "TIME"))
+            return format_time(parse_kept_time(written, "TIME"))
+        return format_time(parse_kept_time(text, "TIME"))
     except BadInput as error:
         raise click.BadParameter(f"{error.message}; or a day, or +30m from now") from error
     except ValueError as error:
