@@ -1090,6 +1090,10 @@ class Checks:
 
     def commitment(self):
         """The entropy is the one whose hash was out before the conflict."""
+        before = self.previous.body
+        if self.turn is not None and self.previous.kind == "gpu.resolve.void":
+            good = sha256(bytes.fromhex(before.entropy)).hex() == before.next_commitment
+            need(good, "the void before it hands on another entropy than it discloses")
         if not self.answer:
             self.say("Its entropy is not revealed: no run may have been preempted for it yet.")
             return

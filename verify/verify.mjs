@@ -1030,6 +1030,10 @@ const CHECKS = {
   },
 
   async commitment({ x, say, previous, commit, answered }) {
+    const before = previous.body;
+    need(turnOf(commit) === null || previous.kind !== "gpu.resolve.void"
+      || toHex(await sha256(hex(before.entropy))) === before.next_commitment,
+    "the void before it hands on another entropy than it discloses");
     if (!answered) return say("Its entropy is not revealed: no run may have been preempted for it yet.");
     need(toHex(await sha256(hex(answered.body.entropy))) === previous.body.next_commitment,
       "the entropy is not the one promised before the conflict");

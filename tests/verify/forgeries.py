@@ -534,6 +534,9 @@ def _voids() -> dict[str, Forgery]:
         "a void that is not said to be continued": lied(
             "continued", "order", "commit", field("continued", False)
         ),
+        "another entropy after a void than it discloses": lied(
+            "continued", "commitment", "previous", field("entropy", HASH)
+        ),
         "another entropy after a void": lied(
             "continued", "commitment", "previous", field("next_commitment", HASH)
         ),
