@@ -11,6 +11,7 @@ import pytest
 
 from fairlead.dataplane.envoy import xds
 from fairlead.dataplane.envoy.xds import PATH, EndpointServer
+from fairlead.host.bounded import CONNECTIONS_MOST
 
 HALF = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode()
 
@@ -48,7 +49,7 @@ def test_half_a_question_keeps_no_envoy_away(
                 assert ask(envoy, question) == 200
         assert envoy.sock is first
         ended = 0
-        while ended < 120 - xds._CONNECTIONS_MOST:
+        while ended < 120 - CONNECTIONS_MOST:
             for half in select.select(halves, [], [], 30)[0]:
                 assert half.recv(1) == b""
                 half.close()

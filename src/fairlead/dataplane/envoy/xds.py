@@ -13,7 +13,6 @@ import json
 import os
 import socket
 import socketserver
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairlead.host.bounded import BoundedServer
 from fairlead.host.clock import monotonic_ms
 from fairlead.ports.faults import PermanentFault
 
@@ -30,8 +30,8 @@ HOLD_S = 0.5
 """How long a question waits for news. Envoy gives up after 1 s unless it is told otherwise."""
 _BODY_BYTES_MAX = 2**20
 _IDLE_S = 60.0
-_CONNECTIONS_MOST, _ASKED_MOST = 32, 1_000
-"""Every user of the machine can reach a port: what it opens and asks for is bounded."""
+_ASKED_MOST = 1_000
+"""Every user of the machine can reach a port: what it asks for is bounded."""
 
 
 class Asked(NamedTuple):
@@ -175,44 +175,7 @@ def _question(body: bytes) -> tuple[list[str], str]:
     return names, version
 
 
-class _Bounded(socketserver.ThreadingMixIn):
-    """Beyond so many connections the one ends that has asked nothing for longest: half a question
-    keeps neither Envoy away nor the agent from its files."""
-
-    request_queue_size = 128
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._open: dict[Any, None] = {}
-        self._guard = threading.Lock()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._guard:
-            self._open[request] = None
-            if len(self._open) > _CONNECTIONS_MOST:
-                oldest = next(iter(self._open))
-                del self._open[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
-        super().process_request(request, client_address)
-
-    def went_on(self, request: Any) -> None:
-        with self._guard:
-            if request in self._open:
-                del self._open[request]
-                self._open[request] = None
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):  # one that has gone is no news
-            super().handle_error(request, client_address)  # type: ignore[misc]
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._guard:
-            self._open.pop(request, None)
-        super().shutdown_request(request)  # type: ignore[misc]
-
-
-class _TcpServer(_Bounded, socketserver.TCPServer):
+class _TcpServer(BoundedServer, socketserver.TCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
@@ -223,7 +186,7 @@ class _Tcp6Server(_TcpServer):
     address_family = socket.AF_INET6
 
 
-class _UnixServer(_Bounded, socketserver.UnixStreamServer):
+class _UnixServer(BoundedServer, socketserver.UnixStreamServer):
     daemon_threads = True
     block_on_close = False
     endpoints: EndpointServer
