@@ -776,7 +776,7 @@ FORMS = {
                           "conflict_digest=hash notice_digest=hash nonces=nonce* beacon=beacon? +",
     "gpu.resolve.draw": "chain=hash k=0 commit_seq=1 commit_head=head entropy=hash label=text "
                         "beacon_value=hex? seed=hash? result_digest=hash? next_commitment=hash +",
-    "lease.close": "lease=text run=text reason=text outcome=1 +",
+    "lease.close": "lease=text run=text reason=text end_ms=0 outcome=1 +",
     "owner.pseudonym": "commitment=hash owner=text +",
     "owner.key": "owner=text public_key=hash signature=signature approval=signature?",
     "gpu.resolve.nonce": "owner=text nonce=hex size=0 signature=signature",
@@ -1076,6 +1076,8 @@ class Checks:
     def turns(self, before, body):
         """A turn ends with a draw. After a void it goes on with the same luck."""
         kind, turn = self.previous.kind, before.get("turn")
+        good = kind == "gpu.resolve.scope" or turn is not None
+        need(good, "the outcome before is of no turn")
         carry = before.carry if kind == "gpu.resolve.void" else None
         good = body.turn == (0 if kind == "gpu.resolve.scope" else turn + (carry is None))
         need(good, "the outcome is of another turn")
@@ -1088,6 +1090,10 @@ class Checks:
 
     def commitment(self):
         """The entropy is the one whose hash was out before the conflict."""
+        before = self.previous.body
+        if self.turn is not None and self.previous.kind == "gpu.resolve.void":
+            good = sha256(bytes.fromhex(before.entropy)).hex() == before.next_commitment
+            need(good, "the void before it hands on another entropy than it discloses")
         if not self.answer:
             self.say("Its entropy is not revealed: no run may have been preempted for it yet.")
             return
@@ -1242,14 +1248,19 @@ class Checks:
         if not given:
             return
         entry, key = given.entry.entry, given.key.entry
-        said, plan = entry.body, f"owner.{owner}"
+        said, plan, public = entry.body, f"owner.{owner}", key.body.public_key
         good = (said.owner, said.nonce, key.body.owner) == (owner, nonce[0], owner)
         good = good and said.size < entry.seq < self.commit.seq and key.seq < entry.seq
         good = good and (entry.plan_id, entry.effect) == (plan, f"nonce {said.size}")
         good = good and key.plan_id == plan and re.fullmatch("key [0-9]+", key.effect or "")
         need(good, f"the nonce of {owner} is from another entry")
+        parts = ["fairlead/owner-key/v1", self.x.head.ledger, owner, bytes.fromhex(public)]
+        message, signature = b"".join(map(lp, parts)), bytes.fromhex(key.body.signature)
+        good = signature_holds(bytes.fromhex(public), message, signature)
+        good = good and (key.effect == "key 0") == (key.body.approval is None)
+        need(good, f"key {public} was not registered by its holder")
         parts = ["fairlead/nonce/v1", self.x.head.ledger, owner, bytes.fromhex(said.nonce)]
-        message, public = b"".join(map(lp, [*parts, eight(said.size)])), key.body.public_key
+        message = b"".join(map(lp, [*parts, eight(said.size)]))
         good = signature_holds(bytes.fromhex(public), message, bytes.fromhex(said.signature))
         need(good, f"{owner} did not sign the nonce that is in the seed")
         need(not self.owner_keys or public in self.owner_keys, f"{public} is not your key")
@@ -1289,6 +1300,7 @@ class Checks:
             good = action and (body.reason, body.run) == (action.kind, names.get(action.run))
             good = good and body.outcome == self.commit.seq and self.answer.seq < entry.seq
             good = good and (entry.plan_id, entry.effect) == (body.lease, "close")
+            good = good and body.end_ms <= entry.time_ms
             need(good, f"lease {body.lease} was not to end like this")
             ended[body.lease] = f"ended {when(entry)}"
         for lease, action in cut.items():

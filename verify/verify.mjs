@@ -721,7 +721,7 @@ const bodies = new Map(Object.entries({
   },
   "gpu.resolve.draw": answer,
   "gpu.resolve.void": { ...answer, reason: text },
-  "lease.close": { lease: text, run: text, reason: text, outcome: atLeast(1) },
+  "lease.close": { lease: text, run: text, reason: text, end_ms: atLeast(0), outcome: atLeast(1) },
   "owner.pseudonym": { commitment: hash, owner: text },
 }));
 // Outcomes with a turn have these fields and no others.
@@ -888,8 +888,11 @@ async function checkNonce(state, { owner, nonce: shown }, used) {
     && size < each.seq && each.seq < commit.seq && key.seq < each.seq
     && each.plan_id === `owner.${owner}` && each.effect === `nonce ${size}`
     && key.plan_id === `owner.${owner}` && /^key [0-9]+$/.test(key.effect ?? ""), `the nonce of ${owner} is from another entry`);
-  const message = joined(["fairlead/nonce/v1", x.head.ledger, owner, hex(nonce), eight(size)].map(lp));
   const publicKey = key.body.public_key;
+  const registered = joined(["fairlead/owner-key/v1", x.head.ledger, owner, hex(publicKey)].map(lp));
+  need(await signatureHolds(hex(publicKey), registered, hex(key.body.signature))
+    && (key.effect === "key 0") === (key.body.approval === null), `key ${publicKey} was not registered by its holder`);
+  const message = joined(["fairlead/nonce/v1", x.head.ledger, owner, hex(nonce), eight(size)].map(lp));
   need(await signatureHolds(hex(publicKey), message, hex(signed)), `${owner} did not sign the nonce that is in the seed`);
   need(ownerKeys.length === 0 || ownerKeys.includes(publicKey), `${publicKey} is not your key`);
   say(`${owner} signed that nonce with key ${publicKey} when the log had ${size} entries; compare both with what you did.`);
@@ -1011,7 +1014,8 @@ const CHECKS = {
         && before.capped === (turn === null && x.scope.cap !== null) && previous.plan_id === sequence && previous.effect === "scope"
       : before.k === x.k - 1 && previous.plan_id === `${sequence}.${x.k - 1}` && previous.effect === "outcome";
     if (turn !== null) { // a turn ends with a draw; after a void it goes on with the same luck
-      const carry = previous.kind === "gpu.resolve.void" ? before.carry ?? null : null;
+      need(previous.kind === "gpu.resolve.scope" || hasTurn(previous.body), "the outcome before is of no turn");
+      const carry = previous.kind === "gpu.resolve.void" ? before.carry : null;
       const due = previous.kind === "gpu.resolve.scope" ? 0 : turnOf(previous) + (carry === null ? 1 : 0);
       need(turn === due, "the outcome is of another turn");
       need(commit.body.continued === (carry !== null), "it continues a void, or says so without one");
@@ -1026,6 +1030,10 @@ const CHECKS = {
   },
 
   async commitment({ x, say, previous, commit, answered }) {
+    const before = previous.body;
+    need(turnOf(commit) === null || previous.kind !== "gpu.resolve.void"
+      || toHex(await sha256(hex(before.entropy))) === before.next_commitment,
+    "the void before it hands on another entropy than it discloses");
     if (!answered) return say("Its entropy is not revealed: no run may have been preempted for it yet.");
     need(toHex(await sha256(hex(answered.body.entropy))) === previous.body.next_commitment,
       "the entropy is not the one promised before the conflict");
@@ -1160,7 +1168,8 @@ const CHECKS = {
       const { body } = each;
       const action = cut.get(body.lease);
       const good = action && body.reason === action.kind && body.run === nameOf(action.run)
-        && body.outcome === commit.seq && answered.seq < each.seq && each.plan_id === body.lease && each.effect === "close";
+        && body.outcome === commit.seq && answered.seq < each.seq && each.plan_id === body.lease && each.effect === "close"
+        && body.end_ms <= each.time_ms;
       need(good, `lease ${body.lease} was not to end like this`);
       ended.set(body.lease, `ended ${at(each)}`);
     }

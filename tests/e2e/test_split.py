@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,31 @@ def plane() -> Iterator[Plane]:
                     found.run("cancel", name)
                 found.until("idle", lambda: not _running(found))
                 found.down()
+
+
+def test_a_link_in_place_of_the_keys_gives_away_nothing_of_roots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that a control plane left behind puts it there while root gives it the keys, whose
+    names it has chosen."""
+    data, roots = tmp_path / "data", tmp_path / "roots"
+    for folder in (data, data / "keys", roots):
+        folder.mkdir()
+        (folder / "shadow").touch()
+    give, given = split._give, list[str]()
+
+    def watched(path: Path | str, *more: Any, **named: Any) -> None:
+        if Path(path).name == "shadow" and not given:
+            (data / "keys").rename(data / "moved")
+            (data / "keys").symlink_to(roots)
+        given.append(str(path))
+        give(path, *more, **named)
+
+    monkeypatch.setattr(split, "_give", watched)
+    split.prepare_directory(data, data / "runs", split.ControlUser(CONTROL, CONTROL, "control"))
+    assert (roots / "shadow").stat().st_uid == 0
+    assert roots.stat().st_uid == 0
+    assert (data / "moved" / "shadow").stat().st_uid == CONTROL
 
 
 def _running(plane: Plane) -> list[str]:

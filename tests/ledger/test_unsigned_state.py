@@ -331,6 +331,27 @@ def test_a_position_that_was_moved_loses_no_event(place: SqliteWorld) -> None:
         assert ledger.position_get("notify.y") is None
 
 
+@pytest.mark.parametrize("number", [-1, 2**53, 2**62])
+def test_a_number_that_no_entry_can_have_ends_no_process(place: SqliteWorld, number: int) -> None:
+    """JSON has no such numbers, so nothing can be signed for them: a head with one is damage, a
+    position with one is not believed."""
+    with place.open() as ledger:
+        ledger.append(drafts(0, 3))
+        ledger.position_put("notify.x", 2)
+    _, seal = kept(place.path, "notify.x")
+    put(place.path, "notify.x", number, seal)
+    assert "snapshot 'notify.x'" in problem(place.path)
+    with place.open() as ledger:
+        assert ledger.position_get("notify.x") == 2
+    for column in ("epoch", "size", "time_ms"):
+        before = place.path.read_bytes()
+        attack(place.path, f"UPDATE kept SET {column} = ?", number)
+        assert problem(place.path)
+        with pytest.raises(Damaged):
+            place.open()
+        place.path.write_bytes(before)
+
+
 # --- what verify says
 
 

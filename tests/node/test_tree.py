@@ -1,7 +1,9 @@
 """The agent touches what lies below its root, and nothing else."""
 
 import os
+import subprocess
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -10,6 +12,7 @@ from fairlead.node.limits import CgroupActuator
 from fairlead.node.sensor import CgroupSensor
 from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import PermanentFault
+from tests.api.servers import short_folder
 from tests.node.cgroup_worlds import PlainTree
 
 
@@ -112,3 +115,41 @@ def test_two_agents_never_set_the_limits_of_one_root(tmp_path: Path) -> None:
         again.claim()
     for tree in (beside, below, again):
         tree.close()
+
+
+LOCK = """
+use Fcntl qw(:flock);
+$| = 1;
+sysopen(my $held, $ARGV[0], 0200000) or die "cannot open: $!";
+flock($held, LOCK_EX | LOCK_NB) or die "cannot lock: $!";
+exit if $ARGV[1] && fork;
+print "locked\n";
+<STDIN>;
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("handed_on", [False, True])
+def test_a_user_that_can_set_no_limits_keeps_no_agent_away(*, handed_on: bool) -> None:
+    """Whoever can enter a directory can lock it, also for a child that outlives the process; a
+    second agent is found all the same."""
+    with short_folder() as folder:
+        folder.chmod(0o755)
+        command = ["perl", "-e", LOCK, str(folder), "1" if handed_on else ""]
+        locker = subprocess.Popen(
+            command, stdin=PIPE, stdout=PIPE, user=54_413, group=54_413, extra_groups=[], cwd="/"
+        )
+        try:
+            assert locker.stdout is not None
+            assert locker.stdout.readline() == b"locked\n"
+            first, second = CgroupTree(folder), CgroupTree(folder)
+            first.claim()
+            first.close()
+        finally:
+            locker.communicate(b"\n")
+        first = CgroupTree(folder)
+        first.claim()
+        with pytest.raises(PermanentFault, match="another node agent sets the limits"):
+            second.claim()
+        first.close()
+        second.close()

@@ -58,6 +58,13 @@ def test_a_failing_schedule_is_shortened_and_can_be_stored(
     assert CliRunner().invoke(main, ["--replay", str(stored)]).exit_code == 0
 
 
+def test_nothing_but_the_answer_is_on_standard_output() -> None:
+    """In this schedule the kept state is edited, which the control plane logs."""
+    arguments = ["--first", "3003", "--seeds", "1", "--steps", "100", "-o", "json"]
+    done = CliRunner().invoke(main, arguments)
+    assert json.loads(done.stdout)["seeds"] == 1
+
+
 def test_many_seeds_are_counted() -> None:
     done = CliRunner().invoke(main, ["--seeds", "2", "--steps", "30", "-o", "json"])
     report = json.loads(done.output)

@@ -130,6 +130,8 @@ def _times() -> dict[str, Forgery]:
             "draw", "entries", "gpu.resolve.draw", later(-day)
         ),
         "a closure is earlier than the draw": entry("draw", "entries", "lease.close", later(-day)),
+        "a lease ends after its closure": lied("draw", "closures", "close", field("end_ms", 2**50)),
+        "a lease ends at no time": lied("draw", "form", "close", field("end_ms", None)),
         "a secret is later than the commitment": entry(
             "draw", "entries", "owner.pseudonym", later(day)
         ),
@@ -454,6 +456,12 @@ def _nonces() -> dict[str, Forgery]:
         "a nonce that is not of its plan": entry(
             "nonce", "openings", "gpu.resolve.nonce", field("plan_id", "mine")
         ),
+        "a key that its holder did not register": lied(
+            "nonce", "openings", "key", field("signature", "ab" * 64)
+        ),
+        "a first key that another approved": lied(
+            "nonce", "openings", "key", field("approval", "ab" * 64)
+        ),
         "a key that is not of its plan": entry(
             "nonce", "openings", "owner.key", field("effect", "mine")
         ),
@@ -518,9 +526,16 @@ def _voids() -> dict[str, Forgery]:
         "another nonce after a void": Forgery(
             "continued", "order", more=(("nonces", {"vision": "00"}),)
         ),
+        "a draw of no turn before it": lied("next", "order", "previous", without("turn")),
+        "a void of no turn before it": lied(
+            "continued", "order", "previous", lambda body: without("carry")(without("turn")(body))
+        ),
         "a new turn after a void": lied("continued", "order", "commit", field("turn", 2)),
         "a void that is not said to be continued": lied(
             "continued", "order", "commit", field("continued", False)
+        ),
+        "another entropy after a void than it discloses": lied(
+            "continued", "commitment", "previous", field("entropy", HASH)
         ),
         "another entropy after a void": lied(
             "continued", "commitment", "previous", field("next_commitment", HASH)

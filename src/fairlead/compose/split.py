@@ -189,11 +189,7 @@ def prepare_directory(data: Path, runs: Path, user: ControlUser) -> None:
             raise PermanentFault(f"{runs} must be a directory of root's: chown -R root {runs}")
         for path in sorted(data.glob("ledger.*")):
             _give(path, user)
-        keys = data / KEYS
-        if keys.is_dir() and not keys.is_symlink():
-            for path in sorted(keys.iterdir()):
-                _give(path, user)
-            _give(keys, user)
+        _give_all(data / KEYS, user)
     except OSError as error:
         raise PermanentFault(f"cannot prepare {data}: {error}") from error
 
@@ -212,10 +208,26 @@ def reserve(folder: Path) -> None:
         raise PermanentFault(f"{folder} must be a directory of root's: move it away")
 
 
-def _give(path: Path, user: ControlUser) -> None:
-    """Through a descriptor, and never a link: what the control plane put there is not followed."""
+def _give_all(folder: Path, user: ControlUser) -> None:
+    """What is in the folder that was opened: a process that an earlier control plane left behind
+    may put a link in its place meanwhile."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in sorted(os.listdir(descriptor)):
+            _give(name, user, within=descriptor)
+    finally:
+        os.close(descriptor)
+    _give(folder, user)
+
+
+def _give(path: Path | str, user: ControlUser, *, within: int | None = None) -> None:
+    """Through a descriptor, and never a link: what the control plane put there is not followed."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, dir_fd=within)
     except OSError:
         return
     try:

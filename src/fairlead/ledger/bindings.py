@@ -18,6 +18,7 @@ from fairlead.core.audit import (
     leaf_hash,
     statement_to_sign,
 )
+from fairlead.core.units import INTEGER_MAX
 from fairlead.ledger.entries import entry_of
 from fairlead.ledger.keys import SecretKey
 from fairlead.ledger.signatures import signature_holds
@@ -102,6 +103,8 @@ def seal_position(ledger: str, name: str, seq: int, key: SecretKey) -> bytes:
 def position_sealed(
     ledger: str, name: str, seq: int, seal: bytes, keys: Mapping[str, bytes]
 ) -> bool:
+    if not 0 <= seq <= INTEGER_MAX:
+        return False  # JSON has no such number, so no key has signed it
     data = _position(ledger, name, seq)
     return any(signature_holds(key, data, seal.hex()) for key in keys.values())
 

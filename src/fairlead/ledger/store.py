@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from fairlead.core.audit import Head, SignedHead, TreeNode
 from fairlead.core.audit.tree import HASH_BYTES
+from fairlead.core.units import INTEGER_MAX
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 
@@ -167,8 +168,10 @@ def drop_content(execute: Execute, last: int, kinds: Sequence[str]) -> None:
 
 
 def _signed_head(row: Sequence[Any]) -> SignedHead:
-    *head, signature = row
-    return SignedHead(Head(**dict(zip(_COLUMNS, head, strict=False))), signature)
+    head = Head(**dict(zip(_COLUMNS[:-1], row, strict=False)))
+    if not all(0 <= each <= INTEGER_MAX for each in (head.epoch, head.size, head.time_ms)):
+        raise Damaged("a head has a number that no signed head can have")
+    return SignedHead(head, row[-1])
 
 
 def missing_migrations(database: str, applied: int) -> list[tuple[int, str, str]]:

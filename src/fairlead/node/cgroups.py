@@ -31,6 +31,35 @@ _MARK = "cgroup.procs"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def _agent_may_hold(descriptor: int) -> bool:
+    """Whether a lock of this directory may be that of another agent: of a living process with the
+    rights to set limits there, or of one that is not seen from here, as in another container."""
+    found = os.fstat(descriptor)
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    with open("/proc/locks", encoding="ascii") as file:
+        rows = [line.split() for line in file]
+    holders = {int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == place}
+    may_write = {0, found.st_uid, os.geteuid()}
+    return not holders or any(_has_open(pid, found, may_write) for pid in holders)
+
+
+def _has_open(pid: int, found: os.stat_result, uids: set[int]) -> bool:
+    """Whether a process of these users has it open. One that has ended left its lock, or its
+    number, to another."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid not in uids:
+            return False
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), found):
+                    return True
+    except PermissionError:
+        return True  # root's, and we are not
+    except FileNotFoundError:
+        return False
+    return False
+
+
 class CgroupTree:
     """One hierarchy below one root directory."""
 
@@ -52,7 +81,9 @@ class CgroupTree:
         """Be the only one that sets limits here, above or below, until `close`.
 
         Whatever the state directory of another agent is: the lock is on the cgroups themselves,
-        this one's for us alone, those above it shared with agents of other branches.
+        this one's for us alone, those above it shared with agents of other branches. Every user
+        of the machine can open a cgroup and lock it; a lock of one that can set no limits there is
+        not an agent's and keeps none away.
         """
         above = [self.root, *self.root.parents]
         for path, how in zip(above, [fcntl.LOCK_EX, *[fcntl.LOCK_SH] * len(above)], strict=False):
@@ -63,6 +94,8 @@ class CgroupTree:
             try:
                 fcntl.flock(descriptor, how | fcntl.LOCK_NB)
             except BlockingIOError:
+                if not _agent_may_hold(descriptor):
+                    continue
                 raise PermanentFault(
                     f"another node agent sets the limits of {path}, or of a cgroup below it; "
                     "stop it, or give this one another --root"

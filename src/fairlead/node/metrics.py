@@ -6,14 +6,18 @@ on Kubernetes they are the pod's. `fairlead.schema.metrics` lists them all.
 """
 
 import os
+import socket
+import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from fairlead.core.cpu import Actuation, CpuMode
 from fairlead.engine.cpu import CpuLoop, CpuTurn
+from fairlead.host.bounded import BoundedServer
 from fairlead.node.kernel_files import StallTime, read_node_pressure
 from fairlead.ports.faults import faults
 from fairlead.schema.exposition import Samples, TableCollector
@@ -126,10 +130,29 @@ def _plain(values: Mapping[str, float | None]) -> Samples:
     }
 
 
+class _Handler(WSGIRequestHandler):
+    timeout = 10.0  # seconds for each read
+
+    def log_message(self, format: str, *args: object) -> None:
+        """A scrape is no news."""
+
+
+class _MetricsServer(BoundedServer, WSGIServer):
+    daemon_threads = True
+
+
+class _MetricsServer6(_MetricsServer):
+    address_family = socket.AF_INET6
+
+
 def serve_metrics(collector: Collector, address: str, port: int) -> int:
     """Serve /metrics of either agent in a thread; returns the port (0 asks for any free one)."""
     registry = CollectorRegistry()
     registry.register(collector)
     with faults(f"serve metrics on {address}:{port}"):
-        server, _ = start_http_server(port, addr=address, registry=registry)
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+        kind = _MetricsServer6 if family == socket.AF_INET6 else _MetricsServer
+        server = kind((address, port), _Handler)
+    server.set_app(make_wsgi_app(registry))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     return int(server.server_port)

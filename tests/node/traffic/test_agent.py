@@ -1,6 +1,7 @@
 """The agent in this process, on the memory plane: time, state, restarts, reloads, metrics."""
 
 import json
+import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from fairlead.core.invariant import InvariantBroken
 from fairlead.core.traffic import Config
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import GroupRules
+from fairlead.host.bounded import CONNECTIONS_MOST
 from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.metrics import serve_metrics
 from fairlead.node.state import STATE, STATUS, StateDirectory
@@ -356,6 +358,20 @@ def test_metrics_are_served(folder: Folder) -> None:
     }
     assert labels <= {"group", "backend", "mode", "liveness", "reason", "what", "version"}
     assert scraped(text) == names_of(Process.TRAFFIC_AGENT)
+
+
+def test_half_a_scrape_keeps_no_other_away(folder: Folder) -> None:
+    """Of connections that do not go on most are ended, so that files can still be opened."""
+    port = serve_metrics(traffic_collector(folder.agent()), "127.0.0.1", 0)
+    halves = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(120)]
+    for half in halves:
+        half.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        assert answer.status == 200
+    for half in halves[: 120 - CONNECTIONS_MOST]:
+        assert half.recv(1) == b""
+    for half in halves:
+        half.close()
 
 
 def test_a_port_that_is_taken_is_a_fault(folder: Folder) -> None:

@@ -190,7 +190,7 @@ class RunningEnvoyDataplane:
             name = self._name(group)
             if server and wait_until(partial(server.taken_up, name), within_s=_ASK_S):
                 continue
-            others = ", ".join(server.clusters() if server else ()) or "nothing"
+            others = ", ".join(server.clusters()[:20] if server else ()) or "nothing"
             problem = f"Envoy did not take up the endpoints of cluster {name!r} within 20 s"
             hint = f"its cluster needs type EDS and a REST eds_config at {self._xds} ({PATH})"
             message = f"groups[{index}]: {problem}; it has asked for {others}; {hint}"

@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairlead.host.bounded import BoundedServer
 from fairlead.host.clock import monotonic_ms
 from fairlead.ports.faults import PermanentFault
 
@@ -29,6 +30,8 @@ HOLD_S = 0.5
 """How long a question waits for news. Envoy gives up after 1 s unless it is told otherwise."""
 _BODY_BYTES_MAX = 2**20
 _IDLE_S = 60.0
+_ASKED_MOST = 1_000
+"""Every user of the machine can reach a port: what it asks for is bounded."""
 
 
 class Asked(NamedTuple):
@@ -94,7 +97,10 @@ class EndpointServer:
         deadline = time.monotonic() + HOLD_S
         with self._changed:
             for name in names:
+                self._asked.pop(name, None)
                 self._asked[name] = Asked(monotonic_ms(), version)
+            while len(self._asked) > _ASKED_MOST:
+                del self._asked[next(iter(self._asked))]
             while True:
                 offered = [self._offered[name] for name in names if name in self._offered]
                 newest = max((made for made, _ in offered), default="")
@@ -126,10 +132,11 @@ class _Handler(BaseHTTPRequestHandler):
             if not 0 <= length <= _BODY_BYTES_MAX:
                 raise ValueError(f"{length} bytes")
             names, version = _question(self.rfile.read(length))
-        except ValueError:
+        except (ValueError, RecursionError):
             self.close_connection = True  # what is left of a body is no question
             self._reply(HTTPStatus.BAD_REQUEST, b"")
             return
+        self.server.went_on(self.connection)
         if self.path != PATH:
             self._reply(HTTPStatus.NOT_FOUND, b"")
             return
@@ -161,12 +168,14 @@ def _question(body: bytes) -> tuple[list[str], str]:
         raise ValueError("no object")
     names = document.get("resource_names") or document.get("resourceNames") or []
     version = document.get("version_info") or document.get("versionInfo") or ""
-    if not isinstance(version, str) or not all(isinstance(name, str) for name in names):
+    if not isinstance(version, str) or not isinstance(names, list):
         raise ValueError("no names")
-    return list(names), version
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("no names")
+    return names, version
 
 
-class _TcpServer(socketserver.ThreadingTCPServer):
+class _TcpServer(BoundedServer, socketserver.TCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
@@ -177,7 +186,7 @@ class _Tcp6Server(_TcpServer):
     address_family = socket.AF_INET6
 
 
-class _UnixServer(socketserver.ThreadingUnixStreamServer):
+class _UnixServer(BoundedServer, socketserver.UnixStreamServer):
     daemon_threads = True
     block_on_close = False
     endpoints: EndpointServer

@@ -20,6 +20,7 @@ from fairlead.sim.vopr.violation import Violation
 from fairlead.sim.vopr.world import VoprWorld
 
 FOLD_EVERY = 64
+"""Steps after which the projection is compared where nothing was recorded, either."""
 SLACK_MS = 2_500
 """Between the end of a process and the turn that hears of it; and rounding."""
 
@@ -54,7 +55,7 @@ class Checker:
         self._cancelled: set[str] = set()
         self._started, self._reads_back = 0, False
         self._last_ms, self._last_boots = world.time.now_ms, world.boots
-        self._steps = 0
+        self._steps = self._compared = 0
         world.on_act = self._act
 
     def step(self) -> None:
@@ -63,8 +64,9 @@ class Checker:
         self._follow()
         self._check_devices()
         self._check_starts()
-        if self._steps % FOLD_EVERY == 0:
+        if len(self.entries) > self._compared or self._steps % FOLD_EVERY == 0:
             self.check_fold()
+            self._compared = len(self.entries)
         if self._world.ledger is not None:  # else there may be entries that were not seen yet
             self._last_ms, self._last_boots = self._world.time.now_ms, self._world.boots
 

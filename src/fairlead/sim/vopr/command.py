@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import structlog
 
 from fairlead.sim.clock import SEED_MAX
 from fairlead.sim.vopr.play import STEPS_EACH, Played, play, schedule, shrink
@@ -82,6 +83,8 @@ def main(
       fairlead-vopr --seeds 200 --jobs 2
       fairlead-vopr --seed 12 --store tests/sim/vopr/charges.json
     """
+    # What the control plane says of its faults is not what was found.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     if replay is not None or seed is not None:
         _one(seed, steps, replay, store, output)
         return
