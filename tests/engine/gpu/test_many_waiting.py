@@ -1,18 +1,21 @@
 """Where thousands wait: what a turn looks at, what it records, and what stays the same."""
 
 from collections import Counter
+from dataclasses import replace
 from sys import intern
 from typing import Any
 
 import pytest
 
 from fairlead.core import gpu
-from fairlead.engine.gpu import Config, backfill, checkpoint, recall
+from fairlead.core.canonical import canonical
+from fairlead.engine.gpu import Config, backfill, checkpoint, recall, waiting
 from fairlead.engine.gpu.admission import RESAID_MAX, RunAdmission
-from fairlead.engine.gpu.entries import QueueDecision
+from fairlead.engine.gpu.entries import QueueDecision, encode
 from fairlead.engine.gpu.orders import order_decision
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase
+from fairlead.engine.gpu.waiting import WaitingRows
 from fairlead.ledger.replay import replay
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.objects import after_of
@@ -104,12 +107,39 @@ def test_what_is_written_once_is_recorded_as_if_written_anew(
     kept = _inputs(kind)
     monkeypatch.setattr(backfill, "_written", STYLE.from_core)
     monkeypatch.setattr(
-        RunAdmission,
-        "_queue_decision",
+        WaitingRows,
+        "decision",
         lambda _, queue, waiting: order_decision(QueueDecision, queue, waiting, waiting.now_ms),
     )
     assert kept
     assert kept == _inputs(kind)
+
+
+@pytest.mark.parametrize("runs", [0, 1, 2, 3, 9])
+def test_an_order_is_written_in_parts_as_if_at_once(
+    runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that a run has of its own: its times, a promise, a reservation, a priority."""
+    monkeypatch.setattr(waiting, "ROWS_AT_ONCE", 2)
+    world = world_of(devices=8, gpus=64, teams="ab", resolver="off")
+    places = ({}, {"zone": 'a"\\é'})
+    for number in range(runs):
+        of = {"gpus": 1 + number % 2, "location": places[number % 2], "priority": number % 3}
+        made = run(f"r{number}", owner="ab"[number % 2], **of)
+        (reserve(world, made) if number == 8 else world.apply(made))
+        world.now_ms += 1 + 500 * number
+    rows = WaitingRows(world.projection)
+    found = list(rows.look())
+    assert (len(found), runs == 9) == (runs, any(each.reservation for each in found))
+    for place, own in ((1, {"waiting_since_ms": START + 7}), (2, {"promised_ms": START + 9})):
+        if place < runs:
+            found[place] = replace(found[place], **own)
+    asked = gpu.Waiting(START, tuple(found), policy=gpu.QueuePolicy())
+    order = gpu.queue(asked)
+    made, plain = rows.decision(order, asked), order_decision(QueueDecision, order, asked, START)
+    assert made.input == canonical(plain.input)
+    assert canonical(made.body.document()) == canonical(plain.body.document())
+    assert encode(made) == encode(replace(made, input=plain.input))
 
 
 def test_alike_runs_are_asked_once_whether_a_recall_helps(monkeypatch: pytest.MonkeyPatch) -> None:
