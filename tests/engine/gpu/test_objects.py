@@ -112,7 +112,7 @@ def test_equal_labels_are_kept_once(world: World) -> None:
         labelled["metadata"]["labels"] = {"team": "t", "sweep": "7"}
         world.apply(labelled)
     for projection in (world.projection, restore(export(world.projection))):
-        first, second = (projection.objects["Run", name].labels for name in ("x", "y"))
+        first, second = (projection.objects["Run"][name].labels for name in ("x", "y"))
         assert first is second
         assert first == {"team": "t", "sweep": "7"}
 

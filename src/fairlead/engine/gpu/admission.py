@@ -102,6 +102,7 @@ class RunAdmission:
         self._resaid = 0
         known, follows = self._ordered, self.follows(now_ms)
         if known is None or not follows:
+            known = self._ordered = None  # of thousands not two at once
             known = self._ordered = self._order_anew(now_ms)
         self._lead_reserved(known.queue, now_ms)
         order = known.order
@@ -157,7 +158,7 @@ class RunAdmission:
             self._order,
             lambda: self._rows.decision(queue, waiting),
         )
-        rows = [(run, self._rows[run]) for run in self._order]
+        rows = [(run, self._rows.by_name[run]) for run in self._order]
         self.heads.claims.begin(
             ((run, row.waiting.submitted), row.asked.request, row.asked.alike) for run, row in rows
         )
@@ -194,7 +195,7 @@ class RunAdmission:
         projection, heads = self._projection, self.heads
         if not self._is_there(run) or self._is_held(run, now_ms):
             return []
-        asked = self._rows[run].asked
+        asked = self._rows.by_name[run].asked
         if self._still_lacks(run) or self._lacks_the_same(run):
             return []
         if self._still_refused(run, now_ms):
@@ -241,7 +242,7 @@ class RunAdmission:
         state, start = projection.live.get(run), projection.reserved_start(run)
         if (
             state is None
-            or state.submitted_seq != self._rows[run].waiting.submitted
+            or state.submitted_seq != self._rows.by_name[run].waiting.submitted
             or start is None
         ):
             return None
@@ -251,7 +252,8 @@ class RunAdmission:
         """Every run in the queue, as of the last turn and in order, with its place in its scope."""
         projection = self._projection
         if self._positions[0] != projection.seq:
-            positions, waiting, rows = dict[str, int](), defaultdict[Scope, int](int), self._rows
+            positions, waiting = dict[str, int](), defaultdict[Scope, int](int)
+            rows = self._rows.by_name
             for name in self._order:
                 row = rows[name]
                 if projection.is_still_pending(name, row.waiting.submitted):
@@ -271,8 +273,8 @@ class RunAdmission:
         node = nodes.get(spec.flavor, _FlavorNodes(None, cordoned=False))
         found: Document = {
             "position": positions[run],
-            "waiting": self._positions[2][self._rows[run].asked.scope],
-            "gpus": self._rows[run].asked.request.enough_gpus,
+            "waiting": self._positions[2][self._rows.by_name[run].asked.scope],
+            "gpus": self._rows.by_name[run].asked.request.enough_gpus,
             "lacks": "devices" if state.reason in LACKS else "envelopes" if state.refusal else None,
             "on": node.alone,
         }
@@ -326,7 +328,7 @@ class RunAdmission:
         """Whether the answer is the recorded one: the search for a remedy costs ten times the
         cover. Code, shortfall and caps count; use goes up every millisecond, that alone is not
         news. Of many that changed, a few are recorded in a turn."""
-        state, asked = self._projection.runs[run], self._rows[run].asked
+        state, asked = self._projection.runs[run], self._rows.by_name[run].asked
         recorded = state.refusal
         if not self._is_answered(run):
             return False
@@ -351,7 +353,7 @@ class RunAdmission:
     def _is_there(self, run: str) -> bool:
         """Whether a run of the order still waits: another replica may have started or removed it,
         and another one of its name is not in the order."""
-        return self._projection.is_still_pending(run, self._rows[run].waiting.submitted)
+        return self._projection.is_still_pending(run, self._rows.by_name[run].waiting.submitted)
 
     def _is_answered(self, run: str) -> bool:
         """Whether it is recorded why a run waits."""
@@ -363,14 +365,17 @@ class RunAdmission:
         say what is recorded, and thousands may wait."""
         if self._projection.runs[run].reason not in LACKS:
             return False
-        request = self._rows[run].asked.request
+        request = self._rows.by_name[run].asked.request
         free = self._projection.devices.gpus(request.flavor)
         return request.enough_gpus > free and self.heads.leads(request.flavor, request.location)
 
     def _lacks_the_same(self, run: str) -> bool:
         """Whether another one that is alike was just found to lack devices. Of many of which that
         is to be said, a few are recorded in a turn."""
-        state, answer = self._projection.runs[run], self._lacking.get(self._rows[run].asked.alike)
+        state, answer = (
+            self._projection.runs[run],
+            self._lacking.get(self._rows.by_name[run].asked.alike),
+        )
         if answer is None or not self._is_answered(run):
             return False
         if answer == (state.reason, state.shortfall_gpus):

@@ -71,7 +71,9 @@ def packed(projection: Projection) -> bytes:
 def _parts(projection: Projection) -> Iterator[bytes]:
     """JSON of a `_State`, a few hundred rows at a time."""
     rows: dict[str, list[Any]] = {
-        "objects": [stored for _, stored in sorted(projection.objects.items())],
+        "objects": [
+            stored for kind in sorted(projection.objects) for stored in projection.of_kind(kind)
+        ],
         "runs": sorted(projection.runs.items()),
         "closed": list(projection.closed),
     }

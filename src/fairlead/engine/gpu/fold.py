@@ -308,7 +308,7 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
         case entries.PlaceDecision() if known.runs[body.run].phase is not state.Phase.RUNNING:
             known.runs[body.run].place_seq = at.seq
         case entries.OrderDecision():
-            known.orders[body.key] = body.names
+            known.orders[body.key] = tuple(map(known.shared_name, body.names))
         case entries.LeaseFunded():
             known.runs[body.run].forget_unfunded(body.lease)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)

@@ -140,7 +140,7 @@ class RunHistory:
         ledger, archived = self._committer.ledger, self._archived_to()
         cited = {state.submitted_seq, state.cover_seq, state.place_seq, state.stop_seq}
         cited |= {state.pause_seq, state.width_seq, *(row.seq for row in state.warned.values())}
-        prefix = job_prefix(name, projection.objects["Run", name].uid)
+        prefix = job_prefix(name, projection.objects["Run"][name].uid)
         for attempt in range(max(1, state.attempt - ATTEMPTS_MAX + 1), state.attempt + 1):
             entries = ledger.entries(archived, _PER_START, plan_id=f"{prefix}{attempt}")
             cited |= {row.seq for row in entries}

@@ -35,7 +35,7 @@ class Phase(StrEnum):
         return self in (Phase.COMPLETED, Phase.FAILED)
 
 
-class Stored(Struct, frozen=True):
+class Stored(Struct, frozen=True, gc=False):
     """An object as it was last applied; `version` is the ledger's number of that entry."""
 
     kind: str
@@ -122,7 +122,7 @@ def parse_slot(slot: str) -> tuple[str, int]:
     return node, int(ordinal)
 
 
-class LeaseFact(LeaseTerms, frozen=True):
+class LeaseFact(LeaseTerms, frozen=True, gc=False):
     """A lease in the books; once it has ended, how it ended and what it cost."""
 
     id: str
@@ -192,7 +192,7 @@ class Departure(Struct, frozen=True):
     outcome: int | None = None
 
 
-class RunState(Struct):
+class RunState(Struct, gc=False):
     """What happened to a run so far."""
 
     submitted_seq: int

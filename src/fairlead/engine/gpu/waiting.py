@@ -58,16 +58,13 @@ class WaitingRows:
 
     def __init__(self, projection: Projection) -> None:
         self._projection = projection
-        self._rows: dict[str, WaitingRow] = {}
+        self.by_name: dict[str, WaitingRow] = {}
         self._asked: dict[tuple[str, int], Asked] = {}
         """By the text of the request, and the priority."""
 
-    def __getitem__(self, run: str) -> WaitingRow:
-        return self._rows[run]
-
     def look(self) -> tuple[gpu.WaitingRun, ...]:
         """Every run that waits now, by name."""
-        projection, before, self._rows = self._projection, self._rows, {}
+        projection, before, self.by_name = self._projection, self.by_name, {}
         live, following, reserved = projection.live, projection.following, projection.reserved
         for run in sorted(live):
             state = live[run]
@@ -77,7 +74,7 @@ class WaitingRows:
                 continue
             slot = None
             if run in reserved:
-                version = projection.objects["Reservation", reserved[run]].version
+                version = projection.objects["Reservation"][reserved[run]].version
                 slot = (version, projection.waits_for_time(run))
             row = before.get(run)
             if (
@@ -87,14 +84,14 @@ class WaitingRows:
                 or row.reserved != slot
             ):
                 row = self._row(run, slot)
-            self._rows[run] = row
-        if not self._rows:
+            self.by_name[run] = row
+        if not self.by_name:
             self._asked.clear()
-        return tuple(row.waiting for row in self._rows.values())
+        return tuple(row.waiting for row in self.by_name.values())
 
     def _row(self, run: str, slot: tuple[int, bool] | None) -> WaitingRow:
         projection, state = self._projection, self._projection.runs[run]
-        spec, stored = projection.run_spec(run), projection.objects["Run", run]
+        spec, stored = projection.run_spec(run), projection.objects["Run"][run]
         request = objects.to_request(spec)
         priority = spec.priority or 0
         # What decides about its start beside the request.
@@ -145,7 +142,7 @@ class WaitingRows:
     def _written(self, run: gpu.WaitingRun) -> str:
         if run.promised_ms is not None or run.reservation is not None:
             return text(STYLE.from_core(run))
-        begin, after_id, after_number, after_first, end = self._rows[run.id].asked.written
+        begin, after_id, after_number, after_first, end = self.by_name[run.id].asked.written
         number, submitted = run.submitted, _time(run.submitted_ms)
         since_ms = run.waiting_since_ms
         since = submitted if since_ms == run.submitted_ms else _time(since_ms)

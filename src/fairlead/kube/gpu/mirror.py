@@ -222,6 +222,8 @@ class Mirror:
         """An item is to be shown, by its present rank."""
         rank = self._rank(item)
         if self._due.get(item) != rank:
+            if item.part in (ItemPart.OBJECT, ItemPart.FINALIZER):
+                item = item._replace(key=self._sources.of(item.kind).same(item.key))
             self._due[item] = rank
             heapq.heappush(self._ranked, (rank, item))
 
