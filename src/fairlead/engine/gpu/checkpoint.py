@@ -6,14 +6,13 @@ gives the same projection, only later.
 
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import msgspec
-from msgspec.structs import replace
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
 from fairlead.core.gpu.clock import BootSpan, ClockAnchor, ClockJump, follow_boot
-from fairlead.engine.gpu.entries import NewEntry, Stamp
+from fairlead.engine.gpu.entries import Document, NewEntry, Stamp
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import (
     Condition,
@@ -35,11 +34,35 @@ ROWS_AT_ONCE = 200
 _TABLES = ("conditions", "charges", "denied", "posted")
 
 
+class _Object(msgspec.Struct, frozen=True):
+    """A `Stored` with its labels in one."""
+
+    kind: str
+    name: str
+    uid: str
+    generation: int
+    version: int
+    created_ms: int
+    labels: dict[str, str]
+    document: Document
+    user: str
+    token: str | None = None
+
+    @classmethod
+    def of(cls, stored: Stored) -> Self:
+        return cls(**{name: getattr(stored, name) for name in cls.__struct_fields__})
+
+    def stored(self) -> Stored:
+        document = shared_document(self.kind, self.document)
+        facts = (self.generation, self.version, self.created_ms, *shared_labels(self.labels))
+        return Stored(self.kind, self.name, self.uid, *facts, document, self.user, self.token)
+
+
 class _State(msgspec.Struct, frozen=True):
     version: int
     seq: int
     time_ms: int
-    objects: list[Stored]
+    objects: list[_Object]
     runs: dict[str, RunState]
     closed: list[LeaseFact]
     accounts: list[tuple[tuple[str, str], AccountState]]
@@ -106,6 +129,8 @@ def _parts(projection: Projection) -> Iterator[bytes]:
         opening, closing = (b"{", b"}") if name == "runs" else (b"[", b"]")
         for first in range(0, len(table), ROWS_AT_ONCE):
             some = table[first : first + ROWS_AT_ONCE]
+            if name == "objects":
+                some = [_Object.of(stored) for stored in some]
             written = msgspec.json.encode(dict(some) if name == "runs" else some)
             yield (b"," if first else opening) + written[1:-1]
         yield closing if table else opening + closing
@@ -126,9 +151,7 @@ def restore(data: bytes) -> Projection:
     projection = Projection()
     projection.seq, projection.time_ms = state.seq, state.time_ms
     for row in state.objects:
-        stored = replace(
-            row, document=shared_document(row.kind, row.document), labels=shared_labels(row.labels)
-        )
+        stored = row.stored()
         name, spec = stored.name, stored.spec
         projection.put(stored)
         if isinstance(spec, BudgetSpec):

@@ -41,7 +41,7 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
         created_ms, user, token = before.created_ms, before.user, before.token
     spec_document = state.shared_document(kind, body.spec)
     labels = state.shared_labels(body.labels)
-    facts = (body.uid, body.generation, at.seq, created_ms, labels, spec_document, user, token)
+    facts = (body.uid, body.generation, at.seq, created_ms, *labels, spec_document, user, token)
     stored = state.Stored(kind, name, *facts)
     known.put(stored)
     spec = stored.spec

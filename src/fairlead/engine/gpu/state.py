@@ -44,13 +44,19 @@ class Stored(Struct, frozen=True, gc=False):
     generation: int
     version: int
     created_ms: int
-    labels: dict[str, str]
+    label_names: tuple[str, ...]
+    label_values: tuple[str, ...]
+    """One for each name. As a dictionary they would take as much as all else of it."""
     document: Document
     """The spec as plain data, defaults filled in."""
     user: str
     """Who created it."""
     token: str | None = None
     """The id of the token by which it was created: its run has no rights beyond it."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(zip(self.label_names, self.label_values, strict=True))
 
     @property
     def spec(self) -> Spec:
@@ -92,14 +98,13 @@ def shared_document(kind: str, document: Document) -> SharedDocument:
 
 
 @lru_cache(maxsize=1024)
-def _shared_labels(rows: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    return {intern(name): intern(value) for name, value in rows}
+def _shared_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(intern(text) for text in texts)
 
 
-def shared_labels(labels: dict[str, str]) -> dict[str, str]:
-    """The same labels, or equal ones that another object has, with texts that others have too: of
-    each run they would take as much as all else of its manifest. None is changed."""
-    return _shared_labels(tuple(labels.items()))
+def shared_labels(labels: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Their names and values, with texts that other objects have too."""
+    return _shared_texts(tuple(labels)), _shared_texts(tuple(labels.values()))
 
 
 @lru_cache(maxsize=1024)
