@@ -63,7 +63,7 @@ class _State(msgspec.Struct, frozen=True):
     seq: int
     time_ms: int
     objects: list[_Object]
-    runs: dict[str, RunState]
+    runs: dict[str, msgspec.Raw]
     closed: list[LeaseFact]
     accounts: list[tuple[tuple[str, str], AccountState]]
     conditions: list[tuple[tuple[str, str], Condition]]
@@ -129,12 +129,15 @@ def _parts(projection: Projection) -> Iterator[bytes]:
         opening, closing = (b"{", b"}") if name == "runs" else (b"[", b"]")
         for first in range(0, len(table), ROWS_AT_ONCE):
             some = table[first : first + ROWS_AT_ONCE]
-            if name == "objects":
-                some = [_Object.of(stored) for stored in some]
-            written = msgspec.json.encode(dict(some) if name == "runs" else some)
-            yield (b"," if first else opening) + written[1:-1]
+            yield (b"," if first else opening) + msgspec.json.encode(_written(name, some))[1:-1]
         yield closing if table else opening + closing
     yield b"}"
+
+
+def _written(table: str, rows: list[Any]) -> Any:
+    if table == "objects":
+        return [_Object.of(stored) for stored in rows]
+    return {name: run.row() for name, run in rows} if table == "runs" else rows
 
 
 def restore(data: bytes) -> Projection:
@@ -158,8 +161,8 @@ def restore(data: bytes) -> Projection:
             projection.set_budget(name, to_budget(name, spec))
         elif isinstance(spec, ReservationSpec):
             projection.reserved[spec.run] = name
-    projection.runs.update(state.runs)
-    for name, run in state.runs.items():
+    for name, written in state.runs.items():
+        run = projection.runs[name] = RunState.of_row(written)
         projection.index_run(name, run)
         for lease in run.leases.values():
             projection.adopt(lease)
