@@ -4,7 +4,6 @@ import gc
 import tracemalloc
 from collections import Counter
 from dataclasses import replace
-from sys import intern
 from typing import Any
 
 import pytest
@@ -511,20 +510,3 @@ def test_another_run_of_a_name_has_no_place_in_an_order_that_stands(
     world.apply(run("big", owner="b", gpus=1))
     assert list(world.plane.admission.positions()) == ["s0", "s1", "s2"]
     assert world.status("Run", "big")["queue"] is None
-
-
-def test_what_waiting_runs_ask_for_is_kept_once_and_not_for_ever() -> None:
-    """An interned text is never freed: the names of owners and locations are the users'."""
-    world = world_of(devices=16, teams="d")
-    own = envelope(concurrency=4, sharing="family")
-    world.apply(budget("a", "a", own, parents=["lab"]))
-    world.apply(budget("b", "b", envelope(concurrency=1, flavor="L4"), parents=["lab"]))
-    world.apply(run("guest", "b", 4), *(run(f"r{i}", "a", 8) for i in range(3)))
-    world.turn()
-    world.apply(run("late", "a", 8))
-    world.turn(1 / 60)
-    asked = [text for _, text in world.plane.recalls._asked.values()]
-    assert len(asked) == 4
-    assert len({id(text) for text in asked}) == 1
-    same = "".join(list(asked[0]))
-    assert intern(same) is same, "it was not interned before"

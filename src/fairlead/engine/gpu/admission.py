@@ -158,12 +158,10 @@ class RunAdmission:
             self._order,
             lambda: self._rows.decision(queue, waiting),
         )
-        rows = [(run, self._rows.by_name[run]) for run in self._order]
-        self.heads.claims.begin(
-            ((run, row.waiting.submitted), row.asked.request, row.asked.alike) for run, row in rows
-        )
+        rows = [self._rows.by_name[run] for run in self._order]
+        self.heads.claims.begin((row.waiting, row.asked.alike) for row in rows)
         first = [run for run in self._order if not self._is_answered(run)]
-        return _Ordered(order, queue, [row.asked.alike for _, row in rows], first)
+        return _Ordered(order, queue, [row.asked.alike for row in rows], first)
 
     def _decide_standing(
         self, known: "_Ordered", decide: Callable[[str], list[NewEntry]], now_ms: int

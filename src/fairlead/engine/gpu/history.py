@@ -84,8 +84,11 @@ class RunHistory:
             self._seqs.pop(run, None)
             self._complete.pop(run, None)
             return
-        seqs = self._seqs.setdefault(run, array("Q"))
-        seqs.append(entry.seq)
+        seqs = self._seqs.setdefault(run, array("I"))
+        try:
+            seqs.append(entry.seq)
+        except OverflowError:  # the first 4 000 million take half of the room
+            seqs = self._seqs[run] = array("Q", [*seqs, entry.seq])
         if len(seqs) > KEPT_MAX:
             del seqs[: KEPT_MAX // 2]
             self._complete[run] = False
