@@ -95,6 +95,11 @@ class Mirrored:
             kept = self._objects.get(key)
         return None if kept is None else kept.document()
 
+    def same(self, key: Key) -> Key:
+        """An equal one that others have, too: of thousands one each is enough."""
+        kept = self._objects.get(key)
+        return key if kept is None else kept.key
+
     def known(self) -> list[Key]:
         with self._lock:
             return list(self._objects)
@@ -210,8 +215,8 @@ class Mirrored:
         if len(self._deleted) > GONE_MAX:  # of the oldest no write of ours is under way any more
             del self._deleted[next(iter(self._deleted))]
         if before is not None and before.version <= version:
-            self._objects[key] = self._keep(item)
-            self._drop(key)
+            self._objects[key] = self._keep(before.key, item)
+            self._drop(before.key)
 
     def _put(self, key: Key, item: Document) -> None:
         if self._deleted.get(key, 0) >= _version(item):
@@ -221,7 +226,8 @@ class Mirrored:
             return  # we know it already, or better: from a write of ours
         if before is not None and before.uid != item["metadata"]["uid"]:
             self._went(key, before)
-        self._objects[key] = self._keep(item)
+        key = key if before is None else before.key
+        self._objects[key] = self._keep(key, item)
         self._note(key)
 
     def _drop(self, key: Key) -> None:
@@ -239,22 +245,24 @@ class Mirrored:
             if len(self._last) > GONE_MAX:  # a replica that does not lead takes none
                 del self._last[next(iter(self._last))]
 
-    def _keep(self, item: Document) -> "_Kept":
+    def _keep(self, key: Key, item: Document) -> "_Kept":
         meta = item["metadata"]
         meta.pop("managedFields", None)  # who wrote which field: a third of an object
         uid = intern(meta["uid"])
         if not self._packed:
-            return _Kept(_version(item), uid, self._shape(item))
+            return _Kept(key, _version(item), uid, self._shape(item))
         data = msgspec.json.encode(item)
         if self._like_count % LIKE_EVERY == 0:
             self._like = data[:LIKE_MAX]
         self._like_count += 1
-        return _Kept(_version(item), uid, _packed(data, self._like), self._like)
+        return _Kept(key, _version(item), uid, _packed(data, self._like), self._like)
 
 
-class _Kept(NamedTuple):
+class _Kept(msgspec.Struct, frozen=True, gc=False):
     """An object as it was last told; packed, it takes a fiftieth of the memory."""
 
+    key: Key
+    """The same for all who ask for it: thousands of items are about these objects."""
     version: int
     uid: str
     content: Document | bytes

@@ -32,6 +32,9 @@ BUSY_TIMEOUT_S = 5.0
 # Pages that may wait in the log before they are moved into the file: a bulk of appends then
 # syncs the file once per 16 MiB rather than once per 4.
 WAL_PAGES = 4_000
+CACHE_KIB = 1_024
+"""Pages in memory of each connection: the upper levels of the indexes. What is below them, the
+kernel has: 4 MiB append no faster."""
 
 _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR_SHMSIZE}
 """The last: a full disk when the shared-memory file beside the log has to grow."""
@@ -238,7 +241,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
                 problem = f"SQLite refuses {pragma} = {value} (it stays {found!r})"
                 raise PermanentFault(f"{path}: {problem}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        connection.execute("PRAGMA cache_size = -4096")  # KiB
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         sqlite_schema.migrate(connection)
     return connection
 
@@ -248,6 +251,7 @@ def open_reader(path: Path, *, inspect: bool = False) -> sqlite3.Connection:
         raise PermanentFault(f"there is no ledger at {path}")
     with sqlite_faults(f"read {path}"), _opening(path, "ro", inspect=inspect) as connection:
         connection.execute("PRAGMA query_only = ON")
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         if sqlite_schema.missing(connection):
             raise PermanentFault(f"{path} is not a ledger, or one of an earlier release")
     return connection

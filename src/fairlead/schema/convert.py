@@ -22,7 +22,7 @@ def convert(value: Any, shape: type[T], *, strict: bool = True, from_attributes:
     return msgspec.convert(value, shape, strict=strict, from_attributes=from_attributes)
 
 
-def decode_json(data: bytes, shape: type[T]) -> T:
+def decode_json(data: bytes | msgspec.Raw, shape: type[T]) -> T:
     """As `msgspec.json.decode`; raises its `DecodeError`."""
     _prepare(shape)
     return msgspec.json.decode(data, type=shape)

@@ -144,8 +144,8 @@ def test_a_budget_of_an_earlier_version_is_unchanged_when_it_is_applied_again() 
     """Fields that came later have their defaults; another generation would be news of nothing."""
     world = World()
     world.apply(budget("a"))
-    stored = world.projection.objects["Budget", "a"]
+    stored = world.projection.objects["Budget"]["a"]
     for each in stored.document["envelopes"]:
         del each["enforcement"]
     world.apply(budget("a"))
-    assert world.projection.objects["Budget", "a"].version == stored.version
+    assert world.projection.objects["Budget"]["a"].version == stored.version

@@ -112,9 +112,10 @@ def test_equal_labels_are_kept_once(world: World) -> None:
         labelled["metadata"]["labels"] = {"team": "t", "sweep": "7"}
         world.apply(labelled)
     for projection in (world.projection, restore(export(world.projection))):
-        first, second = (projection.objects["Run", name].labels for name in ("x", "y"))
-        assert first is second
-        assert first == {"team": "t", "sweep": "7"}
+        first, second = (projection.objects["Run"][name] for name in ("x", "y"))
+        assert first.label_names is second.label_names
+        assert first.label_values is second.label_values
+        assert first.labels == {"team": "t", "sweep": "7"}
 
 
 def test_parents_may_not_form_a_circle(world: World) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from msgspec import json, structs, to_builtins
+from msgspec import structs
 
 from fairlead.core import gpu
 from fairlead.core.canonical import Rendered, text
@@ -33,8 +33,7 @@ from fairlead.engine.gpu.starting import (
     opens_leases,
 )
 from fairlead.engine.gpu.state import Phase, RunState
-from fairlead.schema import objects
-from fairlead.schema.gpu import STYLE
+from fairlead.engine.gpu.waiting import Scope, WaitingRows
 from fairlead.schema.times import format_time
 
 AT_ONCE = 200
@@ -47,26 +46,6 @@ SAID_MAX = 100
 first of which nothing was said: it costs as much as to start a few, which wait for it."""
 LACKS = ("NoDevices", HELD)
 """Why a run waits that is funded."""
-
-
-_Scope = tuple[object, ...]
-"""A flavor and a location: runs of one scope wait for the same devices, and have a head."""
-
-
-_RowKey = tuple[int, ...]
-
-
-class _Row(NamedTuple):
-    """A run that waits, as it was when something of it last changed."""
-
-    key: _RowKey
-    waiting: gpu.WaitingRun
-    request: gpu.Request
-    alike: str
-    """The same for all runs that ask for the same."""
-    written: Rendered
-    """As a recorded order has it: a row is written once, and not at every turn."""
-    scope: _Scope
 
 
 class _Promised(NamedTuple):
@@ -93,9 +72,7 @@ class RunAdmission:
     def __init__(self, committer: Committer) -> None:
         self._committer, self._hold_ms = committer, committer.config.hold_ms
         self._projection = committer.projection
-        self._rows: dict[str, _Row] = {}
-        self._alike: dict[str, tuple[str, gpu.Request]] = {}
-        """Requests by their text: one of each is kept."""
+        self._rows = WaitingRows(self._projection)
         self._covers: Covers = {}
         self._said: dict[tuple[str, int, str], bool] = {}
         """Whether that is what is recorded of runs with the same refusal and reason, likewise."""
@@ -112,7 +89,7 @@ class RunAdmission:
         self._ordered: _Ordered | None = None
         self._promised: dict[str, _Promised] = {}
         """The heads of the last turn by name, as long as they wait; found anew after a restart."""
-        self._positions: tuple[int, dict[str, int], dict[_Scope, int]] = (0, {}, {})
+        self._positions: tuple[int, dict[str, int], dict[Scope, int]] = (0, {}, {})
 
     def admit_all(self, now_ms: int) -> None:
         """Every run that waits, in the order of the queue; runs that lack devices keep those that
@@ -125,6 +102,7 @@ class RunAdmission:
         self._resaid = 0
         known, follows = self._ordered, self.follows(now_ms)
         if known is None or not follows:
+            known = self._ordered = None  # of thousands not two at once
             known = self._ordered = self._order_anew(now_ms)
         self._lead_reserved(known.queue, now_ms)
         order = known.order
@@ -168,7 +146,7 @@ class RunAdmission:
             replace(run, promised_ms=promised[run.id].since_ms)
             if run.id in promised and promised[run.id].submitted == run.submitted
             else run
-            for run in self._waiting_runs()
+            for run in self._rows.look()
         )
         use = tuple(owner_use(projection, runs, now_ms))
         waiting = gpu.Waiting(now_ms, runs, projection.holds(self._hold_ms), self._policy, use)
@@ -178,14 +156,12 @@ class RunAdmission:
             projection,
             entries.QueueDecision.ENTRY,
             self._order,
-            lambda: self._queue_decision(queue, waiting),
+            lambda: self._rows.decision(queue, waiting),
         )
-        rows = [(run, self._rows[run]) for run in self._order]
-        self.heads.claims.begin(
-            ((run, row.waiting.submitted), row.request, row.alike) for run, row in rows
-        )
+        rows = [self._rows.by_name[run] for run in self._order]
+        self.heads.claims.begin((row.waiting, row.asked.alike) for row in rows)
         first = [run for run in self._order if not self._is_answered(run)]
-        return _Ordered(order, queue, [row.alike for _, row in rows], first)
+        return _Ordered(order, queue, [row.asked.alike for row in rows], first)
 
     def _decide_standing(
         self, known: "_Ordered", decide: Callable[[str], list[NewEntry]], now_ms: int
@@ -217,38 +193,25 @@ class RunAdmission:
         projection, heads = self._projection, self.heads
         if not self._is_there(run) or self._is_held(run, now_ms):
             return []
-        row = self._rows[run]
+        asked = self._rows.by_name[run].asked
         if self._still_lacks(run) or self._lacks_the_same(run):
             return []
         if self._still_refused(run, now_ms):
-            behind = bool(self._covers[row.alike].claimants)
-            heads.add_refused(run, row.request, now_ms, row.alike, behind=behind)
+            behind = bool(self._covers[asked.alike].claimants)
+            heads.add_refused(run, asked.request, now_ms, asked.alike, behind=behind)
             return []
-        if row.alike in self._refusals:
-            behind, known = self._refusals[row.alike]
-            heads.add_refused(run, row.request, now_ms, row.alike, behind=behind)
+        if asked.alike in self._refusals:
+            behind, known = self._refusals[asked.alike]
+            heads.add_refused(run, asked.request, now_ms, asked.alike, behind=behind)
             return [_about(run, entry) for entry in known]
-        made = attempt(projection, run, now_ms, heads, row.alike)
+        made = attempt(projection, run, now_ms, heads, asked.alike)
         if opens_leases(made):
             return made
         if made and isinstance(made[0].body, entries.FundDecision) and len(made) == 2:
-            self._keep_refusal(row.alike, made, behind=run in heads.behind)
+            self._keep_refusal(asked.alike, made, behind=run in heads.behind)
         else:
-            self._lacking.setdefault(row.alike, _answer(projection.runs[run], made))
+            self._lacking.setdefault(asked.alike, _answer(projection.runs[run], made))
         return made
-
-    def _queue_decision(self, queue: gpu.Queue, waiting: gpu.Waiting) -> NewEntry:
-        """As `order_decision` of these; most of the rows were written in an earlier turn."""
-        asked: Document = STYLE.from_core(replace(waiting, runs=()))
-        rows = (
-            self._rows[run.id].written if run.promised_ms is None else text(STYLE.from_core(run))
-            for run in waiting.runs
-        )
-        asked["runs"] = Rendered(f"[{','.join(rows)}]")
-        output: Document = STYLE.from_core(replace(queue, order=()))
-        # In two calls: tens of thousands of rows of names and whole numbers.
-        output["order"] = Rendered(json.encode(to_builtins(queue.order), order="sorted").decode())
-        return NewEntry(entries.QueueDecision(output), waiting.now_ms, input=asked)
 
     def _keep_refusal(self, alike: str, made: list[NewEntry], *, behind: bool) -> None:
         """For the next run that is alike: it is written once."""
@@ -277,7 +240,7 @@ class RunAdmission:
         state, start = projection.live.get(run), projection.reserved_start(run)
         if (
             state is None
-            or state.submitted_seq != self._rows[run].waiting.submitted
+            or state.submitted_seq != self._rows.by_name[run].waiting.submitted
             or start is None
         ):
             return None
@@ -287,11 +250,12 @@ class RunAdmission:
         """Every run in the queue, as of the last turn and in order, with its place in its scope."""
         projection = self._projection
         if self._positions[0] != projection.seq:
-            positions, waiting, rows = dict[str, int](), defaultdict[_Scope, int](int), self._rows
+            positions, waiting = dict[str, int](), defaultdict[Scope, int](int)
+            rows = self._rows.by_name
             for name in self._order:
                 row = rows[name]
                 if projection.is_still_pending(name, row.waiting.submitted):
-                    scope = row.scope
+                    scope = row.asked.scope
                     waiting[scope] += 1
                     positions[name] = waiting[scope]
             self._positions = (projection.seq, positions, waiting)
@@ -307,8 +271,8 @@ class RunAdmission:
         node = nodes.get(spec.flavor, _FlavorNodes(None, cordoned=False))
         found: Document = {
             "position": positions[run],
-            "waiting": self._positions[2][self._rows[run].scope],
-            "gpus": self._rows[run].request.enough_gpus,
+            "waiting": self._positions[2][self._rows.by_name[run].asked.scope],
+            "gpus": self._rows.by_name[run].asked.request.enough_gpus,
             "lacks": "devices" if state.reason in LACKS else "envelopes" if state.refusal else None,
             "on": node.alone,
         }
@@ -358,49 +322,22 @@ class RunAdmission:
 
         self._decide_all(EachRun(order.names), decide)
 
-    def _waiting_runs(self) -> tuple[gpu.WaitingRun, ...]:
-        """Every run that waits, by name. Most are the same from turn to turn, and are kept."""
-        projection, before, self._rows = self._projection, self._rows, {}
-        live, following, reserved = projection.live, projection.following, projection.reserved
-        for run in sorted(live):
-            state = live[run]
-            if state.phase is not Phase.PENDING or state.stopping:
-                continue
-            if run in following and projection.waits_for_runs(run):
-                continue
-            key: _RowKey = (state.submitted_seq, state.since_ms)
-            if run in reserved:
-                slot = projection.objects["Reservation", reserved[run]].version
-                key = (*key, slot, projection.waits_for_time(run))
-            row = before.get(run)
-            if row is None or row.key != key:
-                waiting, request = _waiting_run(projection, run)
-                said = repr((request, *_also_asked(projection, run)))
-                alike, request = self._alike.setdefault(said, (said, request))
-                written = Rendered(text(STYLE.from_core(waiting)))
-                scope = (request.flavor, *sorted(request.location.items()))
-                row = _Row(key, waiting, request, alike, written, scope)
-            self._rows[run] = row
-        if not self._rows:
-            self._alike.clear()
-        return tuple(row.waiting for row in self._rows.values())
-
     def _still_refused(self, run: str, now_ms: int) -> bool:
         """Whether the answer is the recorded one: the search for a remedy costs ten times the
         cover. Code, shortfall and caps count; use goes up every millisecond, that alone is not
         news. Of many that changed, a few are recorded in a turn."""
-        state, row = self._projection.runs[run], self._rows[run]
+        state, asked = self._projection.runs[run], self._rows.by_name[run].asked
         recorded = state.refusal
         if not self._is_answered(run):
             return False
-        if row.alike not in self._covers:
-            devices = self.heads.devices(row.request.flavor, now_ms)
-            self._covers[row.alike] = ask_cover(
-                self._projection, row.request, now_ms, devices, self.heads.claims
+        if asked.alike not in self._covers:
+            devices = self.heads.devices(asked.request.flavor, now_ms)
+            self._covers[asked.alike] = ask_cover(
+                self._projection, asked.request, now_ms, devices, self.heads.claims
             )
-        answer = self._covers[row.alike]
+        answer = self._covers[asked.alike]
         refusal = answer.refusal
-        same = (row.alike, id(recorded), state.reason)  # equal refusals are one, which runs keep
+        same = (asked.alike, id(recorded), state.reason)  # equal refusals are one, which runs keep
         if same not in self._said:
             self._said[same] = answer.is_known(state)
         if refusal is None or self._said[same]:
@@ -414,7 +351,7 @@ class RunAdmission:
     def _is_there(self, run: str) -> bool:
         """Whether a run of the order still waits: another replica may have started or removed it,
         and another one of its name is not in the order."""
-        return self._projection.is_still_pending(run, self._rows[run].waiting.submitted)
+        return self._projection.is_still_pending(run, self._rows.by_name[run].waiting.submitted)
 
     def _is_answered(self, run: str) -> bool:
         """Whether it is recorded why a run waits."""
@@ -426,14 +363,17 @@ class RunAdmission:
         say what is recorded, and thousands may wait."""
         if self._projection.runs[run].reason not in LACKS:
             return False
-        request = self._rows[run].request
+        request = self._rows.by_name[run].asked.request
         free = self._projection.devices.gpus(request.flavor)
         return request.enough_gpus > free and self.heads.leads(request.flavor, request.location)
 
     def _lacks_the_same(self, run: str) -> bool:
         """Whether another one that is alike was just found to lack devices. Of many of which that
         is to be said, a few are recorded in a turn."""
-        state, answer = self._projection.runs[run], self._lacking.get(self._rows[run].alike)
+        state, answer = (
+            self._projection.runs[run],
+            self._lacking.get(self._rows.by_name[run].asked.alike),
+        )
         if answer is None or not self._is_answered(run):
             return False
         if answer == (state.reason, state.shortfall_gpus):
@@ -519,31 +459,6 @@ def _answer(state: RunState, made: list[NewEntry]) -> tuple[str, int]:
 def _about(run: str, entry: NewEntry) -> NewEntry:
     """The same entry of another run."""
     return replace(entry, body=structs.replace(entry.body, run=run))
-
-
-def _also_asked(projection: Projection, run: str) -> tuple[object, ...]:
-    """What decides about the start of a run beside its request."""
-    spec = projection.run_spec(run)
-    return objects.to_shape(spec), objects.max_runtime_ms(spec), spec.funding.allow_unfunded
-
-
-def _waiting_run(projection: Projection, run: str) -> tuple[gpu.WaitingRun, gpu.Request]:
-    state, request = projection.runs[run], objects.to_request(projection.run_spec(run))
-    waiting = gpu.WaitingRun(
-        id=run,
-        owner=request.owner,
-        flavor=request.flavor,
-        gpus=request.gpus,
-        submitted=state.submitted_seq,
-        waiting_since_ms=state.since_ms,
-        min_gpus=request.min_gpus,
-        duration_ms=request.duration_ms,
-        owner_priority=projection.run_spec(run).priority or 0,
-        reservation=projection.reserved_start(run),
-        submitted_ms=projection.objects["Run", run].created_ms,
-        location=request.location,
-    )
-    return waiting, request
 
 
 def owner_use(

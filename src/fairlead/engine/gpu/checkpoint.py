@@ -6,14 +6,13 @@ gives the same projection, only later.
 
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import msgspec
-from msgspec.structs import replace
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
 from fairlead.core.gpu.clock import BootSpan, ClockAnchor, ClockJump, follow_boot
-from fairlead.engine.gpu.entries import NewEntry, Stamp
+from fairlead.engine.gpu.entries import Document, NewEntry, Stamp
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import (
     Condition,
@@ -35,12 +34,36 @@ ROWS_AT_ONCE = 200
 _TABLES = ("conditions", "charges", "denied", "posted")
 
 
+class _Object(msgspec.Struct, frozen=True):
+    """A `Stored` with its labels in one."""
+
+    kind: str
+    name: str
+    uid: str
+    generation: int
+    version: int
+    created_ms: int
+    labels: dict[str, str]
+    document: Document
+    user: str
+    token: str | None = None
+
+    @classmethod
+    def of(cls, stored: Stored) -> Self:
+        return cls(**{name: getattr(stored, name) for name in cls.__struct_fields__})
+
+    def stored(self) -> Stored:
+        document = shared_document(self.kind, self.document)
+        facts = (self.generation, self.version, self.created_ms, *shared_labels(self.labels))
+        return Stored(self.kind, self.name, self.uid, *facts, document, self.user, self.token)
+
+
 class _State(msgspec.Struct, frozen=True):
     version: int
     seq: int
     time_ms: int
-    objects: list[Stored]
-    runs: dict[str, RunState]
+    objects: list[_Object]
+    runs: dict[str, msgspec.Raw]
     closed: list[LeaseFact]
     accounts: list[tuple[tuple[str, str], AccountState]]
     conditions: list[tuple[tuple[str, str], Condition]]
@@ -71,7 +94,9 @@ def packed(projection: Projection) -> bytes:
 def _parts(projection: Projection) -> Iterator[bytes]:
     """JSON of a `_State`, a few hundred rows at a time."""
     rows: dict[str, list[Any]] = {
-        "objects": [stored for _, stored in sorted(projection.objects.items())],
+        "objects": [
+            stored for kind in sorted(projection.objects) for stored in projection.of_kind(kind)
+        ],
         "runs": sorted(projection.runs.items()),
         "closed": list(projection.closed),
     }
@@ -104,10 +129,15 @@ def _parts(projection: Projection) -> Iterator[bytes]:
         opening, closing = (b"{", b"}") if name == "runs" else (b"[", b"]")
         for first in range(0, len(table), ROWS_AT_ONCE):
             some = table[first : first + ROWS_AT_ONCE]
-            written = msgspec.json.encode(dict(some) if name == "runs" else some)
-            yield (b"," if first else opening) + written[1:-1]
+            yield (b"," if first else opening) + msgspec.json.encode(_written(name, some))[1:-1]
         yield closing if table else opening + closing
     yield b"}"
+
+
+def _written(table: str, rows: list[Any]) -> Any:
+    if table == "objects":
+        return [_Object.of(stored) for stored in rows]
+    return {name: run.row() for name, run in rows} if table == "runs" else rows
 
 
 def restore(data: bytes) -> Projection:
@@ -124,17 +154,15 @@ def restore(data: bytes) -> Projection:
     projection = Projection()
     projection.seq, projection.time_ms = state.seq, state.time_ms
     for row in state.objects:
-        stored = replace(
-            row, document=shared_document(row.kind, row.document), labels=shared_labels(row.labels)
-        )
+        stored = row.stored()
         name, spec = stored.name, stored.spec
         projection.put(stored)
         if isinstance(spec, BudgetSpec):
             projection.set_budget(name, to_budget(name, spec))
         elif isinstance(spec, ReservationSpec):
             projection.reserved[spec.run] = name
-    projection.runs.update(state.runs)
-    for name, run in state.runs.items():
+    for name, written in state.runs.items():
+        run = projection.runs[name] = RunState.of_row(written)
         projection.index_run(name, run)
         for lease in run.leases.values():
             projection.adopt(lease)

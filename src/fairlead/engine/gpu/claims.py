@@ -14,10 +14,6 @@ from fairlead.core.gpu.place import Placement
 from fairlead.engine.gpu.projection import Projection
 from fairlead.schema import objects
 
-_Alike = tuple[str, str]
-"""What is asked for, and the shape of it."""
-_Numbered = tuple[str, int]
-"""A run and the number of its submission."""
 _Delays = Callable[[str, gpu.Request, Placement, int, Sequence[Line]], bool]
 """Whether a start would delay a run that was promised its own."""
 
@@ -27,19 +23,18 @@ class OwnerClaims:
 
     def __init__(self, projection: Projection, delays: _Delays, *, enforced: bool) -> None:
         self._projection, self._delays, self._enforced = projection, delays, enforced
-        self._runs: dict[tuple[str, str], dict[_Alike, list[_Numbered]]] = {}
-        self._found: dict[tuple[str, _Alike], gpu.Claimant | None] = {}
+        self._runs: dict[tuple[str, str], dict[str, list[gpu.WaitingRun]]] = {}
+        self._found: dict[tuple[str, str], gpu.Claimant | None] = {}
         self._seen = (0, 0)
         """The entry and the time that these were found at."""
 
-    def begin(self, order: Iterable[tuple[_Numbered, gpu.Request, str]]) -> None:
-        """An order begins: runs that wait, what they ask for, and the same as text."""
+    def begin(self, order: Iterable[tuple[gpu.WaitingRun, str]]) -> None:
+        """An order begins: runs that wait, each with its request as text."""
         self._runs.clear()
         self._found.clear()
-        for run, request, alike in order if self._enforced else ():
-            shape = repr(objects.to_shape(self._projection.run_spec(run[0])))
-            mine = self._runs.setdefault((request.owner, request.flavor), {})
-            mine.setdefault((alike, shape), []).append(run)
+        for run, alike in order if self._enforced else ():
+            mine = self._runs.setdefault((run.owner, run.flavor), {})
+            mine.setdefault(alike, []).append(run)
 
     def against(
         self, request: gpu.Request, plan: gpu.Plan, devices: gpu.FreeDevices, now_ms: int
@@ -60,7 +55,7 @@ class OwnerClaims:
         return tuple(row for row in rows if row is not None)
 
     def _kept(
-        self, owner: str, alike: _Alike, runs: list[_Numbered], devices: gpu.FreeDevices
+        self, owner: str, alike: str, runs: list[gpu.WaitingRun], devices: gpu.FreeDevices
     ) -> gpu.Claimant | None:
         """Found once for all guests of a state: a family may have a hundred owners."""
         if (owner, alike) not in self._found:
@@ -68,11 +63,11 @@ class OwnerClaims:
         return self._found[owner, alike]
 
     def _claimant(
-        self, runs: list[_Numbered], devices: gpu.FreeDevices, now_ms: int
+        self, runs: list[gpu.WaitingRun], devices: gpu.FreeDevices, now_ms: int
     ) -> gpu.Claimant | None:
         """Runs that are alike: all, where one of them could start now; else those that have taken
         funding back and wait for the devices: guests that follow each other would keep them."""
-        left = [run for run, number in runs if self._projection.is_still_pending(run, number)]
+        left = [run.id for run in runs if self._projection.is_still_pending(run.id, run.submitted)]
         if not left:
             return None
         spec = self._projection.run_spec(left[0])

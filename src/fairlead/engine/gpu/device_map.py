@@ -277,7 +277,7 @@ def _bar(projection: Projection, lease: LeaseFact, names: Iterable[str]) -> Time
         end=None if lease.end_ms is None else format_time(lease.end_ms),
         expected_end=None if ends_ms is None else format_time(ends_ms),
         reason=lease.end_reason,
-        there=("Run", lease.run) in projection.objects,
+        there=lease.run in projection.runs,
     )
 
 

@@ -318,7 +318,7 @@ class Effects:
         return True
 
     def _job(self, name: str, state: RunState) -> Job:
-        spec, stored = self._projection.run_spec(name), self._projection.objects["Run", name]
+        spec, stored = self._projection.run_spec(name), self._projection.objects["Run"][name]
         leases = _in_order(state)
         return Job(
             id=state.job or "",

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from fairlead.core.canonical import Rendered, encoded, text
+from fairlead.core.canonical import Rendered, canonical
 from fairlead.core.gpu import Lease
 from fairlead.core.gpu.usage import ChargePart
 from fairlead.core.lottery import Commitment, Reveal
@@ -59,8 +59,8 @@ class NewEntry:
     author: str = SYSTEM
     plan_id: str | None = None
     effect: str | None = None
-    input: Document | Rendered | None = field(default=None, repr=False)
-    """The whole input of a decision, or its canonical text."""
+    input: Document | Rendered | bytes | None = field(default=None, repr=False)
+    """The whole input of a decision, or its canonical form."""
     input_digest: str | None = None
     blobs: tuple[bytes, ...] = field(default=(), repr=False)
     version: int | None = None
@@ -811,13 +811,12 @@ def encode(entry: NewEntry) -> Draft:
     body = entry.body.document()
     digest, blobs = entry.input_digest, entry.blobs
     if entry.input is not None:
-        written = text(entry.input)
-        data = encoded(written)
+        data = entry.input if isinstance(entry.input, bytes) else canonical(entry.input)
         digest = sha256(data).hexdigest()
         if len(data) > INPUT_BYTES_MAX:
             blobs = (*blobs, data)
         else:
-            body["input"] = Rendered(written)
+            body["input"] = Rendered(data.decode())
     return Draft(
         kind=entry.body.ENTRY,
         time_ms=entry.time_ms,

@@ -41,7 +41,7 @@ def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied)
         created_ms, user, token = before.created_ms, before.user, before.token
     spec_document = state.shared_document(kind, body.spec)
     labels = state.shared_labels(body.labels)
-    facts = (body.uid, body.generation, at.seq, created_ms, labels, spec_document, user, token)
+    facts = (body.uid, body.generation, at.seq, created_ms, *labels, spec_document, user, token)
     stored = state.Stored(kind, name, *facts)
     known.put(stored)
     spec = stored.spec
@@ -308,7 +308,7 @@ def _fact(known: "Projection", at: Stamp, body: entries.Body) -> None:
         case entries.PlaceDecision() if known.runs[body.run].phase is not state.Phase.RUNNING:
             known.runs[body.run].place_seq = at.seq
         case entries.OrderDecision():
-            known.orders[body.key] = body.names
+            known.orders[body.key] = tuple(map(known.shared_name, body.names))
         case entries.LeaseFunded():
             known.runs[body.run].forget_unfunded(body.lease)
             known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)

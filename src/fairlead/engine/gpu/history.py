@@ -84,8 +84,11 @@ class RunHistory:
             self._seqs.pop(run, None)
             self._complete.pop(run, None)
             return
-        seqs = self._seqs.setdefault(run, array("Q"))
-        seqs.append(entry.seq)
+        seqs = self._seqs.setdefault(run, array("I"))
+        try:
+            seqs.append(entry.seq)
+        except OverflowError:  # the first 4 000 million take half of the room
+            seqs = self._seqs[run] = array("Q", [*seqs, entry.seq])
         if len(seqs) > KEPT_MAX:
             del seqs[: KEPT_MAX // 2]
             self._complete[run] = False
@@ -140,7 +143,7 @@ class RunHistory:
         ledger, archived = self._committer.ledger, self._archived_to()
         cited = {state.submitted_seq, state.cover_seq, state.place_seq, state.stop_seq}
         cited |= {state.pause_seq, state.width_seq, *(row.seq for row in state.warned.values())}
-        prefix = job_prefix(name, projection.objects["Run", name].uid)
+        prefix = job_prefix(name, projection.objects["Run"][name].uid)
         for attempt in range(max(1, state.attempt - ATTEMPTS_MAX + 1), state.attempt + 1):
             entries = ledger.entries(archived, _PER_START, plan_id=f"{prefix}{attempt}")
             cited |= {row.seq for row in entries}

@@ -30,7 +30,7 @@ def refuse_in_use(projection: Projection, stored: Stored) -> None:
 
 
 def refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str]) -> None:
-    spec = projection.objects["Budget", budget].spec
+    spec = projection.objects["Budget"][budget].spec
     for envelope in spec.envelopes if isinstance(spec, BudgetSpec) else ():
         account = projection.accounts.get(budget, envelope.name)
         if envelope.name not in keeping and account is not None and account.leases:

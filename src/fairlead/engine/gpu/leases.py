@@ -155,7 +155,7 @@ def _vacated(at: Context, run: str, reason: str) -> str:
 def cordoned_nodes(projection: Projection, leases: Iterable[LeaseFact]) -> list[str]:
     """Nodes of these leases that are out of service."""
     names = sorted({name for lease in leases for name in lease.nodes})
-    stored = (projection.objects.get(("Node", name)) for name in names)
+    stored = (projection.get("Node", name) for name in names)
     return [node.name for node in stored if node is not None and node_spec(node).cordoned]
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import ObjectDeleted, object_of
@@ -86,7 +88,7 @@ class QueuePage(View):
     next: int | None
 
 
-class _Row(NamedTuple):
+class _Row(Struct, frozen=True, gc=False):
     """What a run is found by; none of it changes."""
 
     seq: int
@@ -190,7 +192,7 @@ class RunListings:
             return page, _exit_reasons(rows)
 
     def _shown(self, projection: Projection, row: _Row) -> RunRow:
-        state, stored = row.state, projection.objects["Run", row.name]
+        state, stored = row.state, projection.objects["Run"][row.name]
         refusal, place = state.refusal, self._admission.place(row.name)
         return RunRow(
             name=row.name,

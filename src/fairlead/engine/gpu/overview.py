@@ -171,7 +171,7 @@ def _queue(projection: Projection) -> tuple[QueueSums, int | None]:
         waiting += 1
         gpus += projection.run_spec(name).gpus
         refused += run.refusal is not None and not waits_for_idle(projection, name)
-        waits_ms = max(projection.objects["Run", name].created_ms, run.preempted_ms or 0)
+        waits_ms = max(projection.objects["Run"][name].created_ms, run.preempted_ms or 0)
         since_ms = waits_ms if since_ms is None else min(since_ms, waits_ms)
     return QueueSums(len(projection.running), waiting, gpus, refused, later, None), since_ms
 

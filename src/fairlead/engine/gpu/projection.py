@@ -43,7 +43,8 @@ class Projection:
 
     def __init__(self) -> None:
         self.seq, self.time_ms = 0, 0
-        self.objects: dict[tuple[str, str], state.Stored] = {}
+        self.objects: dict[str, dict[str, state.Stored]] = {}
+        """By kind and name."""
         self.runs: dict[str, state.RunState] = {}
         self.live: dict[str, state.RunState] = {}
         """Those of them that have not ended: a turn looks at these, and not at history."""
@@ -85,8 +86,6 @@ class Projection:
         """The wall clock jumped then, and no operator has judged it."""
         # The last boots of the machine: ends of processes are placed by them.
         self.boots: tuple[BootSpan, ...] = ()
-        self._names: dict[str, set[str]] = {}
-        """Of the objects of each kind."""
         self._book: Book | None = None
         self._written: dict[tuple[str, bool], Rendered] = {}
         """Budgets as decisions record them."""
@@ -111,11 +110,17 @@ class Projection:
     # -- questions ----------------------------------------------------------------------------
 
     def get(self, kind: str, name: str) -> state.Stored | None:
-        return self.objects.get((kind, name))
+        return self.objects.get(kind, {}).get(name)
 
     def of_kind(self, kind: str) -> Iterator[state.Stored]:
-        for name in sorted(self._names.get(kind, ())):
-            yield self.objects[kind, name]
+        found = self.objects.get(kind, {})
+        for name in sorted(found):
+            yield found[name]
+
+    def shared_name(self, run: str) -> str:
+        """The name of a run as the run itself has it: orders name thousands."""
+        stored = self.get("Run", run)
+        return run if stored is None else stored.name
 
     def book(self, now_ms: int) -> Book:
         """Budgets and usage for covering requests; the family graph is kept between edits."""
@@ -141,7 +146,7 @@ class Projection:
         """Nodes with their free devices."""
         withheld = self.withheld
         for name in self._moved:
-            stored = self.objects.get(("Node", name))
+            stored = self.get("Node", name)
             if stored is None:
                 self._devices.drop(name)
                 continue
@@ -206,7 +211,7 @@ class Projection:
         """The reservation that is to start a run, where one is."""
         if not self.waits_for_time(run):
             return None
-        reservation = self.objects["Reservation", self.reserved[run]]
+        reservation = self.objects["Reservation"][self.reserved[run]]
         return ReservedStart(reservation.name, starts_ms(reservation))
 
     def is_held(self, run: str, now_ms: int, *, hold_ms: int) -> bool:
@@ -251,11 +256,11 @@ class Projection:
         return sorted({lease.run for lease in self.leases.values() if node in lease.nodes})
 
     def run_spec(self, name: str) -> RunSpec:
-        return of_kind(self.objects["Run", name].spec, RunSpec, "a Run has a run's spec")
+        return of_kind(self.objects["Run"][name].spec, RunSpec, "a Run has a run's spec")
 
     def budget_document(self, name: str) -> Any:
         """A budget as decisions record it: hours as they were written."""
-        spec = of_kind(self.objects["Budget", name].spec, BudgetSpec, "a Budget has its spec")
+        spec = of_kind(self.objects["Budget"][name].spec, BudgetSpec, "a Budget has its spec")
         return budget_document(name, spec)
 
     def written_budget(self, name: str, *, pays: bool) -> Rendered:
@@ -279,7 +284,7 @@ class Projection:
 
     def next_job(self, name: str) -> str:
         """The plan id of a run's next start; another run of the same name has another uid."""
-        uid, attempt = self.objects["Run", name].uid, self.runs[name].attempt
+        uid, attempt = self.objects["Run"][name].uid, self.runs[name].attempt
         return f"{state.job_prefix(name, uid)}{attempt + 1}"
 
     def virtual_nodes(self) -> frozenset[str]:
@@ -321,14 +326,12 @@ class Projection:
         return self.accounts.of_lease(lease_id).leases[lease_id].unfunded_ms is None
 
     def put(self, stored: state.Stored) -> None:
-        key = (stored.kind, stored.name)
         if isinstance(stored.spec, RunSpec):
-            owner, before = stored.spec.owner, self.objects.get(key)
+            owner, before = stored.spec.owner, self.get(stored.kind, stored.name)
             self.run_owners[owner] = self.run_owners.get(owner, 0) + (before is None)
             more = state.manifest_bytes(stored) - (state.manifest_bytes(before) if before else 0)
             self.manifest_bytes[owner] = self.manifest_bytes.get(owner, 0) + more
-        self.objects[key] = stored
-        self._names.setdefault(stored.kind, set()).add(stored.name)
+        self.objects.setdefault(stored.kind, {})[stored.name] = stored
         if stored.kind == "Node":
             self.devices_moved([stored.name])
 
@@ -343,8 +346,7 @@ class Projection:
             self._written.pop((name, pays), None)
 
     def drop(self, kind: str, name: str) -> None:
-        stored = self.objects.pop((kind, name))
-        self._names[kind].discard(name)
+        stored = self.objects[kind].pop(name)
         if kind == "Node":
             self.devices_moved([name])
         if isinstance(stored.spec, RunSpec):

@@ -26,33 +26,33 @@ class Recalls:
 
     def __init__(self, committer: Committer) -> None:
         self._committer, self._projection = committer, committer.projection
-        self._asked: dict[str, tuple[int, str]] = {}
-        """What waiting runs ask for, by their versions: most ask for what another one asks for."""
 
     def proceed(self, now_ms: int) -> None:
         projection, lent = self._projection, lent_leases(self._projection)
-        before, self._asked = self._asked, {}
         if not lent:
             return
-        texts = {asked: asked for _, asked in before.values()}
-        runs, alike = [run for run in projection.live if self._may_ask(run, lent)], dict[str, str]()
-        for run in runs:
-            self._asked[run] = asked = self._request_of(run, before.get(run), texts)
-            alike.setdefault(asked[1], run)
+        requests, alike = _Requests(projection), dict[str, list[str]]()
+        for run in projection.live:
+            if self._may_ask(run, lent):
+                alike.setdefault(requests.of(run), []).append(run)
         # Thousands may wait, and ask for the same: those are ordered that a recall would help.
-        helped = {asked for asked, run in alike.items() if recalled(projection, run, now_ms)}
-        if not helped:
+        asked = {
+            run: request
+            for request, runs in alike.items()
+            if recalled(projection, runs[0], now_ms)
+            for run in runs
+        }
+        if not asked:
             return
-        runs = [run for run in runs if self._asked[run][1] in helped]
         seq, in_vain = projection.seq, set[str]()
         order = rank_order(
-            projection, RankCause.RECALL, runs, now_ms, self._committer.config.hold_ms
+            projection, RankCause.RECALL, asked, now_ms, self._committer.config.hold_ms
         )
         for run in order.names:
             if projection.seq != seq:
                 seq = projection.seq
                 in_vain.clear()
-            request = self._asked[run][1]
+            request = asked[run]
             if request in in_vain:
                 continue
             if not self._committer.commit(partial(self._recall, run, now_ms, order)):
@@ -65,22 +65,28 @@ class Recalls:
             return False
         return not projection.waits_for_runs(run)
 
-    def _request_of(
-        self, run: str, before: tuple[int, str] | None, texts: dict[str, str]
-    ) -> tuple[int, str]:
-        version = self._committer.stored("Run", run).version
-        if before is not None and before[0] == version:
-            return before
-        spec = self._projection.run_spec(run)
-        asked = repr((objects.to_request(spec), objects.to_shape(spec)))
-        # One text for all of thousands that ask for the same, as long as one of them waits.
-        return version, texts.setdefault(asked, asked)
-
     def _recall(self, run: str, now_ms: int, order: TurnOrder) -> Sequence[NewEntry]:
         state = self._projection.live.get(run)
         if state is None or not _waits(state):
             return []
         return recall_entries(Context(self._projection, now_ms), run, order)
+
+
+class _Requests:
+    """What runs ask for, as text: most have the spec of another one."""
+
+    def __init__(self, projection: Projection) -> None:
+        self._projection = projection
+        self._known: dict[int, tuple[objects.RunSpec, str]] = {}
+        """By the id of the spec, which is kept with it."""
+
+    def of(self, run: str) -> str:
+        spec = self._projection.run_spec(run)
+        known = self._known.get(id(spec))
+        if known is None:
+            text = repr((objects.to_request(spec), objects.to_shape(spec)))
+            known = self._known[id(spec)] = spec, text
+        return known[1]
 
 
 def _waits(state: RunState) -> bool:

@@ -233,4 +233,4 @@ class Reservations:
         return found if found is not None and found.waits else None
 
     def _run(self, name: str) -> str:
-        return reservation_spec(self._projection.objects["Reservation", name]).run
+        return reservation_spec(self._projection.objects["Reservation"][name]).run

@@ -7,7 +7,7 @@ earlier versions wrote.
 from enum import StrEnum
 from functools import lru_cache
 from sys import intern
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct, field, structs
@@ -35,7 +35,7 @@ class Phase(StrEnum):
         return self in (Phase.COMPLETED, Phase.FAILED)
 
 
-class Stored(Struct, frozen=True):
+class Stored(Struct, frozen=True, gc=False):
     """An object as it was last applied; `version` is the ledger's number of that entry."""
 
     kind: str
@@ -44,13 +44,19 @@ class Stored(Struct, frozen=True):
     generation: int
     version: int
     created_ms: int
-    labels: dict[str, str]
+    label_names: tuple[str, ...]
+    label_values: tuple[str, ...]
+    """One for each name. As a dictionary they would take as much as all else of it."""
     document: Document
     """The spec as plain data, defaults filled in."""
     user: str
     """Who created it."""
     token: str | None = None
     """The id of the token by which it was created: its run has no rights beyond it."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(zip(self.label_names, self.label_values, strict=True))
 
     @property
     def spec(self) -> Spec:
@@ -92,14 +98,13 @@ def shared_document(kind: str, document: Document) -> SharedDocument:
 
 
 @lru_cache(maxsize=1024)
-def _shared_labels(rows: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    return {intern(name): intern(value) for name, value in rows}
+def _shared_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(intern(text) for text in texts)
 
 
-def shared_labels(labels: dict[str, str]) -> dict[str, str]:
-    """The same labels, or equal ones that another object has, with texts that others have too: of
-    each run they would take as much as all else of its manifest. None is changed."""
-    return _shared_labels(tuple(labels.items()))
+def shared_labels(labels: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Their names and values, with texts that other objects have too."""
+    return _shared_texts(tuple(labels)), _shared_texts(tuple(labels.values()))
 
 
 @lru_cache(maxsize=1024)
@@ -122,7 +127,7 @@ def parse_slot(slot: str) -> tuple[str, int]:
     return node, int(ordinal)
 
 
-class LeaseFact(LeaseTerms, frozen=True):
+class LeaseFact(LeaseTerms, frozen=True, gc=False):
     """A lease in the books; once it has ended, how it ended and what it cost."""
 
     id: str
@@ -192,41 +197,19 @@ class Departure(Struct, frozen=True):
     outcome: int | None = None
 
 
-class RunState(Struct):
-    """What happened to a run so far."""
+class RareState(Struct, gc=False):
+    """What few runs have, and only for a while."""
 
-    submitted_seq: int
-    phase: Phase = Phase.PENDING
-    reason: str = "Submitted"
-    message: str = ""
-    since_ms: int = 0
-    attempt: int = 0
-    job: str | None = None
-    """The plan id of the current start; effects are idempotent by it."""
-    leases: dict[str, LeaseFact] = field(default_factory=_nothing)
-    cover_seq: int | None = None
-    place_seq: int | None = None
-    refusal: FundRefusal | None = None
-    shortfall_gpus: int = 0
-    """Devices that were missing when it was funded and could not be placed."""
-    paused: bool = False
     pause_seq: int | None = None
     """The entry that last paused or resumed its job; None: none did."""
-    stopping: bool = False
-    stop_seq: int | None = None
-    """The entry that last asked for its end, or took the devices of its job; None: none did."""
     width_seq: int | None = None
     """The entry that last made it give leases back, or grow; None: none did since its start."""
-    started_ms: int | None = None
     protected_ms: int | None = None
     """From when its minimum runtime counts, where it waited again by its own limits; None: from its
     first lease."""
-    ended_ms: int | None = None
-    exit_code: int | None = None
     exit_signal: int | None = None
     exit_reason: str | None = None
     """What the executor said of the end, where a code alone does not say it."""
-    reclaim: Reclaim | None = field(default=None, name="cut")
     nominated: bool = False
     """Its owner offers it for preemption before the owner's others."""
     last_outcome: int | None = None
@@ -259,10 +242,82 @@ class RunState(Struct):
     """Since when its devices did nothing, and until when that was read, as it was last recorded."""
     released: bool = False
     """Whether the runs that it starts after have ended as asked."""
-    numbered: int = 0
-    """The number of the next lease of its job; 0: not known."""
     left: Departure | None = None
     """Why it waits again; None: it has not run yet, or runs."""
+
+
+_RARE = RareState()
+"""Of all runs that have none of it. It is never changed."""
+
+
+class _Rare(Generic[T]):
+    """A field of `RareState`, as one of the run: of thousands most have none of these."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: "RunState", owner: type) -> T:
+        value: T = getattr(run.rare, self._name)
+        return value
+
+    def __set__(self, run: "RunState", value: T) -> None:
+        if run.rare is _RARE:
+            if value == getattr(_RARE, self._name):
+                return
+            run.rare = RareState()
+        setattr(run.rare, self._name, value)
+
+
+class RunState(Struct, gc=False):
+    """What happened to a run so far."""
+
+    submitted_seq: int
+    phase: Phase = Phase.PENDING
+    reason: str = "Submitted"
+    message: str = ""
+    since_ms: int = 0
+    attempt: int = 0
+    job: str | None = None
+    """The plan id of the current start; effects are idempotent by it."""
+    leases: dict[str, LeaseFact] = field(default_factory=_nothing)
+    cover_seq: int | None = None
+    place_seq: int | None = None
+    refusal: FundRefusal | None = None
+    shortfall_gpus: int = 0
+    """Devices that were missing when it was funded and could not be placed."""
+    paused: bool = False
+    stopping: bool = False
+    stop_seq: int | None = None
+    """The entry that last asked for its end, or took the devices of its job; None: none did."""
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    exit_code: int | None = None
+    reclaim: Reclaim | None = field(default=None, name="cut")
+    numbered: int = 0
+    """The number of the next lease of its job; 0: not known."""
+    rare: RareState = field(default_factory=lambda: _RARE)
+    pause_seq = _Rare[int | None]()
+    width_seq = _Rare[int | None]()
+    protected_ms = _Rare[int | None]()
+    exit_signal = _Rare[int | None]()
+    exit_reason = _Rare[str | None]()
+    nominated = _Rare[bool]()
+    last_outcome = _Rare[int | None]()
+    preempted_ms = _Rare[int | None]()
+    shrunk = _Rare[bool]()
+    grows_to = _Rare[int]()
+    grown = _Rare[bool]()
+    warned = _Rare[dict[str, RiskWarning]]()
+    recalled = _Rare[dict[str, str]]()
+    overdrawn = _Rare[dict[str, bool]]()
+    restarts = _Rare[int]()
+    starts_ms = _Rare[int | None]()
+    delays = _Rare[int]()
+    hours_over = _Rare[dict[str, int]]()
+    idle_warned = _Rare[str | None]()
+    idle_ms = _Rare[tuple[int, int] | None]()
+    released = _Rare[bool]()
+    left = _Rare[Departure | None]()
 
     def restate(self, shift_ms: int) -> None:
         """Ledger time was set forward: what is open of it happened so much later."""
@@ -291,6 +346,19 @@ class RunState(Struct):
         self.recalled = _without(self.recalled, name)
         self.hours_over = _without(self.hours_over, name)
         self.overdrawn = _without(self.overdrawn, name)
+
+    def row(self) -> Document:
+        """As plain data, as checkpoints have it: with all fields in one."""
+        made: Document = msgspec.to_builtins(self)
+        rare: Document = made.pop("rare")
+        return made | rare
+
+    @classmethod
+    def of_row(cls, row: bytes | msgspec.Raw) -> "RunState":
+        run, rare = decode_json(row, cls), decode_json(row, RareState)
+        if rare != _RARE:
+            run.rare = rare
+        return run
 
     @property
     def width(self) -> int:

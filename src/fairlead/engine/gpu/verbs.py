@@ -154,7 +154,7 @@ class Verbs:
         return at.entry(RunPhase(run, state.phase.value, reason, "", **flags))
 
     def _uncordon(self, at: Context, node: str) -> list[NewEntry]:
-        spec = node_spec(self._projection.objects["Node", node])
+        spec = node_spec(self._projection.objects["Node"][node])
         why = foreign(self._committer.config.host, node, spec)
         if why is not None:
             raise Refused("NotThisHost", why)

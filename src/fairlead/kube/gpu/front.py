@@ -303,7 +303,7 @@ class FrontEnd:
         meta = document["metadata"]
         version = (meta["uid"], meta["generation"])
         if "deletionTimestamp" in meta:
-            taken = Acceptance(True, "Accepted", "in the ledger", version)
+            taken = Acceptance(True, "Accepted", "in the ledger", *version)
             self.verdicts.setdefault((kind, key), taken)
             return self._forget(kind, key, meta["uid"]) and self._release(kind, key, document)
         verdict = self.verdicts.get((kind, key))
@@ -346,7 +346,7 @@ class FrontEnd:
             message = f"submitted for owner {each.owner!r}" if each.owner else "in the ledger"
             if each.kind == "Run":
                 message = "; ".join([message, *self._notes(each.document["spec"])])
-            verdict = Acceptance(True, "Accepted", intern(message), each.version)
+            verdict = Acceptance(True, "Accepted", intern(message), *each.version)
             pair = self._judge(each.kind, each.key, verdict)
             if not each.held:
                 self.unheld.add(pair)

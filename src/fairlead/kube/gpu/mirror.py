@@ -53,7 +53,8 @@ RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
 """Entries whose Events a new leader writes again, for the same reason; those that exist stay."""
 
 
-GPUS_MAX = 10**9
+LAST = -(10**9)
+"""Behind every number of GPUs."""
 ENDED = frozenset(phase.value for phase in Phase if phase.ended)
 AHEAD_S = 3.0
 """Writes for so long are handed over at once, or for half as long again as the last turn took: on a
@@ -223,6 +224,8 @@ class Mirror:
         """An item is to be shown, by its present rank."""
         rank = self._rank(item)
         if self._due.get(item) != rank:
+            if item.part in (ItemPart.OBJECT, ItemPart.FINALIZER):
+                item = item._replace(key=self._sources.of(item.kind).same(item.key))
             self._due[item] = rank
             heapq.heappush(self._ranked, (rank, item))
 
@@ -244,7 +247,7 @@ class Mirror:
             gpus = self._plane.committer.projection.run_spec(engine_name(*key)).gpus
             return (0, -gpus, state.submitted_seq)
         if phase == "Pending":
-            return (5 if shown in ("", phase) else 0, -GPUS_MAX, state.submitted_seq)
+            return (5 if shown in ("", phase) else 0, LAST, state.submitted_seq)
         return (1, 0, state.submitted_seq)
 
     def _write_of(self, item: Item, ending: set[str]) -> Write | None:

@@ -1,6 +1,6 @@
 """What became of an object that people wrote: taken, refused, or waiting for what is missing."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fairlead.engine.gpu.values import Denied
 from fairlead.kube.client import MISREAD
@@ -17,15 +17,19 @@ REFUSALS = (BadInput, Denied, *MISREAD)
 """What an object of a tenant may lead to. One that we misread keeps no other one waiting."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
+class Acceptance(Struct, frozen=True, gc=False):
     """What became of an object's present generation; shown as the condition `Accepted`."""
 
     accepted: bool
     reason: str
     message: str
-    version: tuple[str, int]
-    """Uid and generation: one that is made again under its name is another object."""
+    uid: str
+    """One that is made again under its name is another object."""
+    generation: int
+
+    @property
+    def version(self) -> tuple[str, int]:
+        return self.uid, self.generation
 
     @property
     def waits(self) -> bool:
@@ -34,10 +38,10 @@ class Acceptance:
 
 def refused(key: Key, error: Exception, version: tuple[str, int]) -> Acceptance:
     if isinstance(error, BadInput):
-        return Acceptance(False, "Invalid", _told(key, str(error)), version)
+        return Acceptance(False, "Invalid", _told(key, str(error)), *version)
     if isinstance(error, Denied):
-        return Acceptance(False, error.reason, _told(key, error.message), version)
-    return Acceptance(False, "Unreadable", repr(error)[:TEXT_MAX], version)
+        return Acceptance(False, error.reason, _told(key, error.message), *version)
+    return Acceptance(False, "Unreadable", repr(error)[:TEXT_MAX], *version)
 
 
 def _told(key: Key, message: str) -> str:

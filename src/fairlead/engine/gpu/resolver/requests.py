@@ -275,7 +275,7 @@ class Resolver:
 
 def cordon(at: Context, name: str, *, cordoned: bool) -> list[NewEntry]:
     """The entry that takes a node out of service, or back; none where it is so already."""
-    stored = at.projection.objects["Node", name]
+    stored = at.projection.objects["Node"][name]
     if stored.document["cordoned"] == cordoned:
         return []
     spec, generation = {**stored.document, "cordoned": cordoned}, stored.generation + 1
