@@ -17,7 +17,7 @@ _MIN_MS = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MS
 _END_MS = _MIN_MS + (datetime.max - datetime.min) // _MS + 1
 _NOW_END_MS = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MS
 _RFC3339 = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:[0-5]\d)", re.ASCII
 )
 
 DURATION_MS_MAX = 366 * 86_400_000
