@@ -117,6 +117,7 @@ HOSTILE = {
     "bad UTF-8": (b"\xff{}", "$"),
     "byte order mark": (b"\xef\xbb\xbf{}", "$"),
     "nested too deeply": (b"[" * 100_000, "$"),
+    "white space of no JSON": (b"\x0b\x0c", "$"),
     "nothing": (b"", "$"),
 }
 
@@ -154,6 +155,14 @@ def test_the_message_says_what_was_expected_and_what_was_given() -> None:
     """The sentence of the architecture page."""
     result = decide("cpu.clear", data=pod(demand=float("nan")))
     assert result.stderr == b"error: pods[0].demand: must be between 0 and 1, got nan\n"
+
+
+@pytest.mark.parametrize("sign", [b"", b"-"])
+def test_the_message_shows_a_long_number_as_it_was_given(sign: bytes) -> None:
+    """Of more digits than anything can be, the first: it showed 1000… for any of them."""
+    result = decide("cpu.clear", data=pod().replace(b"900", sign + b"9" * 5000))
+    shown = (sign + b"9" * 60)[:60].decode()
+    assert result.stderr.decode().endswith(f", got {shown}…\n")
 
 
 def test_answers_are_flushed_one_by_one() -> None:

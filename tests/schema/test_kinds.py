@@ -9,7 +9,7 @@ import pytest
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.objects import API_VERSION, read_manifest
-from fairlead.schema.times import format_time, parse_kept_time
+from fairlead.schema.times import format_time, parse_kept_time, parse_time
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LAST = "9999-12-31T23:59:59.999Z"
@@ -76,6 +76,33 @@ def test_what_was_decided_about_such_a_time_is_decided_again() -> None:
                 "end": "9999-12-31T23:59:59-00:01",
             }
     assert KINDS["gpu.cover"].run(json.dumps(document).encode()) == before
+
+
+def test_minutes_of_a_zone_are_below_sixty() -> None:
+    """`+01:60` was read as two hours. What was kept of it is read so."""
+    two_hours = parse_time("2026-01-01T00:00:00+02:00", "at")
+    assert parse_time("2026-01-01T00:00:00+01:60", "at") == two_hours
+    with pytest.raises(BadInput, match=r"^at: must have a zone of at most 59 minutes, got"):
+        parse_kept_time("2026-01-01T00:00:00+01:60", "at")
+    same = parse_time("2026-01-01T00:00:00Z", "at")
+    assert parse_kept_time("2026-01-01T23:59:00+23:59", "at") == same
+
+
+@pytest.mark.parametrize("bad", ["1.5", "-1", '"1"', "null", "true", "[]", "1e999", "9" * 500])
+def test_a_number_of_a_free_form_object_is_named_by_its_key(bad: str) -> None:
+    """The answer was `slots[...]: expected `int`, got `float`, got an object`."""
+    slots = f'{{"group": "w", "backends": ["a", "b"], "slots": {{"b": 1, "%s": {bad}}}}}'
+    for key, path in (("a", "slots.a"), ("", 'slots.""')):
+        with pytest.raises(BadInput) as refused:
+            KINDS["traffic.configure"].run((slots % key).encode())
+        assert refused.value.path == path
+        assert refused.value.message.startswith("must be an integer between 0 and 1000000, got ")
+    backfill = golden("gpu.backfill")
+    pool = next(iter(backfill["run"]["gpus"]))
+    backfill["run"]["gpus"][pool] = "BAD"
+    with pytest.raises(BadInput) as refused:
+        KINDS["gpu.backfill"].run(json.dumps(backfill).replace('"BAD"', bad).encode())
+    assert refused.value.path == f"run.gpus.{pool}"
 
 
 def test_a_result_that_json_cannot_carry_is_bad_input() -> None:

@@ -79,7 +79,7 @@ def _stream(kind: Kind, file: BinaryIO) -> int:
     """Flush each result, so that a co-process can wait for it."""
     status, out = 0, sys.stdout.buffer
     while line := file.readline(DOCUMENT_BYTES_MAX + 1):
-        if not line.strip():
+        if not line.strip(b" \t\r\n"):  # what is blank in JSON
             continue
         try:
             answer = kind.run(line).written()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -121,8 +121,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def long_integer(text: str) -> int:
-    """The integer, or where it has too many digits one that every range refuses."""
-    return int(text) if len(text) <= _NUMBER_DIGITS_MAX else 10**_NUMBER_DIGITS_MAX
+    """The integer; of one with too many digits the first, which every range refuses as well."""
+    return int(text[:_NUMBER_DIGITS_MAX])
 
 
 def _refuse_surrogates(value: Any, path: str) -> None:
@@ -177,7 +177,7 @@ def _explain(text: str, document: Any, shape: type) -> BadInput:
     path, value, kind = _look_up(where, document, shape)
     field = _FIELD.match(what)
     if field:
-        name = field["name"] or '""'
+        name = _named(field["name"])
         at = f"{path}.{name}" if path else name
         known = field["how"] == "missing required"
         return BadInput(at, "is required" if known else unknown_field(kind, field["name"]))
@@ -235,8 +235,12 @@ def _look_up(where: str, document: Any, shape: type) -> tuple[str, Any, inspect.
             key = _culprit(value, inside)
             if key is None:
                 return path.removeprefix(".") + "[...]", value, None
-            path, value, kind = f"{path}.{key}", value[key], inside
+            path, value, kind = f"{path}.{_named(key)}", value[key], inside
     return path.removeprefix("."), value, kind
+
+
+def _named(key: str) -> str:
+    return key or '""'
 
 
 def _chosen(kind: inspect.Type | None, value: Any) -> inspect.Type | None:
@@ -266,6 +270,8 @@ def _culprit(members: Any, kind: inspect.Type | None) -> str | None:
     wanted: Any = str if isinstance(kind, inspect.StrType) else None
     if isinstance(kind, inspect.StructType):
         wanted = kind.cls
+    if isinstance(kind, inspect.IntType):
+        wanted = Annotated[int, msgspec.Meta(ge=kind.ge, le=kind.le)]
     for key, member in members.items() if wanted is not None else ():
         try:
             convert(member, wanted)

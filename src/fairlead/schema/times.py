@@ -19,6 +19,7 @@ _NOW_END_MS = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MS
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
+_NO_ZONE = re.compile(r"[+-]\d\d:[6-9]\d$", re.ASCII)
 
 DURATION_MS_MAX = 366 * 86_400_000
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
@@ -55,9 +56,12 @@ def parse_time(text: str, path: str) -> int:
 
 
 def parse_kept_time(text: str, path: str) -> int:
-    """The same for a time that is to be kept: its zone may move it off the calendar, where it could
-    not be written again. Ledgers of former versions may hold such ones, in windows of budgets."""
+    """The same for a time that is to be kept: its zone has at most 59 minutes, and does not move it
+    off the calendar, where it could not be written again. Ledgers of former versions may hold such
+    ones, in windows of budgets."""
     time_ms = parse_time(text, path)
+    if _NO_ZONE.search(text):
+        raise BadInput(path, f"must have a zone of at most 59 minutes, got {text!r}")
     if not _MIN_MS <= time_ms < _END_MS:
         raise BadInput(path, f"must be between the years 1 and 9999 in UTC, got {text!r}")
     return time_ms

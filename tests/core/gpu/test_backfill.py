@@ -238,8 +238,11 @@ def test_runs_beside_a_head() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"run": {"run": "x", "gpus": {"zzz": 1}}}, "run.gpus: names no pool: 'zzz'"),
-        ({"run": {"run": "x", "gpus": {"a": -1}}}, "run.gpus: must not be negative, got -1"),
+        ({"run": {"run": "x", "gpus": {"zzz": 1}}}, "run.gpus.zzz: names no pool"),
+        (
+            {"run": {"run": "x", "gpus": {"a": -1}}},
+            "run.gpus.a: must be an integer between 0 and 9007199254740991, got -1",
+        ),
         ({"policy": {"overtime": "0s"}}, "policy.overtime: must be more than 0"),
     ],
 )

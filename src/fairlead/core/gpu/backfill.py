@@ -118,7 +118,7 @@ class Backfiller:
     pay for them."""
 
     run: Name
-    gpus: Mapping[str, int]
+    gpus: Mapping[str, Count]
     end_ms: Annotated[int, Time(), Written("expected_end")] | None = None
     payments: tuple[Payment, ...] = ()
     owner: Name | None = None
@@ -156,11 +156,9 @@ class BackfillRequest:
         yield from repeats("heads", "run", [head.run for head in self.heads])
         yield from repeats("pools", "name", [pool.name for pool in self.pools])
         names = {pool.name for pool in self.pools}
-        for name, gpus in self.run.gpus.items():
+        for name in self.run.gpus:
             if name not in names:
-                yield OutOfRange("run.gpus", f"names no pool: {name!r}")
-            if gpus < 0:
-                yield OutOfRange("run.gpus", f"must not be negative, got {gpus}")
+                yield OutOfRange(f"run.gpus.{name}", "names no pool")
 
 
 @dataclass(frozen=True, slots=True)
