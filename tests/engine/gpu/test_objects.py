@@ -1,9 +1,11 @@
 """Objects: who may touch them, what may be changed, what stays."""
 
+import msgspec
 import pytest
 
 from fairlead.engine.gpu import EditConflict, Forbidden, Refused
 from fairlead.engine.gpu.checkpoint import export, restore
+from fairlead.engine.gpu.state import RareState, RunState
 from fairlead.schema.border import BadInput
 from tests.engine.gpu.worlds import ADMIN, ALICE, World, budget, envelope, lines, node, run
 
@@ -116,6 +118,26 @@ def test_equal_labels_are_kept_once(world: World) -> None:
         assert first.label_names is second.label_names
         assert first.label_values is second.label_values
         assert first.labels == {"team": "t", "sweep": "7"}
+
+
+def test_what_few_runs_have_is_kept_apart_and_recorded_with_the_rest(world: World) -> None:
+    """A checkpoint has every field of a run at one place, as earlier releases write and read it."""
+    world.apply(run("x"), run("y"), run("z"))
+    world.projection.runs["x"].restarts = 3
+    world.projection.runs["y"].restarts = 0
+    written = export(world.projection)
+    row = msgspec.json.decode(written)["runs"]["x"]
+    fields = {*RunState.__struct_encode_fields__, *RareState.__struct_fields__} - {"rare"}
+    assert row.keys() == fields
+    assert (row["restarts"], row["cut"]) == (3, None)
+    for projection in (world.projection, restore(written)):
+        x, y, z = (projection.runs[name] for name in "xyz")
+        assert [each.restarts for each in (x, y, z)] == [3, 0, 0]
+        assert y.rare is z.rare
+        assert x.rare is not y.rare
+        assert export(projection) == written
+    row |= {"rare": {"restarts": 9}, "restarts": 0}
+    assert RunState.of_row(msgspec.json.encode(row)).restarts == 0, "no release writes it apart"
 
 
 def test_parents_may_not_form_a_circle(world: World) -> None:

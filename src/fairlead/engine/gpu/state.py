@@ -356,8 +356,7 @@ class RunState(Struct, gc=False):
     @classmethod
     def of_row(cls, row: bytes | msgspec.Raw) -> "RunState":
         run, rare = decode_json(row, cls), decode_json(row, RareState)
-        if rare != _RARE:
-            run.rare = rare
+        run.rare = _RARE if rare == _RARE else rare
         return run
 
     @property
