@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from fairlead.api import fleet_history
 from fairlead.schema.reports import GroupMoment, NodeMoment
@@ -198,6 +198,38 @@ def test_news_silence_and_odd_names(
     why = page.locator("#pod-rows td[data-column=Why]").first
     expect(why).to_be_visible()
     assert why.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth"), "nothing is cut off"
+
+
+@pytest.mark.parametrize("view", ["/cpu/n1?agent=other", "/traffic/web?agent=other"])
+def test_reports_of_another_agent_do_not_ask_for_one_that_is_not_there(
+    fleet: Running, browser: Browser, view: str
+) -> None:
+    """Each would be an error in the console, once a second; the agent's own report opens the view."""
+    visits = Visits(browser)  # its console tells of the 404
+    push(fleet, report("gpu-1", nodes={"n1": [node_moment(1)]}))
+    page = visits.open(fleet, view)
+    expect(page.locator("#not-found")).to_contain_text("of agent other")
+    expect(page.locator("#state")).to_have_text("Live")
+    asked = len(visits.asked)
+    page.evaluate("""() => {
+        window.heard = 0;
+        const source = new EventSource("/v1/reports");
+        source.onmessage = (message) => { window.heard += JSON.parse(message.data).agent === "gpu-1"; };
+    }""")
+    for later in range(3):
+        heard = page.evaluate("window.heard")
+        at = int(time.time() * 1000)
+        nodes = {"n1": [node_moment(9 + later, time_ms=at)]}
+        groups = {"web": [group_moment(9 + later, time_ms=at)]}
+        push(fleet, report("gpu-1", nodes=nodes, groups=groups))
+        page.wait_for_function("(before) => window.heard > before", arg=heard)
+    assert [url for url in visits.asked[asked:] if "agent=other" in url] == []
+    parts: dict[str, Any] = {"nodes": {"n1": [node_moment(1)]}}
+    if view.startswith("/traffic"):
+        parts = {"groups": {"web": [group_moment(1)]}}
+    push(fleet, report("other", **parts))
+    expect(page.locator("#not-found")).to_have_count(0)
+    visits.close()
 
 
 def test_one_peak_flattens_no_chart(visits: Visits) -> None:
