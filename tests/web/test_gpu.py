@@ -82,6 +82,10 @@ def test_the_range_of_the_timeline(lab: Running, visits: Visits) -> None:
     expect(page.get_by_role("button", name="± 1 d")).to_have_attribute("aria-pressed", "true")
     expect(page).to_have_url(re.compile(r"/gpu\?range=1d$"))
     assert_narrow(page)
+    bar = page.locator("#budget-rows td[data-column='GPU-hours used and held']:has(meter)").first
+    words, meter = bar.locator("span").bounding_box(), bar.locator("meter").bounding_box()
+    assert words is not None and meter is not None
+    assert words["y"] - meter["y"] - meter["height"] < 8, "words stay with their bar"
 
 
 def test_runs_are_filtered_by_the_address(lab: Running, visits: Visits) -> None:
