@@ -26,13 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-
-from fairlead.api.story_acts import Act
 from tests.api.servers import Running, budget, node, run, serving, short_folder
 from tests.e2e.demos import Demo
 from tests.web.browser import chromium
 
 from bench.timing import Spread, machine, write_results
+from fairlead.api.story_acts import Act
 
 RUNS, QUICK_RUNS, BATCH = 10_000, 1_000, 1_000
 REQUESTS, VISITS = 40, 5

@@ -84,7 +84,8 @@ def test_the_range_of_the_timeline(lab: Running, visits: Visits) -> None:
     assert_narrow(page)
     bar = page.locator("#budget-rows td[data-column='GPU-hours used and held']:has(meter)").first
     words, meter = bar.locator("span").bounding_box(), bar.locator("meter").bounding_box()
-    assert words is not None and meter is not None
+    assert words is not None
+    assert meter is not None
     assert words["y"] - meter["y"] - meter["height"] < 8, "words stay with their bar"
 
 
