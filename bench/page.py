@@ -41,6 +41,7 @@ PATHS = {
     "runs, filtered": "/v1/runs?text=99&owner=team-a",
     "runs, last page": "/v1/runs?cursor=200",
     "queue": "/v1/queue",
+    "overview": "/v1/overview",
     "devices": "/v1/devices",
     "timeline": "/v1/timeline",
     "burndown": "/v1/burndown",

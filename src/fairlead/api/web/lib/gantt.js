@@ -18,7 +18,7 @@ function ticks(from, to) {
 function label(at) {
   const day = new Date(at), midnight = day.getHours() === 0 && day.getMinutes() === 0;
   return midnight ? day.toLocaleDateString(undefined, {weekday: "short", day: "numeric", month: "short"})
-    : day.toLocaleTimeString(undefined, {hour: "2-digit", minute: "2-digit"});
+    : day.toLocaleTimeString(undefined, {hour: "numeric", minute: "2-digit"});
 }
 
 const stamp = (text) => new Date(text).toLocaleString(undefined, {dateStyle: "medium", timeStyle: "short"});
