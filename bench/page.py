@@ -7,6 +7,7 @@ A control plane with 10 000 submitted runs, a real server and a real Chromium:
 | request | one `GET` over a kept connection, from request to the last byte: CPU seconds |
 | first paint | `first-contentful-paint` of `/gpu`, as the browser says it; nothing cached |
 | list painted | from the start of the navigation until the first page of runs is in the document |
+| story | from the start of `fairlead up --demo` until the seventh act of its story is told |
 
 Client, server and turns of the control plane are one process, so a request's CPU seconds include
 the client's, and in the worst case a turn; neighbours on the machine do not count. Paints are on
@@ -17,23 +18,30 @@ Prints a table and writes bench/results/page.json (with --quick: 1 000 runs, int
 
 import argparse
 import http.client
+import logging
 import os
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
+import structlog
 from tests.api.servers import Running, budget, node, run, serving, short_folder
+from tests.e2e.demos import Demo
 from tests.web.browser import chromium
 
 from bench.timing import Spread, machine, write_results
+from fairlead.api.story_acts import Act
 
 RUNS, QUICK_RUNS, BATCH = 10_000, 1_000, 1_000
 REQUESTS, VISITS = 40, 5
-PAGE_S_MAX, PAINT_S_MAX = 0.020, 1.0
+PAGE_S_MAX, PAINT_S_MAX, STORY_S_MAX = 0.020, 1.0, 60.0
 PATHS = {
     "runs": "/v1/runs?ended=fold",
     "runs, filtered": "/v1/runs?text=99&owner=team-a",
     "runs, last page": "/v1/runs?cursor=200",
     "queue": "/v1/queue",
+    "overview": "/v1/overview",
     "devices": "/v1/devices",
     "timeline": "/v1/timeline",
     "burndown": "/v1/burndown",
@@ -86,14 +94,29 @@ def visits(running: Running) -> dict[str, list[float]]:
     return {name: values[1:] for name, values in taken.items()}
 
 
+def story() -> float:
+    """A newcomer's first minute: on the wall, the start of the program included."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        demo = Demo(Path(folder))
+        try:
+            demo.until("told", lambda: any(act["act"] == Act.SLOW for act in demo.acts()))
+            return time.monotonic() - began
+        finally:
+            demo.stop()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
     parser.add_argument("--quick", action="store_true")
     quick: bool = parser.parse_args().quick
     runs = QUICK_RUNS if quick else RUNS
+    # Each run that waits would be a line of warning here.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with short_folder() as folder, serving(folder, quota=None) as running:
         fill(running, runs)
         taken = {**requests(running), **visits(running)}
+    taken["story"] = [story()]
     spreads = {name: Spread.of(values) for name, values in taken.items()}
     for name, spread in spreads.items():
         worst = max(taken[name])
@@ -106,8 +129,16 @@ def main() -> int:
         "worst_seconds": {name: round(max(values), 4) for name, values in taken.items()},
     }
     write_results("page", found, quick=quick)
-    holds = spreads["runs"].median < PAGE_S_MAX and spreads["first paint"].median < PAINT_S_MAX
-    print("one page of runs within 20 ms, first paint within 1 s:", "yes" if holds else "NO")
+    holds = all(
+        spreads[name].median < most
+        for name, most in (
+            ("runs", PAGE_S_MAX),
+            ("first paint", PAINT_S_MAX),
+            ("story", STORY_S_MAX),
+        )
+    )
+    said = "one page of runs within 20 ms, first paint within 1 s, the story within 60 s:"
+    print(said, "yes" if holds else "NO")
     return 0 if holds else 1
 
 

@@ -72,7 +72,7 @@ def test_a_reservation_its_lottery_and_the_return_are_told_as_they_happen() -> N
     (announced,) = reader.news()
     assert announced.act is Act.ANNOUNCE
     assert "c reserves 4 GPUs in 300 s" in announced.text
-    assert "one 50%, two 50%" in announced.text
+    assert "one 50 %, two 50 %" in announced.text
     assert reader.news() == [], "each warning is told once"
     world.turn(5 * MINUTE)
     (drawn,) = reader.news()

@@ -1,5 +1,6 @@
 """Signing in and acting from the page, in a real browser on a real server."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.web.browser import Visits, assert_accessible, assert_narrow
 from tests.web.fleet_world import group_moments, node_moments, report_of
 
 pytestmark = pytest.mark.component("chromium")
+ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
 
 
 @pytest.fixture(scope="module")
@@ -321,7 +323,10 @@ def test_an_owner_acts_on_its_run_and_others_do_not(lab: Running, visits: Visits
 
 def test_a_start_is_reserved_with_the_odds_shown(lab: Running, visits: Visits) -> None:
     """Who may lose devices is said before; the reservation can be deleted on the GPU view."""
-    lab.apply(run("first", gpus=3, duration="9h"), run("second", "team-b", gpus=4, duration="9h"))
+    lab.apply(
+        run("first", gpus=3, duration="9h", warnBefore={"before": "3h"}),
+        run("second", "team-b", gpus=4, duration="9h"),
+    )
     lab.until("first", lambda: lab.status("Run", "first")["phase"] == "Running")
     lab.until("second", lambda: lab.status("Run", "second")["phase"] == "Running")
     lab.apply(run("waits", gpus=3, duration="1h"))
@@ -338,6 +343,10 @@ def test_a_start_is_reserved_with_the_odds_shown(lab: Running, visits: Visits) -
     dialog.get_by_role("button", name="Reserve", exact=True).click()
     expect(page.get_by_role("status").filter(has_text="waits is reserved for")).to_be_visible()
     assert lab.status("Run", "waits")["reservation"] == "waits"
+    for path, rows in (("/", "#event-list"), ("/runs/first", "#run-event-rows")):
+        page.goto(path)
+        expect(page.locator(rows)).to_contain_text(re.compile("may be preempted .* at .*[0-9]:"))
+        assert ISO.search(page.locator("main").inner_text()) is None, "times are the reader's own"
     page.goto("/gpu")
     actions = page.get_by_role("group", name="Actions on reservation waits")
     actions.get_by_role("button", name="Delete").click()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from fairlead.api import fleet_history
 from fairlead.schema.reports import GroupMoment, NodeMoment
@@ -200,6 +200,40 @@ def test_news_silence_and_odd_names(
     assert why.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth"), "nothing is cut off"
 
 
+@pytest.mark.parametrize("view", ["/cpu/n1?agent=other", "/traffic/web?agent=other"])
+def test_reports_of_another_agent_do_not_ask_for_one_that_is_not_there(
+    fleet: Running, browser: Browser, view: str
+) -> None:
+    """Each would be an error in the console; the agent's own report opens the view."""
+    visits = Visits(browser)  # its console tells of the 404
+    push(fleet, report("gpu-1", nodes={"n1": [node_moment(1)]}))
+    page = visits.open(fleet, view)
+    expect(page.locator("#not-found")).to_contain_text("of agent other")
+    expect(page.locator("#state")).to_have_text("Live")
+    asked = len(visits.asked)
+    page.evaluate("""() => {
+        window.heard = 0;
+        const source = new EventSource("/v1/reports");
+        source.onmessage = (message) => {
+            window.heard += JSON.parse(message.data).agent === "gpu-1";
+        };
+    }""")
+    for later in range(3):
+        heard = page.evaluate("window.heard")
+        at = int(time.time() * 1000)
+        nodes = {"n1": [node_moment(9 + later, time_ms=at)]}
+        groups = {"web": [group_moment(9 + later, time_ms=at)]}
+        push(fleet, report("gpu-1", nodes=nodes, groups=groups))
+        page.wait_for_function("(before) => window.heard > before", arg=heard)
+    assert [url for url in visits.asked[asked:] if "agent=other" in url] == []
+    parts: dict[str, Any] = {"nodes": {"n1": [node_moment(1)]}}
+    if view.startswith("/traffic"):
+        parts = {"groups": {"web": [group_moment(1)]}}
+    push(fleet, report("other", **parts))
+    expect(page.locator("#not-found")).to_have_count(0)
+    visits.close()
+
+
 def test_one_peak_flattens_no_chart(visits: Visits) -> None:
     """The axis ends above the usual values, at a round number; the peak is marked with its own."""
     now, usual = int(time.time() * 1000), [1.4, 1.5, 1.6]
@@ -222,6 +256,38 @@ def test_one_peak_flattens_no_chart(visits: Visits) -> None:
         rates = page.locator("figure", has=page.get_by_text("Requests per second", exact=True))
         expect(rates.locator(".keys")).to_contain_text("admitted: 2 ")
         expect(rates.locator(".peak")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("view", "rows"), [("/cpu", "node-rows"), ("/traffic", "group-rows")])
+def test_a_long_list_begins_with_the_worst(visits: Visits, view: str, rows: str) -> None:
+    """Fifty rows, a filter by name and a button for all, in the address; what is wrong comes first,
+    whatever its name."""
+    with short_folder() as folder, serving(folder) as server:
+        for n in range(60):
+            bad, stuck = n == 58, n == 59
+            problems = ["web: its limit is read-only"] if stuck else []
+            node = node_moment(1, mode="overloaded" if bad else "uncongested", problems=problems)
+            fault = "the proxy is away" if stuck else ""
+            group = group_moment(1, mode="hard" if bad else "normal", fault=fault)
+            name = f"m-{n:02}"
+            push(server, report(name, nodes={name: [node]}, groups={name: [group]}))
+        page = visits.open(server, view)
+        shown = page.locator(f"#{rows} tr")
+        expect(shown).to_have_count(50)
+        expect(shown.nth(0)).to_contain_text("m-58")
+        expect(shown.nth(1)).to_contain_text("m-59")
+        expect(page.locator("main")).to_contain_text("50 of 60")
+        page.get_by_role("button", name="All 60").click()
+        expect(shown).to_have_count(60)
+        expect(page).to_have_url(re.compile(r"\?show=all$"))
+        page.get_by_label("Filter").fill("M-5")
+        expect(shown).to_have_count(10)
+        expect(page).to_have_url(re.compile("text=M-5"))
+        page.reload()
+        expect(shown).to_have_count(10)
+        assert_accessible(page)
+        page.get_by_label("Filter").fill("nothing")
+        expect(page.locator(f"#{rows}")).to_contain_text("matches.")
 
 
 def test_a_list_draws_what_comes(visits: Visits) -> None:

@@ -73,6 +73,27 @@ def test_devices_leases_and_debts_are_drawn(lab: Running, visits: Visits) -> Non
         assert_accessible(page)
 
 
+FOCUS = "document.activeElement.getAttribute('href')"
+
+
+@pytest.mark.parametrize("part", [".gantt a", "a.block", "#run-rows a", "#queue-rows a"])
+def test_the_focus_stays_where_it_is(lab: Running, visits: Visits, part: str) -> None:
+    """A keyboard has no other place. What is drawn anew around it, and again, does not take it."""
+    page = visits.open(lab, "/gpu")
+    expect(page.locator(part).first).to_be_visible()
+    page.locator(part).first.focus()
+    wanted = page.evaluate(FOCUS)
+    assert wanted.startswith("/runs/")
+    for turn in ("once", "twice"):
+        new = f"focus-{re.sub('[^a-z]', '', part)}-{turn}"
+        drawn = page.evaluate_handle("document.querySelector('.gantt-axis')")
+        lab.apply(node(new, 1), run(new, gpus=9))
+        expect(page.locator("#run-rows")).to_contain_text(new)
+        expect(page.locator(".nodes")).to_contain_text(new)
+        page.wait_for_function("(drawn) => !drawn.isConnected", arg=drawn)
+        assert page.evaluate(FOCUS) == wanted, turn
+
+
 def test_the_range_of_the_timeline(lab: Running, visits: Visits) -> None:
     """It fits what there is; another range is in the address."""
     page = visits.open(lab, "/gpu", width=375)
@@ -82,6 +103,11 @@ def test_the_range_of_the_timeline(lab: Running, visits: Visits) -> None:
     expect(page.get_by_role("button", name="± 1 d")).to_have_attribute("aria-pressed", "true")
     expect(page).to_have_url(re.compile(r"/gpu\?range=1d$"))
     assert_narrow(page)
+    bar = page.locator("#budget-rows td[data-column='GPU-hours used and held']:has(meter)").first
+    words, meter = bar.locator("span").bounding_box(), bar.locator("meter").bounding_box()
+    assert words is not None
+    assert meter is not None
+    assert words["y"] - meter["y"] - meter["height"] < 8, "words stay with their bar"
 
 
 def test_runs_are_filtered_by_the_address(lab: Running, visits: Visits) -> None:

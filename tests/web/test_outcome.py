@@ -88,6 +88,7 @@ def test_step_by_step(lab: Running, outcome: int, visits: Visits) -> None:
     candidates = page.get_by_role("group", name="Candidates, funded")
     assert candidates.locator("tbody tr").count() == len(RUNS)
     assert "1 in 4" in candidates.inner_text()
+    assert "" not in candidates.get_by_role("columnheader").all_inner_texts()
     shown = page.locator("main").inner_text()
     assert "Only the operator contributed to the seed" in shown
     assert not any(name in shown for name in (*RUNS, "team-b", "team-c"))

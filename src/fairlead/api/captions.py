@@ -85,7 +85,7 @@ class GpuCaptions:
             stored = projection.get("Run", run)
             gpus = 0 if stored is None else projection.run_spec(run).gpus
         odds = ", ".join(
-            f"{event['body']['run']} {event['body']['chance']:.0%}" for event in warned
+            f"{event['body']['run']} {event['body']['chance'] * 100:.0f} %" for event in warned
         )
         time_ms = max(map(_ms, warned))
         ahead_s = max(0, start_ms - time_ms + 500) // 1000

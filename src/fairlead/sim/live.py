@@ -178,7 +178,7 @@ def _ejected(round: TickRound, change: Transition) -> str:
     others = [made.plan.pressure[b.id].total for b in backends if b is not sick]
     pressure = made.plan.pressure[sick.id].total
     facts = [f"pressure {pressure:.1f}, the others {median(others):.1f}"]
-    facts += [f"{sick.error_rate:.0%} errors"] if sick.error_rate else []
+    facts += [f"{sick.error_rate * 100:.0f} % errors"] if sick.error_rate else []
     return (
         f"backend {sick.id} is ejected as {change.after} ({'; '.join(facts)}) and its share goes "
         "to the others"

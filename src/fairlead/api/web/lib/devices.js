@@ -1,7 +1,7 @@
 // Nodes and their devices: who has each, and which are idle, cordoned, quarantined or others'. Neighbouring
 // devices of one run are one link with a cell for each.
 import {nodeActions} from "./actions.js";
-import {count, el, link, number, soft} from "./dom.js";
+import {count, el, link, number, redraw, soft} from "./dom.js";
 import {ownerKey, ownerMark} from "./owners.js";
 
 // More nodes than these are drawn as tiles side by side, without the names of runs.
@@ -67,7 +67,7 @@ export class DeviceMap {
     const states = Object.keys(SIGNS).filter((state) => page.devices[state]);
     this.legend.replaceChildren(...[...held].sort().map(([owner, amount]) => ownerKey(owner, soft(` ${amount}`))),
       ...states.map((state) => el("span", {class: "owner"}, el("span", {class: `swatch ${state}`, "aria-hidden": "true"}, SIGNS[state]), WORDS[state])));
-    if (page.items.length) this.list.replaceChildren(...page.items.map((row) => nodeRow(row, columns, dense)));
+    if (page.items.length) redraw(this.list, () => this.list.replaceChildren(...page.items.map((row) => nodeRow(row, columns, dense))));
     else this.list.replaceChildren(el("li", {class: "empty"}, page.nodes ? "No node matches." : "No nodes yet: fairlead apply -f nodes.yaml"));
   }
 }

@@ -73,6 +73,31 @@ export function section(id, title, ...children) {
   return el("section", {"aria-labelledby": id}, el("h2", {id, tabindex: "-1"}, title), ...children);
 }
 
+// What a link or button is, whatever element draws it: where it leads or what it says, and in which row or group.
+function identity(each) {
+  const around = each.closest("tr[data-key], [role=group]");
+  return JSON.stringify([each.tagName, each.getAttribute("href") ?? each.textContent, around && (around.dataset.key ?? around.getAttribute("aria-label"))]);
+}
+
+// `draw` changes what is in `root`. Who was on a link or button there is on the same one afterwards.
+export function redraw(root, draw) {
+  const focused = document.activeElement;
+  if (focused === root || !root.contains(focused)) { draw(); return; }
+  const twins = () => [...root.querySelectorAll("a, button")].filter((each) => identity(each) === own), own = identity(focused), place = twins().indexOf(focused);
+  draw();
+  if (document.activeElement === focused) return;
+  const again = root.contains(focused) ? focused : twins()[place] || twins()[0];
+  if (again) again.focus({preventScroll: true});
+}
+
+// Puts `wanted` into `parent` in this order. What is in its place is not touched: whatever is taken out and put back
+// loses focus and selection.
+function arrange(parent, wanted) {
+  const kept = new Set(wanted);
+  for (const child of [...parent.children]) if (!kept.has(child)) child.remove();
+  wanted.forEach((child, at) => { if (parent.children[at] !== child) parent.insertBefore(child, parent.children[at] || null); });
+}
+
 // A table whose rows are kept by key: what did not change is left alone, so that focus and selection
 // stay where they are. `columns` are names; `cells(item)` gives one content per column. On a phone a row is a card, with
 // the column's name before each content; a `brief` one has no names of columns. `numbers`: columns whose digits stand below each other. The roles keep it a table for a screen reader.
@@ -85,7 +110,9 @@ export class Table {
         this.body));
   }
 
-  show(items) {
+  show(items) { redraw(this.body, () => this.draw(items)); }
+
+  draw(items) {
     const old = new Map();
     for (const row of this.body.rows) old.set(row.dataset.key, row);
     const rows = items.map((item) => {
@@ -101,6 +128,6 @@ export class Table {
     });
     if (!rows.length)
       rows.push(el("tr", {role: "row"}, el("td", {class: "empty", role: "cell", colspan: this.columns.length}, this.nothing)));
-    this.body.replaceChildren(...rows);
+    arrange(this.body, rows);
   }
 }

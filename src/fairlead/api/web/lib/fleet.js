@@ -1,9 +1,10 @@
 // What the views of nodes and route groups share: how fresh a report is, and series that grow.
+import {readdress} from "./address.js";
 import {read} from "./api.js";
 import {sparkline} from "./chart.js";
-import {ago, el, moment, number} from "./dom.js";
+import {ago, count, el, moment, number, onPhone} from "./dom.js";
 
-const POINTS_MAX = 720, RECENT_MAX = 90;
+const POINTS_MAX = 720, RECENT_MAX = 90, ROWS = onPhone ? 20 : 50;
 export const cores = (millicores) => millicores === null ? null : millicores / 1000;
 export const percent = (share, digits = 1) => share === null || share === undefined ? "–" : `${number(share * 100, digits)} %`;
 
@@ -87,15 +88,49 @@ export class Rows {
 
   replace(rows) {
     this.rows = new Map(rows.map((row) => [this.key(row), row]));
-    this.show([...this.rows.values()]);
+    this.draw();
   }
+
+  draw() { this.show([...this.rows.values()]); }
 
   // False where there is no such row yet.
   put(row) {
     const key = this.key(row), old = this.rows.get(key);
     if (!old) return false;
     this.rows.set(key, {...old, ...row});
-    this.drawing = this.drawing || requestAnimationFrame(() => { this.drawing = 0; this.show([...this.rows.values()]); });
+    this.drawing = this.drawing || requestAnimationFrame(() => { this.drawing = 0; this.draw(); });
     return true;
+  }
+}
+
+// The first rows of a list that begins with the worst, and a filter by name; the address has both. The control plane
+// keeps the reports of some hundred nodes and groups, so all of them are here.
+export class Shortlist {
+  constructor(what, query, changed) {
+    Object.assign(this, {what, text: query.text || "", all: query.show === "all", changed});
+    this.box = el("input", {type: "search", id: "name-filter", placeholder: "a part of its name", autocomplete: "off", maxlength: 200, input: () => this.set({text: this.box.value.trim()})});
+    this.box.value = this.text;
+    this.button = el("button", {type: "button", click: () => this.set({all: !this.all})});
+    this.said = el("p", {class: "soft", role: "status"});
+    this.filter = el("div", {class: "run-filters"}, el("label", {for: "name-filter"}, "Filter"), this.box);
+    this.pages = el("div", {class: "pages"}, this.button, this.said);
+    this.filter.hidden = this.pages.hidden = true;
+  }
+
+  set(changes) {
+    Object.assign(this, changes);
+    readdress({text: this.text, show: this.all ? "all" : null});
+    this.changed();
+  }
+
+  // What is shown of all rows. A list that fits needs neither filter nor button.
+  pick(rows) {
+    const part = this.text.toLowerCase(), found = rows.filter((row) => row.name.toLowerCase().includes(part)), shown = this.all ? found : found.slice(0, ROWS);
+    this.filter.hidden = this.pages.hidden = rows.length <= ROWS && !part;
+    this.button.hidden = found.length <= ROWS;
+    this.button.textContent = this.all ? `The first ${ROWS}` : `All ${number(found.length)}`;
+    const words = `${number(shown.length)} of ${count(rows.length, this.what)}`;
+    if (this.said.textContent !== words) this.said.textContent = words;
+    return shown;
   }
 }

@@ -1,6 +1,6 @@
 // Leases over time: a lane per device, a bar per lease; below, reservations and the starts that the queue
 // expects. Bars are placed through the style object: the content policy allows no style attribute.
-import {count, el, soft} from "./dom.js";
+import {count, el, redraw, soft} from "./dom.js";
 import {ownerMark} from "./owners.js";
 
 const MINUTE = 60000, STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880].map((each) => each * MINUTE);
@@ -18,7 +18,7 @@ function ticks(from, to) {
 function label(at) {
   const day = new Date(at), midnight = day.getHours() === 0 && day.getMinutes() === 0;
   return midnight ? day.toLocaleDateString(undefined, {weekday: "short", day: "numeric", month: "short"})
-    : day.toLocaleTimeString(undefined, {hour: "2-digit", minute: "2-digit"});
+    : day.toLocaleTimeString(undefined, {hour: "numeric", minute: "2-digit"});
 }
 
 const stamp = (text) => new Date(text).toLocaleString(undefined, {dateStyle: "medium", timeStyle: "short"});
@@ -72,9 +72,9 @@ export class Gantt {
       made.style.height = `${PLANNED_PX - 3}px`;
       return made;
     })))] : [];
-    this.root.replaceChildren(row("", axis), ...nodes,
+    redraw(this.root, () => this.root.replaceChildren(row("", axis), ...nodes,
       ...planned("Reserved", shown(data.reservations), "reserved", (each) => `Reservation ${each.reservation}: run ${each.run} of ${each.owner}, ${each.gpus} ${each.flavor}, from ${stamp(each.start)}; ${each.state}, ${each.reason}`),
-      ...planned("Expected", shown(data.forecast), "expected", (each) => `Expected: run ${each.run} of ${each.owner}, ${each.gpus} ${each.flavor}, not before ${stamp(each.start)}; it lacks ${each.lacks}`));
+      ...planned("Expected", shown(data.forecast), "expected", (each) => `Expected: run ${each.run} of ${each.owner}, ${each.gpus} ${each.flavor}, not before ${stamp(each.start)}; it lacks ${each.lacks}`)));
     const notes = [later && `${count(later, "planned start")} later than shown: choose a longer range.`, data.left_out && `${count(data.left_out, "older lease is", "older leases are")} left out.`,
       data.known_since && `Leases that ended before ${stamp(data.known_since)} are not kept by name.`,
       data.next && `${count(data.nodes.length, "node is", "nodes are")} shown: filter the nodes above to see others.`].filter(Boolean);

@@ -1,4 +1,5 @@
 // What the engine says, for people. The record keeps its words; the page says the same in plain ones.
+import {stamp} from "./dom.js";
 
 // What a change of a limit would allow: (its owner, the new value, the value now).
 const LIMITS = {
@@ -27,6 +28,7 @@ const CONDITIONS = {
 const CAPS = {envelope: "envelope", aggregate: "cap", lending: "lending of envelope", acl: "owners that may borrow from", borrow: "borrowing:"};
 const TIERS = {own: "its own", sibling: "a sibling", parent: "its parent", cousin: "a cousin", sponsor: "a sponsor"};
 const ELSEWHERE = "-elsewhere";
+const MOMENT = /\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g;
 const REMEDY = /([a-z]+-[a-z]+) of (\S+) from (.+?) to (.+?)( would do)?$/;
 
 // The words of a code. Codes come from agents and may be any text, such as "constructor", which every object has.
@@ -48,9 +50,9 @@ function changed(change, name, from, to) {
   return LIMITS[change](name, will, UNSET.includes(was) ? "" : ` (now ${was})`);
 }
 
-// "… ; envelope-concurrency of a/b from 4 to 6 would do" says what to change, and how.
+// "… ; envelope-concurrency of a/b from 4 to 6 would do" says what to change, and how. Moments are the reader's own time.
 export function plain(text) {
-  return text.replace(/\b1 GPUs\b/g, "1 GPU").replace(/\b1 draws\b/g, "1 draw").replace(REMEDY, (whole, change, target, from, to) =>
+  return text.replace(MOMENT, stamp).replace(/\b1 GPUs\b/g, "1 GPU").replace(/\b1 draws\b/g, "1 draw").replace(REMEDY, (whole, change, target, from, to) =>
     Object.hasOwn(LIMITS, change) ? `it would be funded if ${changed(change, target, from, to)}` : whole);
 }
 

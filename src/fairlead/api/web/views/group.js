@@ -103,5 +103,5 @@ export function open(root, {params, query, again}) {
     draw();
     await look();
   });
-  return {refresh, close: followReports({kind: "group", name}, again)};
+  return {refresh, close: followReports({kind: "group", name}, (report) => { if (!query.agent || query.agent === report.agent) again(); })};
 }

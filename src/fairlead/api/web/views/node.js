@@ -132,5 +132,5 @@ export function open(root, {params, query, again}) {
     draw();
     await look();
   });
-  return {refresh, close: followReports({kind: "node", name}, again)};
+  return {refresh, close: followReports({kind: "node", name}, (report) => { if (!query.agent || query.agent === report.agent) again(); })};
 }

@@ -76,7 +76,7 @@ function candidates(x, told, names, v) {
     : told.result ? "stays" : "open");
   const parts = v.TIERS.map((tier) => [tier, x.conflict.runs.filter((run) => v.tierOf(run, mine.get(run.id) || []) === tier)]).filter(([, runs]) => runs.length);
   const tables = parts.map(([tier, runs]) => {
-    const table = new Table(`Candidates, ${tier}`, ["Run", "Owner", "GPUs", "First draw", "All draws", ""], {key: (run) => run.id, nothing: "None.",
+    const table = new Table(`Candidates, ${tier}`, ["Run", "Owner", "GPUs", "First draw", "All draws", "Result"], {key: (run) => run.id, nothing: "None.",
       cells: (run) => [names.of(run.id), names.of(run.owner), number((mine.get(run.id) || []).reduce((sum, lease) => sum + lease.gpus, 0)),
         odds(tokens.get(run.id)), total(tokens.get(run.id)), el("span", {class: acts.has(run.id) ? "warn" : "soft"}, fate(run.id))]});
     const order = [...runs].sort((a, b) => acts.has(b.id) - acts.has(a.id));

@@ -1,6 +1,6 @@
 // The three governors at a glance, what needs attention now, and what happened last.
 import {read} from "../lib/api.js";
-import {ago, count, el, link, moment, number, section, soft} from "../lib/dom.js";
+import {ago, count, el, link, moment, number, redraw, section, soft} from "../lib/dom.js";
 import {followReports, onEvent, recent} from "../lib/live.js";
 import {EVENTS, plain, said} from "../lib/words.js";
 
@@ -85,7 +85,7 @@ function show(root, value, make) {
   const said = JSON.stringify(value);
   if (root.dataset.said === said) return;
   root.dataset.said = said;
-  root.replaceChildren(...[make(value)].flat(9).filter(Boolean));
+  redraw(root, () => root.replaceChildren(...[make(value)].flat(9).filter(Boolean)));
 }
 
 export function open(root) {

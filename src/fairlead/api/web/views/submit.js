@@ -69,7 +69,7 @@ async function fillChoices(root) {
 function panel(id, fields, manifests, context) {
   const shown = el("div", {class: "preview", "aria-live": "polite"}), refused = el("div", {role: "alert"});
   const submit = el("button", {type: "button", class: "primary", click: act, hidden: true}, "Submit");
-  const form = el("form", {id, class: "card", role: "tabpanel", "aria-labelledby": `tab-${id}`, input: outdate,
+  const form = el("form", {input: outdate,
     submit: (event) => { event.preventDefault(); attempt(look); }}, fields, shown, refused,
   el("p", {class: "buttons"}, el("button", {type: "submit"}, "Preview"), submit));
   const values = () => Object.fromEntries(new FormData(form));
@@ -112,7 +112,7 @@ function panel(id, fields, manifests, context) {
     }).finally(() => { submit.disabled = false; });
   }
 
-  return form;
+  return el("div", {id, class: "card", role: "tabpanel", "aria-labelledby": `tab-${id}`}, form);
 }
 
 export function open(root, context) {

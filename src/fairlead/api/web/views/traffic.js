@@ -1,10 +1,11 @@
 // The traffic governor: every route group that reports.
 import {read} from "../lib/api.js";
-import {count, el, link, number, Table} from "../lib/dom.js";
-import {aged, freshness, percent, Recent, Rows, serial} from "../lib/fleet.js";
+import {count, el, link, number, pace, Table} from "../lib/dom.js";
+import {aged, freshness, percent, Recent, Rows, serial, Shortlist} from "../lib/fleet.js";
 import {followReports} from "../lib/live.js";
 import {said} from "../lib/words.js";
 
+const PACE_MS = 1000;
 const ADMISSION = {normal: ["good", "open", "every request is admitted"], soft: ["warn", "soft", "sheds load: some requests are rejected with Retry-After"], hard: ["bad", "hard", "closed but for a drip"]};
 
 export function admission(mode) {
@@ -34,21 +35,25 @@ function cells(row, recent) {
     why(row.reasons), [freshness(row), row.fault && el("div", {class: "bad"}, row.fault)]];
 }
 
-export function open(root) {
-  const recent = new Recent();
+export function open(root, {query}) {
+  const recent = new Recent(), list = new Shortlist("route group", query, () => all.draw());
   const groups = new Table("Route groups", ["Group", "Admission", "Backends in service", "p95", "p95, recently", "Errors", "Admitted", "Why", "Report"],
     {key, cells: (row) => cells(row, recent), numbers: ["p95", "Errors", "Admitted"], nothing: "No traffic agent reports here: fairlead up --traffic web.yaml, or fairlead traffic run --report-to"});
   groups.body.id = "group-rows";
-  const summary = el("p", {id: "traffic-summary"});
-  root.append(el("h1", null, "Traffic"), summary, groups.root, el("p", {class: "soft"}, "p95 and errors are of the worst backend in service."));
+  const summary = el("p", {id: "traffic-summary"}), paced = pace(PACE_MS);
+  root.append(el("h1", null, "Traffic"), summary, list.filter, groups.root, list.pages, el("p", {class: "soft"}, "p95 and errors are of the worst backend in service."));
   const all = new Rows(key, (rows) => {
-    const rank = (row) => ["hard", "soft"].indexOf(row.mode) + 1 || 9;
+    const rank = (row) => ["hard", "soft"].indexOf(row.mode) + 1 || (row.stale_since || row.fault ? 3 : 9);
     rows.sort((a, b) => rank(a) - rank(b) || b.ejected.length - a.ejected.length || (a.name < b.name ? -1 : 1));
     const shedding = rows.filter((row) => row.mode !== "normal").length, ejected = rows.reduce((sum, row) => sum + row.ejected.length, 0);
     summary.textContent = `${count(rows.length, "route group")}, ${number(shedding)} shedding load, ${count(ejected, "backend")} ejected, ${number(rows.filter((row) => row.stale_since).length)} stale`;
     for (const row of rows) recent.add(key(row), row, row.p95_ms);
-    groups.show(rows.map((row) => ({...row, age: aged(row)})));
+    if (rows.length) groups.nothing = "No route group matches.";
+    groups.show(list.pick(rows).map((row) => ({...row, age: aged(row)})));
   });
-  const refresh = serial(async () => all.replace(await read("/v1/groups", {recent: recent.points.size ? null : true})));
+  const refresh = serial(async () => {
+    await paced();
+    all.replace(await read("/v1/groups", {recent: recent.points.size ? null : true}));
+  });
   return {refresh, close: followReports({kind: "group"}, ({group}) => { if (!all.put(group)) refresh().catch(() => { /* the shell says what is wrong */ }); })};
 }
