@@ -106,9 +106,10 @@ def test_a_stored_life_of_version_7_replays() -> None:
     first = entries[0]
     assert first["input"]["rules"]["edition"] == 3
     first["input"]["rules"]["edition"] = EDITION
-    replayer = Replayer()
-    answers = [replayer.run(n, KIND, VERSION, e["input"], e["output"]) for n, e in enumerate(entries)]
-    assert Verdict.DIFFERENT in {answer.verdict for answer in answers}
+    again, verdicts = Replayer(), set[Verdict]()
+    for number, each in enumerate(entries):
+        verdicts.add(again.run(number, KIND, VERSION, each["input"], each["output"]).verdict)
+    assert Verdict.DIFFERENT in verdicts
 
 
 def test_a_damaged_verdict_is_refused() -> None:

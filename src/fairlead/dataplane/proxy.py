@@ -170,7 +170,7 @@ class RequestLog:
         self._windows: dict[tuple[str, str], deque[tuple[int, float]]] = {}
         self._failures: dict[tuple[str, str], int] = {}
         self.heard: dict[str, bool] = {}
-        """Groups that were fed a line since this was last emptied; whether all of them went well."""
+        """Groups that were fed a line since this was last emptied; whether all went well."""
 
     def catch_up(self, now_ms: int) -> None:
         """Read what was logged since the last time."""

@@ -1,4 +1,4 @@
-"""A latency of few requests that chance explains moves no slots; one that it does not moves them."""
+"""A latency of few requests that chance explains moves no slots; one that it does not does."""
 
 import random
 

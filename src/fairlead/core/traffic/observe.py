@@ -418,23 +418,22 @@ def _beyond_common(
     return found
 
 
-def _beyond_chance(
-    signals: Mapping[str, Signals], isolated: Collection[str]
-) -> dict[str, Signals]:
-    """Latencies as far as the requests of the window prove that they differ from the median of the
-    serving backends; what chance explains is no difference.
+def _beyond_chance(signals: Mapping[str, Signals], isolated: Collection[str]) -> dict[str, Signals]:
+    """Latencies as far as so many requests prove that they differ from the median of the serving
+    backends; what chance explains is no difference.
 
     The p95 of n requests whose times vary by half (a lognormal of sigma 0.5) is off by 1/sqrt(n) in
     one case of three. Taken as it is, it moves slots of backends that are all alike, in every tick.
+    All of them count alike: one that got fewer requests because it is slow is no less slow.
     """
-    serving = (one.p95_ms for name, one in sorted(signals.items()) if name not in isolated)
-    norm = median([p95_ms for p95_ms in serving if p95_ms is not None])
-    if norm is None:
+    serving = [one for name, one in sorted(signals.items()) if name not in isolated]
+    norm = median([one.p95_ms for one in serving if one.p95_ms is not None])
+    counts = [one.requests for one in serving if one.requests is not None]
+    if norm is None or not counts:
         return {**signals}
-    found = {}
+    band, found = 1.0 + CHANCE / sqrt(max(1.0, sum(counts) / len(counts))), {}
     for name, one in signals.items():
-        if one.p95_ms is not None and one.requests is not None and name not in isolated:
-            band = 1.0 + CHANCE / sqrt(max(1, one.requests))
+        if one.p95_ms is not None and name not in isolated:
             proven_ms = max(norm, one.p95_ms / band)
             if one.p95_ms < norm:
                 proven_ms = min(norm, one.p95_ms * band)

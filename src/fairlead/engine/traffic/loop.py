@@ -30,14 +30,7 @@ from fairlead.core.traffic.scale import scale_hint
 from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
 from fairlead.core.traffic.tick import agent_reasons
 from fairlead.engine.traffic.governor import GroupGovernor
-from fairlead.ports.dataplane import (
-    SCHEMA_VERSION,
-    Dataplane,
-    Glancing,
-    RouteGroup,
-    Stale,
-    Table,
-)
+from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, Glancing, RouteGroup, Stale, Table
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import FlightRecorder, RecordHead, Status
 from fairlead.ports.traffic import EventLog, NodeSensor, Prober, SignalSource, Transition
