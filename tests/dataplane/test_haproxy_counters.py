@@ -1,4 +1,4 @@
-"""HAProxy is asked for the lines of servers only where somebody has to know them."""
+"""HAProxy is asked for the lines of servers only where a decision needs them."""
 
 from collections.abc import Sequence
 
@@ -198,7 +198,7 @@ def test_a_real_haproxy_shows_the_same_in_parts() -> None:
 
 @pytest.mark.component("haproxy")
 def test_a_glance_at_a_real_haproxy() -> None:
-    """A group that rests is counted whole; its backends are as at the last look, until somebody
+    """A group that rests is counted whole; its backends are as at the last look, until the agent
     looks closer, or a request fails."""
     world = HaproxyWorld()
     try:

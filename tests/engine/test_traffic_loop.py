@@ -674,7 +674,7 @@ def test_calm_groups_are_decided_on_once_a_second() -> None:
 
 
 class GlancingPlane(MemoryDataplane):
-    """Backends of groups that rest are as they were when somebody looked closer."""
+    """Backends of groups that rest are as they were at the last closer look."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         super().__init__(clock_ms)

@@ -1,4 +1,4 @@
-"""What servers have counted, asked of HAProxy only where somebody has to know.
+"""What servers have counted, asked of HAProxy only where a decision needs it.
 
 HAProxy writes a line of ninety columns for every server of every copy of every group: 1 750 of them
 for 50 groups of ten backends, in every tick, most of it for servers in which nothing happened. A
