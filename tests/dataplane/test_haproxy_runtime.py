@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.dataplane.haproxy import HaproxyDataplane
 from fairlead.dataplane.haproxy.config import HaproxyFiles
-from fairlead.dataplane.haproxy.runtime import ask, execute
+from fairlead.dataplane.haproxy.runtime import HaproxyLog, ask, execute
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane.proxy_worlds import HaproxyWorld
@@ -96,5 +96,63 @@ def test_a_real_haproxy_ends_every_answer() -> None:
             assert ask(files.socket, command).endswith("\n\n")
         assert ask(files.master, "show proc").endswith("\n\n")
         execute(files.socket, [f"set server web_{side}/b1 state ready" for side in "abf"] * 200)
+    finally:
+        world.close()
+
+
+def test_the_log_says_which_groups_are_well() -> None:
+    """Requests that failed and refusals are told from successes; lines that came too fast are lost,
+    and nobody is known to be well."""
+    log, lines = HaproxyLog(), ["web_a b1 200 -- 5 1"]
+    assert log.take("\n".join(lines), 0) is None, "what is in the ring is older"
+    assert log.take("\n".join(lines), 0) == {}
+    lines += ["web_a b1 404 -- 5 2", "api_b b1 200 -- 5 3", "api_b b1 502 SH 5 4"]
+    assert log.take("\n".join(lines), 0) == {"web": True, "api": False}
+    lines += ["api_b b1 200 -- 5 5", "web_soft <NOSRV> 429 LR 0 6"]
+    assert log.take("\n".join(lines), 0) == {"api": True, "web": False}
+    assert log.take("web_a b1 200 -- 5 99", 0) is None
+    assert log.take("", 0) == {}
+
+
+@pytest.mark.component("haproxy")
+def test_a_server_is_told_its_weight_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of many backends mostly differs in a few; one that was drained is told anew, and so
+    is everything that may not have been carried out."""
+    sent: list[str] = []
+    fail = False
+
+    def carry_out(path: Path, commands: list[str]) -> None:
+        weights = [command for command in commands if " weight " in command]
+        sent.extend(weights)
+        if fail and weights:
+            raise TemporaryFault("it ended")
+        execute(path, commands)
+
+    def told(epoch: int, slots: dict[str, int]) -> list[str]:
+        sent.clear()
+        world.plane.apply(table("web", epoch, slots), decision=None)
+        return [" ".join(command.split()[2:]) for command in sent]
+
+    world = HaproxyWorld()
+    try:
+        group = opened(world)
+        monkeypatch.setattr("fairlead.dataplane.haproxy.dataplane.execute", carry_out)
+        even = dict.fromkeys(("b1", "b2", "b3", "b4"), 64)
+        assert len(told(1, even)) == 8
+        assert len(told(2, even)) == 4, "of the other side; the hashed one is as it was"
+        shifted = {**even, "b1": 32, "b2": 96}
+        assert told(3, shifted) == ["web_b/b1 weight 32", "web_b/b2 weight 96"]
+        world.plane.drain("web", "b3", decision=None)
+        assert told(4, shifted)[:3] == [
+            "web_a/b1 weight 32",
+            "web_a/b2 weight 96",
+            "web_a/b3 weight 64",
+        ]
+        fail = True
+        with pytest.raises(TemporaryFault):
+            told(5, even)
+        fail = False
+        assert told(5, even)[:2] == ["web_b/b1 weight 64", "web_b/b2 weight 64"]
+        assert {*world.send(group, 8)} == {*even}
     finally:
         world.close()

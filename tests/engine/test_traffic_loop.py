@@ -1,6 +1,6 @@
 """The traffic loop on the memory plane: see, decide, record, beat, apply, mark."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ from fairlead.engine.traffic import (
     TrafficLoop,
 )
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup, Table
-from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.recorder import RecordHead
 from fairlead.recorder import FileRecorder, read, replay, verify
 from fairlead.schema.replay import Replayer, Verdict
@@ -671,6 +671,68 @@ def test_calm_groups_are_decided_on_once_a_second() -> None:
         pass
     world.backends["b"].error_every = 2
     assert world.tick().groups["web"].snapshot.backends[1].error_rate
+
+
+class GlancingPlane(MemoryDataplane):
+    """Backends of groups that rest are as they were at the last closer look."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        super().__init__(clock_ms)
+        self.last: dict[str, GroupSeen] = {}
+        self.glanced: list[set[str]] = []
+        self.closer: list[set[str]] = []
+        self.fault: Fault | None = None
+
+    def glance(self, resting: Collection[str]) -> Mapping[str, GroupSeen]:
+        self.glanced.append({*resting})
+        now = self.read()
+        for name, seen in now.items():
+            if name in resting and name in self.last:
+                now = {**now, name: replace(seen, backends=self.last[name].backends)}
+        self.last = {**now}
+        return now
+
+    def look_closer(self, groups: Collection[str]) -> Mapping[str, GroupSeen]:
+        summed = {name for name in groups if name in self.glanced[-1]}
+        self.closer.append(summed)
+        if self.fault is not None:
+            raise self.fault
+        found = {name: seen for name, seen in self.read().items() if name in summed}
+        self.last |= found
+        return found
+
+
+def glancing_world() -> tuple[TrafficWorld, GlancingPlane]:
+    world = TrafficWorld(paced=True)
+    world.plane = plane = GlancingPlane(lambda: world.now_ms)
+    world.loop = world.make_loop(world.governor)
+    return world, plane
+
+
+def test_single_backends_are_read_where_a_group_is_decided_on() -> None:
+    """A plane that is asked for no more than it takes leads to the same record."""
+    whole, (world, plane) = TrafficWorld(paced=True), glancing_world()
+    whole.plane = MemoryDataplane(lambda: whole.now_ms)
+    whole.loop = whole.make_loop(whole.governor)
+    for _ in range(60):
+        whole.tick()
+        made = world.tick()
+        assert made.groups.keys() == plane.closer[-1] | (made.groups.keys() - plane.glanced[-1])
+    assert sum(map(len, plane.closer)) >= 5
+    assert {"web"} in plane.glanced
+    assert world.recorder.appended == whole.recorder.appended
+    assert any(row["input"]["waited"] for row in world.recorder.appended[5:])
+
+
+def test_a_group_that_cannot_be_looked_at_closer_was_not_seen() -> None:
+    """It is not decided on by what its backends had counted some time ago."""
+    world, plane = glancing_world()
+    world.ticks(10)
+    plane.fault = TemporaryFault("it ended")
+    while not (made := world.tick()).groups:
+        pass
+    assert made.groups["web"].seen is None
+    assert made.faults == ("plane: it ended",)
 
 
 def calm_record() -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ STORED, CHECKED = DATA / "traffic.govern.jsonl", DATA / "traffic.govern.checks.j
 """Both of version 1."""
 SECOND, THIRD = DATA / "traffic.govern.2.jsonl", DATA / "traffic.govern.3.jsonl"
 FOURTH, FIFTH = DATA / "traffic.govern.4.jsonl", DATA / "traffic.govern.5.jsonl"
-SIXTH = DATA / "traffic.govern.6.jsonl"
+SIXTH, SEVENTH = DATA / "traffic.govern.6.jsonl", DATA / "traffic.govern.7.jsonl"
 
 
 def replayed(path: Path, version: int = 1) -> list[dict[str, Any]]:
@@ -97,6 +97,19 @@ def test_a_stored_life_of_version_6_replays() -> None:
     first["input"]["rules"]["edition"] = EDITION
     answer = Replayer().run(0, KIND, VERSION, first["input"], first["output"])
     assert answer.verdict is Verdict.DIFFERENT
+
+
+def test_a_stored_life_of_version_7_replays() -> None:
+    """Slots of backends that are alike followed latencies of three requests a tick."""
+    entries = replayed(SEVENTH, 7)
+    assert len({str(entry["output"]["slots"]) for entry in entries}) > 5
+    first = entries[0]
+    assert first["input"]["rules"]["edition"] == 3
+    first["input"]["rules"]["edition"] = EDITION
+    again, verdicts = Replayer(), set[Verdict]()
+    for number, each in enumerate(entries):
+        verdicts.add(again.run(number, KIND, VERSION, each["input"], each["output"]).verdict)
+    assert Verdict.DIFFERENT in verdicts
 
 
 def test_a_damaged_verdict_is_refused() -> None:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
@@ -169,6 +169,8 @@ class RequestLog:
         self._rest = b""
         self._windows: dict[tuple[str, str], deque[tuple[int, float]]] = {}
         self._failures: dict[tuple[str, str], int] = {}
+        self.heard: dict[str, bool] = {}
+        """Groups that were fed a line since this was last emptied; whether all went well."""
 
     def catch_up(self, now_ms: int) -> None:
         """Read what was logged since the last time."""
@@ -183,8 +185,9 @@ class RequestLog:
                 continue
             copy, backend, status, ended, took_ms = fields[:5]
             group, _, side = copy.rpartition("_") if self._sided else (copy, "", COPIES[0])
+            ok = ended == self._whole and status.isdigit() and succeeded(int(status))
+            self.heard[group] = ok and side in COPIES and self.heard.get(group, True)
             if side in COPIES:  # else a refusal of our own
-                ok = ended == self._whole and status.isdigit() and succeeded(int(status))
                 latency_ms = float(took_ms) if ok else None
                 self.add(group, backend, now_ms, latency_ms, connected=not self._unreached(ended))
 
@@ -366,12 +369,20 @@ class ProxyDataplane(ABC):
 
     @as_fault
     def read(self) -> Mapping[str, GroupSeen]:
-        now_ms = monotonic_ms()
         counted, active, alive = self._look()
-        self._log.catch_up(now_ms)
-        seen = {}
-        for name, group in self._groups.items():
-            key, names = escape(name), {b.id: self._host(b) for b in group.backends}
+        self._log.catch_up(monotonic_ms())
+        return self._shown(self._groups, counted, active, alive)
+
+    def _shown(
+        self,
+        groups: Iterable[str],
+        counted: Mapping[str, GroupCount],
+        active: Mapping[str, Active],
+        alive: Liveness,
+    ) -> dict[str, GroupSeen]:
+        now_ms, seen = monotonic_ms(), {}
+        for name in groups:
+            key, names = escape(name), {b.id: self._host(b) for b in self._groups[name].backends}
             signals = functools.partial(self._log.signals, key, now_ms)
             seen[name] = counted[key].seen(active[name], alive, signals, names)
         return seen

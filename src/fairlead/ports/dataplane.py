@@ -11,10 +11,10 @@ flow inside its group, and the table's fallback admission). Every number in a ta
 `fairlead.core.traffic`; a dataplane translates. All raise `TemporaryFault` or `PermanentFault`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fairlead.core.traffic.limits import Concurrency, Limits, Split
 from fairlead.core.traffic.sighting import GroupSeen
@@ -126,3 +126,19 @@ class Dataplane(Protocol):
 
     def remove(self) -> None:
         """Take everything of this dataplane off the machine."""
+
+
+@runtime_checkable
+class Glancing(Protocol):
+    """A dataplane that has to ask for the counters of each backend, and need not ask in every tick.
+
+    Both raise what `Dataplane.read` does.
+    """
+
+    def glance(self, resting: Collection[str]) -> Mapping[str, GroupSeen]:
+        """Like `read`. Of groups in `resting` that got nothing but requests that went well, and
+        hold too few for one backend to hold `HELD_MIN`, backends may show what they had counted
+        at an earlier look; what was sent to the group is counted."""
+
+    def look_closer(self, groups: Collection[str]) -> Mapping[str, GroupSeen]:
+        """Those of these groups of which the last glance showed such backends, read whole."""

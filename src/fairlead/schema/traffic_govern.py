@@ -8,8 +8,9 @@ and of the snapshot that the plan was made from.
 An entry after a wait holds what was seen in the ticks that decided nothing, and the output whether
 the next ticks may do so: a wait that the entry before it does not allow is refused.
 
-Rules of version 6 and before have no edition 3: rooms added up to more than may be inside. Version
-5 left out waits. Version 4 had no retries, and its rules no `own_flow`: slow backends alone
+Rules of version 7 and before have no edition 4: slots followed latencies of few requests. Up to
+version 6 they have no edition 3: rooms added up to more than may be inside. Version 5 left out
+waits. Version 4 had no retries, and its rules no `own_flow`: slow backends alone
 could restrict a bounded group. Version 3 left out how much may be inside a group without its agent,
 and its rules have edition 1: one backend could close admission. Version 2 left out what brought an
 early tick forward, and what each of a backend's servers may hold. Version 1 also recorded the
@@ -43,7 +44,7 @@ from fairlead.schema.life import begin, digest
 from fairlead.schema.rendering import rendered
 from fairlead.schema.traffic import from_plan, plain
 
-KIND, VERSION = "traffic.govern", 7
+KIND, VERSION = "traffic.govern", 8
 _encoder = msgspec.json.Encoder()
 
 

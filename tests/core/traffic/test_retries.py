@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.traffic import GroupMemory, GroupRules, Sighting, govern
-from fairlead.core.traffic.memory import EDITION
+from fairlead.core.traffic.memory import CONFIRMED, EDITION
 from fairlead.core.traffic.retries import (
     INSIDE_PERCENT,
     RETRIES_LEAST,
@@ -124,7 +124,7 @@ def test_a_dataplane_that_cannot_be_read_stops_nothing_by_itself() -> None:
 
 def test_a_proxy_with_a_budget_of_its_own_repeats_half_of_what_is_inside() -> None:
     """Up to version 6 a fifth, which let clients see failures of one backend of four."""
-    for edition, percent in ((EDITION, INSIDE_PERCENT), (EDITION - 1, RETRY_PERCENT)):
+    for edition, percent in ((EDITION, INSIDE_PERCENT), (CONFIRMED, RETRY_PERCENT)):
         rules = GroupRules(retry=True, edition=edition)
         _, decision = govern(GroupMemory(), seen(100, 0), rules, group="web")
         assert decision.limits.retries == RetryLimit(1, percent=percent)

@@ -16,8 +16,8 @@ from fairlead.core.traffic.sighting import NodeWindows
 from fairlead.core.traffic.state import State
 
 CHECK_FAILURES = 3
-CONFIRMED, FIRM = 2, 3
-EDITION = FIRM
+CONFIRMED, FIRM, PROVEN = 2, 3, 4
+EDITION = PROVEN
 """Of the rules by which agents decide now."""
 
 
@@ -49,7 +49,8 @@ class GroupRules:
     """1 is how records of `traffic.govern` up to version 3 were decided, so that they replay. From
     2 on group admission reacts only to what several backends, or our own counters, confirm, and a
     group that serves nothing of what piled up in it is bounded. From 3 on the rooms of backends
-    add up to what may be inside, which is less than before."""
+    add up to what may be inside, which is less than before. From 4 on a latency counts as far as
+    so few requests prove that it differs from the others'."""
 
     retry: bool = False
     """The proxy may repeat idempotent requests at another backend."""
@@ -61,6 +62,10 @@ class GroupRules:
     @property
     def firm(self) -> bool:
         return self.edition >= FIRM
+
+    @property
+    def proven(self) -> bool:
+        return self.edition >= PROVEN
 
     @property
     def part(self) -> float:

@@ -177,15 +177,23 @@ def weights(table: Table, side: str) -> dict[str, int]:
     return {id: max(1, count * WEIGHT_MAX // most) if count else 0 for id, count in slots.items()}
 
 
-def lay_out(name: str, side: str, table: Table) -> list[str]:
-    """The commands that put a table on a side, and its fallback members on the hashed one."""
+def laid_out(name: str, side: str, table: Table) -> dict[str, int]:
+    """The weight of every server with a table on a side, and its fallback members on the hashed
+    one."""
+    return {
+        f"{name}_{copy}/{proxy.escape(id)}": weight
+        for copy in (side, proxy.HASHED)
+        for id, weight in sorted(weights(table, copy).items())
+    }
+
+
+def lay_out(news: Mapping[str, int]) -> list[str]:
+    """The commands that give servers these weights; one with a weight is no longer drained."""
     commands = []
-    for copy in (side, proxy.HASHED):
-        for id, weight in sorted(weights(table, copy).items()):
-            server = f"{name}_{copy}/{proxy.escape(id)}"
-            commands.append(f"set server {server} weight {weight}")
-            if weight:
-                commands.append(f"set server {server} state ready")
+    for server, weight in news.items():
+        commands.append(f"set server {server} weight {weight}")
+        if weight:
+            commands.append(f"set server {server} state ready")
     return commands
 
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import pwd
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
 from fairlead.core.traffic.limits import Concurrency, liveness
-from fairlead.core.traffic.sighting import Liveness
+from fairlead.core.traffic.sighting import GroupSeen, Liveness
 from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.haproxy import config, runtime
 from fairlead.dataplane.haproxy.counters import StatReader
@@ -57,7 +57,11 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         """A generation, and what was counted before it."""
         self._stat = StatReader(partial(ask_all, files.socket))
         self._totals: dict[str, proxy.GroupCount] = {}  # as last counted, by escaped name
+        self._summed: dict[str, int] = {}
+        """Groups of which the last glance showed no single backends, by escaped name."""
+        self._view: proxy.ProxyView = {}, {}, Liveness.NORMAL
         self._room: dict[str, int] = {}  # the limit that each server was last given
+        self._laid: dict[str, int] = {}  # and the weight; one that was drained since has none
 
     def schema_version(self) -> int:
         """Of the rules that run; ours when none do."""
@@ -76,7 +80,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         tables.check_flip(table, epoch, _liveness(answer))
         now = Active(table, decision, proxy.other_side(side))
         proxy.save(self._files.laid(group.name, now.side), now)
-        execute(self._files.socket, config.lay_out(name, now.side, table))
+        self._lay_out(config.laid_out(name, now.side, table))
         self._make_room(name, table.limits.concurrency, table.slots)
         execute(self._files.socket, [f"set map {states} {name} {config.write_state(now)}"])
         self._active[group.name] = now
@@ -95,8 +99,10 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         """Nothing new for it on any side, until a table gives it slots again."""
         tables.check_backend(self._groups, group, backend)
         name, server = proxy.escape(group), proxy.escape(backend)
-        commands = [f"set server {name}_{side}/{server} state drain" for side in proxy.COPIES]
-        execute(self._files.socket, commands)
+        servers = [f"{name}_{side}/{server}" for side in proxy.COPIES]
+        for each in servers:
+            self._laid.pop(each, None)
+        execute(self._files.socket, [f"set server {each} state drain" for each in servers])
 
     def _host(self, backend: Backend) -> str:
         return proxy.escape(backend.id)
@@ -106,22 +112,58 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         execute(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
 
     def _look(self) -> proxy.ProxyView:
+        return self._glance(())
+
+    @proxy.as_fault
+    def glance(self, resting: Collection[str]) -> Mapping[str, GroupSeen]:
+        self._view = counted, active, alive = self._glance(resting)
+        return self._shown(self._groups, counted, active, alive)
+
+    @proxy.as_fault
+    def look_closer(self, groups: Collection[str]) -> Mapping[str, GroupSeen]:
+        _, active, alive = self._view
+        names = [name for name in groups if proxy.escape(name) in self._summed]
+        self._count(self._stat.closely([proxy.escape(name) for name in names]))
+        return self._shown(names, self._totals, active, alive)
+
+    def _glance(self, resting: Collection[str]) -> proxy.ProxyView:
+        """A request that fails, is repeated or refused is no calm one: the log says so, but of
+        repeated ones, and not of lines that came too fast."""
         stat, table, states, ring = ask_all(
             self._files.socket,
             [
-                runtime.SHOW_BACKENDS,
+                runtime.SHOW_FRONTENDS,
                 f"show table {config.BEAT}",
                 f"show map {self._files.states}",
                 f"show events {config.REQUESTS}",
             ],
         )
-        for name, rows in self._stat.read(runtime.parse_counters(stat)).items():
-            self._totals |= self._counted(rows, [name], self._generation)
-        names = [proxy.escape(name) for name in self._groups]
-        new = [name for name in names if name not in self._totals]
-        self._totals |= self._counted((), new, self._generation)
-        self._log.take(ring, monotonic_ms())
-        return self._totals, self._running_groups(self._groups.values(), states), _liveness(table)
+        heard = self._log.take(ring, monotonic_ms())
+        names = {proxy.escape(name): group for name, group in self._groups.items()}
+        calm = {proxy.escape(name) for name in resting if not self._groups[name].retry}
+        calm = set() if heard is None else {name for name in calm if heard.get(name, True)}
+        rows = [row for row in runtime.parse_counters(stat) if row[0] in names]
+        found, self._summed = self._stat.read(rows, calm)
+        self._count(found)
+        self._count({name: [] for name in names if name not in self._totals})
+        counted = self._totals | {
+            name: replace(self._totals[name], admitted=self._totals[name].admitted + more)
+            for name, more in self._summed.items()
+        }
+        return counted, self._running_groups(self._groups.values(), states), _liveness(table)
+
+    def _count(self, rows: Mapping[str, Sequence[runtime.Row]]) -> None:
+        for name, lines in rows.items():
+            self._totals |= self._counted(lines, [name], self._generation)
+
+    def _lay_out(self, weights: Mapping[str, int]) -> None:
+        """Give servers their weights, as far as these changed since we gave them. What was only
+        half carried out is unknown."""
+        news = {server: n for server, n in weights.items() if self._laid.get(server) != n}
+        for server in news:
+            self._laid.pop(server, None)
+        execute(self._files.socket, config.lay_out(news))
+        self._laid |= news
 
     def _make_room(
         self,
@@ -185,7 +227,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         self._stat.begin()
         self._totals = {}
         self._active = now
-        self._room = {}  # a new worker has no limits
+        self._room, self._laid = {}, {}  # a new worker has no limits
         for name, group in now.items():
             proxy.save(files.laid(name, group.side), group)
         known = {kept, *(files.laid(name, side) for name in now for side in proxy.SIDES)}

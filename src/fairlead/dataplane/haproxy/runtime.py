@@ -22,9 +22,11 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 _TIMEOUT_S, _START_S = 10.0, 20.0
 _LINE_BYTES_MAX = 8 * 1024  # HAProxy reads a line into one buffer of 16 KiB
 _ADMIN_PATH = "/usr/local/sbin:/usr/sbin"  # where Debian puts it, which is not on every PATH
-SHOW_COUNTERS, SHOW_BACKENDS, SHOW_SERVERS = (f"show stat -1 {kind} -1" for kind in (6, 2, 4))
+SHOW_COUNTERS, SHOW_FRONTENDS, SHOW_BACKENDS, SHOW_SERVERS = (
+    f"show stat -1 {kind} -1" for kind in (6, 1, 2, 4)
+)
 _COUNTERS = (
-    *("qcur", "scur", "stot", "econ", "eresp", "wretr", "wredis", "iid"),
+    *("qcur", "scur", "stot", "econ", "eresp", "wretr", "wredis", "iid", "req_tot"),
     *(f"hrsp_{kind}xx" for kind in "12345"),
 )
 Row = tuple[str, str, dict[str, int]]
@@ -229,16 +231,19 @@ class HaproxyLog(proxy.RequestLog):
         super().__init__("--", lambda ended: ended.startswith("SC"))
         self._last: str | None = None  # None: what is in the ring is older than we are
 
-    def take(self, ring: str, now_ms: int) -> None:
-        """The lines that came since the last time; all of them where that one is gone."""
+    def take(self, ring: str, now_ms: int) -> dict[str, bool] | None:
+        """The lines that came since the last time; all of them where that one is gone. Of which
+        groups there were some, and whether all of these went well; None: some lines may be lost."""
+        self.heard, found = {}, ""
         if not ring:
-            return
+            return self.heard
         lines = f"\n{ring}\n"
         if self._last is not None:
             _, found, new = lines.rpartition(self._last) if self._last else ("", "", "")
             self.feed((new if found else lines).encode(), now_ms)
         *_, last = ring.rpartition("\n")
         self._last = f"\n{last}\n"
+        return self.heard if found else None
 
     def begin(self) -> None:
         """A new worker: all of its ring is new."""

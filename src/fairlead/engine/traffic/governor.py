@@ -98,6 +98,11 @@ class GroupGovernor:
     def isolated(self) -> Mapping[str, Cause]:
         return self.memory.isolated
 
+    @property
+    def resting(self) -> bool:
+        """Whether a tick may go without a decision, if nothing happens."""
+        return self._resting is not None
+
     def waits(self, sighting: Sighting) -> bool:
         """Whether this tick goes without a decision, as the last one allows. What was seen is kept,
         and recorded with the next: a replay shows that the wait was right."""

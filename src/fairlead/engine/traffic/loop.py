@@ -30,7 +30,7 @@ from fairlead.core.traffic.scale import scale_hint
 from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
 from fairlead.core.traffic.tick import agent_reasons
 from fairlead.engine.traffic.governor import GroupGovernor
-from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, RouteGroup, Stale, Table
+from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, Glancing, RouteGroup, Stale, Table
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import FlightRecorder, RecordHead, Status
 from fairlead.ports.traffic import EventLog, NodeSensor, Prober, SignalSource, Transition
@@ -225,9 +225,7 @@ class TrafficLoop:
         liveness = self._liveness(sightings.values(), now_ms)
         made: dict[str, GroupRound] = {}
         changed: list[Transition] = []
-        for name, sighting in sightings.items():
-            if self._paced and self.groups[name].governor.waits(sighting):
-                continue
+        for name, sighting in self._due(sightings, faults).items():
             made[name] = self._decide(name, sighting, liveness)
             changed += self._changes(name, now_ms, made[name], liveness)
         self._beat(now_ms, made, faults)
@@ -247,7 +245,7 @@ class TrafficLoop:
         ports, seen = self.ports, dict[str, GroupSeen]()
         nodes: tuple[NodeReading, ...] | None = None
         try:
-            seen = dict(self.plane.read())
+            seen = dict(self._glance())
         except Fault as fault:
             faults.append(f"plane: {fault}")
         try:
@@ -278,6 +276,27 @@ class TrafficLoop:
             )
             for name, group in sorted(self.groups.items())
         }
+
+    def _glance(self) -> Mapping[str, GroupSeen]:
+        """Single backends only where it takes them to tell whether the group may wait."""
+        if not (self._paced and isinstance(self.plane, Glancing)):
+            return self.plane.read()
+        return self.plane.glance({n for n, group in self.groups.items() if group.governor.resting})
+
+    def _due(self, sightings: Mapping[str, Sighting], faults: list[str]) -> dict[str, Sighting]:
+        """Of the groups that do not wait, with every backend as it is now."""
+        if not self._paced:
+            return {**sightings}
+        due = {n: seen for n, seen in sightings.items() if not self.groups[n].governor.waits(seen)}
+        if not isinstance(self.plane, Glancing):
+            return due
+        whole: Mapping[str, GroupSeen | None] = {}
+        try:
+            whole = self.plane.look_closer(due)
+        except Fault as fault:
+            faults.append(f"plane: {fault}")
+            whole = dict.fromkeys(due)
+        return due | {name: replace(due[name], seen=seen) for name, seen in whole.items()}
 
     def _liveness(self, sightings: Iterable[Sighting], now_ms: int) -> Liveness:
         """What the dataplane thought of us until now; by our own clock where it cannot be read."""
