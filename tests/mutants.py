@@ -47,7 +47,7 @@ TESTS = {
     "lottery/owner": ("test_turns",),
     "lottery/protocol": ("test_turns",),
     "lottery/seed": ("test_turns", "test_vectors"),
-    "gpu/conflict": ("test_deficit", "test_resolve", "test_resolve_border", "test_resolve_props"),
+    "gpu/conflict": ("test_deficit", "test_resolve", "test_resolve_border", "test_resolve_outcome"),
     "gpu/deficit": ("test_policy",),
     "gpu/holdings": ("test_deficit", "test_policy"),
     "gpu/model": ("test_faults", "test_cover"),
