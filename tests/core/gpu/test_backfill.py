@@ -263,7 +263,7 @@ def test_bad_documents_are_refused(change: dict[str, Any], message: str) -> None
 def test_every_head_is_asked() -> None:
     """Also behind one that never fits, and behind one before which the run ends."""
     wide, never = REQUEST.heads
-    far = QueueHead("far", Gang("H100", 6))
+    far = QueueHead("far", Gang("H100", 7))
     late = replace(REQUEST, run=replace(REQUEST.run, end_ms=NOW_MS + 4 * MINUTE))
     for before in ((), (never,), (far,), (never, far)):
         found = backfill(replace(late, heads=(*before, wide)))
