@@ -153,7 +153,12 @@ def play(module: Path) -> Row:
 
 
 _BIG = ', "big")'
-_STRICT = r", (strict=\w+)?(?=\))"
+_SAME = (
+    (r", (strict=\w+)?(?=\))", ", ", "both are of one length; strict says so"),
+    (r"(\bknown\(.+), (\"[^\"]*\"|None)\)", r"\1)", "the words of a bug: no caller reads them"),
+    (r"\bcast\((\"[^\"]*\"|None), ", "cast(", "a cast is for the type checker"),
+)
+"""Parts of a line that decide nothing, what is left of them, and why."""
 
 
 def rule_of(change: str) -> str | None:
@@ -162,8 +167,9 @@ def rule_of(change: str) -> str | None:
     old, new = before.removeprefix("- "), after.removeprefix("+ ")
     if old.startswith("require(") and new.startswith(old.rpartition(', "')[0] + ", "):
         return "the words of a bug: no caller reads them"
-    if ", strict=" in old and re.sub(_STRICT, ", ", old) == re.sub(_STRICT, ", ", new):
-        return "both are of one length; strict says so"
+    for what, kept, why in _SAME:
+        if re.search(what, old) and re.sub(what, kept, old) == re.sub(what, kept, new):
+            return why
     if _BIG in old and old.replace(_BIG, ", )") == new.replace(_BIG, ", )"):
         return "to_bytes is big endian by default"
     if old.lower() == new.lower() and re.search(r'(sha256"|\.encode\(|\.decode\()', old):
@@ -200,8 +206,13 @@ def summary(report: dict[str, Row]) -> Row:
         "survived": survived,
         "explained": survived - len(open_),
         "open": len(open_),
-        "killed_percent": round(100 * found / total, 2) if total else None,
+        "killed_percent": _percent(found, total),
+        "killed_percent_unexplained": _percent(found, total - survived + len(open_)),
     }
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return round(100 * part / whole, 2) if whole else None
 
 
 def _due(wanted: list[str], report: dict[str, Row]) -> Iterator[Path]:
