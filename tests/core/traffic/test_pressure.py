@@ -6,6 +6,7 @@ from fairlead.core.traffic import Backend, Config, Node, Psi, Resource
 from fairlead.core.traffic.nodes import stall_score
 from fairlead.core.traffic.pressure import (
     Pressures,
+    _fullness,
     count_errors,
     debt_term,
     layer_terms,
@@ -181,3 +182,24 @@ def test_a_rate_is_remembered_for_five_seconds_without_requests(
 
 def test_no_requests_prove_no_error_rate() -> None:
     assert wilson_lower(0.5, 0, 1.96) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("resources", "share"),
+    [
+        ((Resource("fds", 100, 40),), 0.4),
+        ((Resource("conntrack", 10, 9), Resource("fds", 100, 40)), 0.4),
+        ((Resource("conntrack", 10, 9),), None),
+        ((Resource("fds", 0, 5),), None),
+        ((Resource("fds", None, 5),), None),
+        ((Resource("fds", 100, None),), None),
+        ((), None),
+    ],
+)
+def test_fullness_is_of_the_resource_by_that_name(
+    resources: tuple[Resource, ...], share: float | None
+) -> None:
+    """Used over its limit, where both are known."""
+    of = _fullness("fds")
+    assert of(Backend("a"), Node("n", None, resources), Config()) == share
+    assert of(Backend("a"), None, Config()) is None
