@@ -100,6 +100,7 @@ def test_survivors_are_open_until_they_are_killed_or_explained(
     found = mutants.summary({"gpu/clock.py": row})
     assert (found["killed"], found["survived"], found["explained"], found["open"]) == (8, 2, 1, 1)
     assert found["killed_percent"] == 80.0
+    assert found["killed_percent_unexplained"] == 88.89
     assert found["modules_changed_since"] == ["gpu/clock.py"]
 
 
@@ -127,3 +128,10 @@ def test_a_change_that_decides_nothing_is_seen_from_itself() -> None:
     assert mutants.rule_of('- n.to_bytes(8, "big")\n+ n.to_bytes(9, "big")') is None
     assert mutants.rule_of('- hmac(key, text, "sha256")\n+ hmac(key, text, "SHA256")') is not None
     assert mutants.rule_of("- return a\n+ return b") is None
+    assert mutants.rule_of('- a = known(b, "it is there").c\n+ a = known(b, None).c') is not None
+    assert (
+        mutants.rule_of('- a = known(b, "it is there").c\n+ a = known(None, "it is there").c')
+        is None
+    )
+    assert mutants.rule_of('- a = cast("list[int]", b)\n+ a = cast(None, b)') is not None
+    assert mutants.rule_of('- a = cast("list[int]", b)\n+ a = cast("list[int]", None)') is None

@@ -1,6 +1,8 @@
 """Water-fills in doubles: what they grant is exact, and what they cannot prove they leave alone."""
 
 import random
+from fractions import Fraction
+from math import nextafter
 
 import pytest
 
@@ -69,10 +71,11 @@ def test_what_doubles_cannot_tell_is_left_alone(total: int, claims: list[Claim])
 
 def test_rates_that_only_round_to_the_same_are_no_tie() -> None:
     """Two products with one double: which of them is larger is not for doubles to say."""
-    pairs = ((1.1, 0.3), (1.0, 0.7), (1.1 * 0.3, 1.0), (7.0, 1.0))
-    claims = [Claim(0, 0, 0, 10**6, weight=weight, demand=part) for weight, part in pairs]
-    assert claims[0].pace == claims[2].pace
-    assert not all(rough_fill(total, claims) for total in range(100, 140))
+    for twin in ((1.1 * 0.46, 1.0), (1.1, nextafter(0.46, 1))):
+        pairs = ((1.1, 0.46), (1.0, 0.7), twin, (7.0, 1.0))
+        claims = [Claim(0, 0, 0, 10**6, weight=weight, demand=part) for weight, part in pairs]
+        assert claims[0].pace == claims[2].pace
+        assert not all(rough_fill(total, claims) for total in range(100, 140))
 
 
 def test_rates_beyond_doubles_are_filled_exactly() -> None:
@@ -126,3 +129,116 @@ def test_what_doubles_divide_is_exact() -> None:
 )
 def test_doubles_divide_nothing_that_they_cannot_prove(total: int, shares: list[float]) -> None:
     assert rough_shares(total, shares) == []
+
+
+def generic_claims(rng: random.Random) -> list[Claim]:
+    """Rates of 40 bits: no two remainders are the same, and no share is near a bound."""
+    claims = []
+    for _ in range(rng.randint(2, 12)):
+        base = rng.choice((0, rng.randint(0, 300)))
+        low = base + rng.choice((0, 0, rng.randint(0, 200)))
+        rate = rng.choice((0, *[rng.getrandbits(rng.randint(30, 40)) | 1] * 5))
+        high = low + rng.choice((0, rng.randint(1, 900)))
+        claims.append(Claim(base, rate, low, high, weight=float(rate)))
+    return claims
+
+
+def rising(claims: list[Claim], numerator: int, denominator: int) -> list[bool]:
+    """Whose exact share lies between its bounds."""
+    return [
+        c.low * denominator < c.base * denominator + c.rate * numerator < c.high * denominator
+        for c in claims
+    ]
+
+
+def test_doubles_find_every_fill_that_is_clear() -> None:
+    """With several claims between their bounds and nothing near any of them, doubles can tell."""
+    rng, clear = random.Random("clear"), 0
+    for _ in range(600):
+        claims = generic_claims(rng)
+        start = sum(claim.low for claim in claims)
+        tops = sum(claim.high if claim.rate else claim.low for claim in claims)
+        total = rng.randint(start, max(start, tops))
+        exact = water_fill(total, claims)
+        if exact.denominator and sum(rising(claims, exact.numerator, exact.denominator)) > 1:
+            clear += 1
+            assert rough_fill(total, claims) == exact.grants
+    assert clear > 200
+
+
+def test_a_single_unit_and_the_largest_size_are_filled() -> None:
+    claims = [Claim(0, 1, 0, EXACT_MAX, weight=1.0), Claim(0, 3, 0, EXACT_MAX, weight=3.0)]
+    assert rough_fill(1, claims) == [0, 1]
+    assert rough_fill(11, claims) == [3, 8]
+
+
+def exact_price(total: int, claims: list[Claim]) -> Fraction:
+    """Rates over what is left to claims that rise, all of which do."""
+    rates = sum(Fraction(claim.weight) * Fraction(claim.demand) for claim in claims)
+    return rates / (total - sum(claim.base for claim in claims))
+
+
+def rising_claim(weight: float, demand: float = 1.0, base: int = 0) -> Claim:
+    claim = Claim(base, 0, 0, EXACT_MAX, weight=weight, demand=demand)
+    claim.rises = True
+    return claim
+
+
+def test_prices_of_products_are_rounded_once() -> None:
+    """Weights of 53 bits at demands of 53 bits, of any size beside each other."""
+    rng, priced = random.Random("prices"), 0
+    for _ in range(500):
+        scale = 2.0 ** rng.randint(-200, 200)
+        claims = [
+            rising_claim(
+                rng.random() * scale * 2.0 ** -rng.choice((0, 0, rng.randint(0, 60))),
+                rng.random() * 2.0 ** -rng.choice((0, 0, rng.randint(0, 60))),
+                rng.randint(0, 9),
+            )
+            for _ in range(rng.choice((1, 2, 3, rng.randint(1, 40))))
+        ]
+        total = sum(claim.base for claim in claims) + rng.getrandbits(rng.choice((8, 20, 50))) + 1
+        price = rough_price(total, claims, [])
+        priced += price > 0
+        assert price in (0.0, float(exact_price(total, claims)))
+    assert priced > 425
+
+
+def test_prices_next_to_halfway_are_rounded_right_or_left_alone() -> None:
+    """A rate next to half of the last digit of another one: up, down, or not for doubles to say."""
+    rng, priced, left = random.Random("halfway"), 0, 0
+    for _ in range(2_000):
+        first = rng.choice((1.0, 1.0 + 2.0**-52, 2.0 - 2.0**-52, 1.0 + rng.random()))
+        half = 2.0**-53 * (1 + rng.choice((-1, 0, 1)) * 2.0 ** -rng.randint(1, 52))
+        demand = rng.choice((1.0, 2.0**-30, 2.0**-53))
+        claims = [rising_claim(first), rising_claim(half / demand, demand)]
+        rng.shuffle(claims)
+        total = 2 ** rng.randint(0, 20)
+        price = rough_price(total, claims, [])
+        priced, left = priced + (price > 0), left + (price == 0)
+        assert price in (0.0, float(exact_price(total, claims)))
+    assert priced > 400
+    assert left > 100
+    assert rough_price(1, [rising_claim(1.0), rising_claim(2.0**-53)], []) == 0
+
+
+@pytest.mark.parametrize("odd", ["an upper bound", "a lower bound", "a whole number"])
+def test_a_share_too_near_is_left_alone(odd: str) -> None:
+    """Doubles may be off by `blur`: nothing nearer than that is decided, on either side."""
+    rng, kept = random.Random(odd), 0
+    for _ in range(200):
+        claims = [Claim(0, 0, 0, 10**6, weight=rng.uniform(0.5, 2)) for _ in range(3)]
+        total, size = rng.randint(50, 4_000), rng.randint(1, 1_000)
+        level = total / sum(claim.weight for claim in claims)
+        blur = 2.0**-52 * 12 * (total + size)
+        near = (size + rng.choice((0, 1, -1)) * rng.random() * 0.9 * blur) / level
+        low, high = {
+            "an upper bound": (0, size),
+            "a lower bound": (size, 10**6),
+            "a whole number": (0, 10**6),
+        }[odd]
+        claims.insert(rng.randrange(4), Claim(0, 0, low, high, weight=near))
+        assert rough_fill(total + size, claims) == []
+        apart = [claim for claim in claims if claim.weight != near]
+        kept += bool(rough_fill(total, apart))
+    assert kept == 200

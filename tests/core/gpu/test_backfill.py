@@ -240,16 +240,57 @@ def test_runs_beside_a_head() -> None:
     [
         ({"run": {"run": "x", "gpus": {"zzz": 1}}}, "run.gpus.zzz: names no pool"),
         (
-            {"run": {"run": "x", "gpus": {"a": -1}}},
-            "run.gpus.a: must be an integer between 0 and 9007199254740991, got -1",
+            {"run": {"run": "x", "gpus": {"a": 0, "b": -1}}},
+            "run.gpus.b: must be an integer between 0 and 9007199254740991, got -1",
         ),
         ({"policy": {"overtime": "0s"}}, "policy.overtime: must be more than 0"),
+        (
+            {"pools": STYLE.from_core(REQUEST)["pools"][:1] * 2},
+            "pools[1].name: repeats another pool's name, 'a'",
+        ),
+        (
+            {"heads": STYLE.from_core(REQUEST)["heads"][:1] * 2},
+            "heads[1].run: repeats another head's run, 'wide'",
+        ),
     ],
 )
 def test_bad_documents_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as refused:
         decide(STYLE.from_core(REQUEST) | change)
     assert str(refused.value).startswith(message)
+
+
+def test_every_head_is_asked() -> None:
+    """Also behind one that never fits, and behind one before which the run ends."""
+    wide, never = REQUEST.heads
+    far = QueueHead("far", Gang("H100", 7))
+    late = replace(REQUEST, run=replace(REQUEST.run, end_ms=NOW_MS + 4 * MINUTE))
+    for before in ((), (never,), (far,), (never, far)):
+        found = backfill(replace(late, heads=(*before, wide)))
+        assert (found.reason, found.delays) == (BackfillReason.DELAYS, "wide")
+
+
+@pytest.mark.parametrize(
+    ("gang", "minutes"),
+    [
+        pytest.param(Gang("H100", 12, 4), 2, id="three groups of 4: 4 are free, then 8, then 12"),
+        pytest.param(Gang("H100", 6, 4), 1, id="a group of 4 and one of 2"),
+        pytest.param(Gang("H100", 4, 3, 1), 1, id="a group of 3 and one of 1, each with a spare"),
+        pytest.param(Gang("H100", 3, 2, 1), 1, id="a group of 2 and one of 1, each with a spare"),
+        pytest.param(Gang("H100", 3, None, 1), 0, id="one group with a spare"),
+    ],
+)
+def test_groups_start_when_the_last_of_them_has_room(gang: Gang, minutes: int) -> None:
+    releases = tuple(Release(4, NOW_MS, NOW_MS + minute * MINUTE) for minute in (1, 2, 3))
+    outlook = Outlook([Pool("p", {}, 4, releases)], NOW_MS, BackfillPolicy())
+    assert outlook.start_ms(gang) == NOW_MS + minutes * MINUTE
+
+
+def test_the_time_that_a_head_leaves_is_in_whole_milliseconds() -> None:
+    """10 ms until its start, and a third of them is left."""
+    head = QueueHead("h", Gang("H100", 4), since_ms=NOW_MS - 2 * HOUR)
+    found = BackfillPolicy(halving_ms=HOUR).ends_by_ms(head, NOW_MS + 10, NOW_MS)
+    assert (found, type(found)) == (NOW_MS + 3, int)
 
 
 def test_an_estimate_does_not_count_while_one_is_overrun() -> None:

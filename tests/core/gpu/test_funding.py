@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.gpu import HOUR_MS, AggregateCap, Budget, Envelope, Lease, Lending, Window
+from fairlead.core.gpu import (
+    HOUR_MS,
+    AggregateCap,
+    Budget,
+    Envelope,
+    Lease,
+    Lending,
+    Recurrence,
+    Window,
+)
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.funding import Demotion, demotions, restorations
 from fairlead.core.gpu.usage import DAY_MS
@@ -290,3 +299,134 @@ def test_leases_are_funded_again_up_to_the_cap(gpus: int, restored: list[str]) -
     now = Budget("b", "o", (), (replace(CAPPED, gpus=gpus),))
     accounts.define(now, T0)
     assert restorations(now, accounts, T0 + HOUR_MS) == restored
+
+
+def lost_at(found: Budget, accounts: Accounts, hours: float) -> list[tuple[str, float]]:
+    """Which leases lose their funding at that hour, and since which hour."""
+    lost = demotions(found, accounts, at(hours))
+    return [(each.lease, (each.at_ms - T0) / HOUR_MS) for each in lost]
+
+
+def test_a_cap_counts_what_an_earlier_one_demoted_up_to_then() -> None:
+    """x pays 2 of its hours by 1 h; of the 4 over both, y has used the other 2 by 2 h."""
+    y, cap = Envelope("y", "H100", 8), AggregateCap("all", "H100", ("x", "y"), None, 4 * HOUR_MS)
+    found = budget(replace(X, max_hours_ms=2 * HOUR_MS), y, caps=(cap,))
+    accounts = world(found, lease("x1", 2), lease("y1", 1, envelope="y"))
+    assert lost_at(found, accounts, 5) == [("x1", 1), ("y1", 2)]
+
+
+@pytest.mark.parametrize("lasts", [None, 10])
+def test_a_lease_that_goes_for_its_gpus_was_funded_until_now(lasts: float | None) -> None:
+    """9 of 5 hours are used, and 5 promised to b end with it: a had the last one at 1 h."""
+    wide, narrow = (budget(replace(X, gpus=gpus, max_hours_ms=5 * HOUR_MS)) for gpus in (2, 1))
+    accounts = world(wide, lease("a", 1), lease("b", 1, 1, lasts))
+    accounts.get("b", "x").envelope = narrow.envelopes[0]  # type: ignore[union-attr]
+    assert lost_at(narrow, accounts, 5) == [("b", 5), ("a", 1)]
+
+
+def test_hours_that_were_promised_to_a_lease_that_goes_are_left_to_the_others() -> None:
+    """9 h are used or promised; without the 5 of b there are 4, and a goes on."""
+    narrow = budget(replace(X, gpus=1, max_hours_ms=5 * HOUR_MS))
+    accounts = world(narrow, lease("a", 1), lease("b", 1, 1, lasts=6))
+    assert lost_at(narrow, accounts, 2) == [("b", 2)]
+
+
+def test_as_many_promises_are_broken_as_it_takes() -> None:
+    """Three of 10 h under a cap of 12."""
+    found = budget(replace(X, max_hours_ms=12 * HOUR_MS))
+    accounts = world(found, *(lease(name, 1, start, lasts=10) for start, name in enumerate("abc")))
+    assert lost_at(found, accounts, 2) == [("c", 2), ("b", 2)]
+
+
+def test_a_lease_loses_nothing_of_before_its_period() -> None:
+    """Since yesterday it runs on, and today others were promised everything."""
+    daily = budget(replace(X, max_hours_ms=4 * HOUR_MS, recurrence=Recurrence.DAILY))
+    accounts = world(daily, lease("bare", 1, 20), lease("held", 1, 24, lasts=6))
+    assert lost_at(daily, accounts, 25) == [("bare", 24), ("held", 25)]
+
+
+def test_a_lease_loses_nothing_of_before_it_was_funded_again() -> None:
+    found = budget(replace(X, max_hours_ms=10 * HOUR_MS))
+    accounts = world(found, lease("bare", 1))
+    accounts.of_lease("bare").demote("bare", at(1))
+    accounts.of_lease("bare").restore("bare", at(4))
+    accounts.hold(lease("big", 1, 4, lasts=20))
+    assert lost_at(found, accounts, 5) == [("bare", 4), ("big", 5)]
+
+
+@pytest.mark.parametrize("now", [2, 3])
+def test_a_lease_loses_nothing_of_what_it_was_promised(now: int) -> None:
+    """Also in the millisecond in which its promise ends."""
+    found = budget(replace(X, max_hours_ms=10 * HOUR_MS))
+    accounts = world(found, lease("late", 1, lasts=2), lease("big", 1, lasts=20))
+    assert lost_at(found, accounts, now) == [("late", 2), ("big", now)]
+
+
+def test_the_moment_is_found_beyond_a_change_of_the_rate() -> None:
+    """2 promised and 2 per hour: 5 hours at 1.5 h, before the other lease was late."""
+    found = budget(replace(X, max_hours_ms=5 * HOUR_MS))
+    accounts = world(found, lease("late", 1, lasts=2), lease("bare", 2))
+    assert lost_at(found, accounts, 5) == [("bare", 1.5), ("late", 2)]
+
+
+def test_the_moment_is_a_whole_millisecond() -> None:
+    """Ten hours are not quite used up by seven GPUs a moment before it."""
+    found = budget(replace(X, max_hours_ms=10 * HOUR_MS))
+    (lost,) = demotions(found, world(found, lease("bare", 7)), at(2))
+    assert lost.at_ms == T0 + 10 * HOUR_MS // 7
+    assert isinstance(lost.at_ms, int)
+
+
+def test_no_hour_is_used_between_a_window_and_the_next_lease() -> None:
+    """4 hours of a closed window, and one since 5 h; four were allowed."""
+    window = Window(at(0), at(4))
+    cap = AggregateCap("all", "H100", ("x", "y"), None, 4 * HOUR_MS)
+    both = budget(replace(X, window=window), Envelope("y", "H100", 8), caps=(cap,))
+    accounts = world(both, lease("x1", 1), lease("y1", 1, 5, envelope="y"))
+    assert sorted(lost_at(both, accounts, 6)) == [("x1", 5), ("y1", 5)]
+
+
+def test_hours_that_a_closed_window_used_up_exactly_are_asked_for_now() -> None:
+    found = budget(replace(X, window=Window(at(0), at(4)), max_hours_ms=4 * HOUR_MS))
+    assert lost_at(found, world(found, lease("bare", 1)), 9) == [("bare", 9)]
+
+
+def unfunded(found: Budget, *leases: Lease, at_hours: float = 0) -> Accounts:
+    """All of them, none funded."""
+    accounts = world(found, *leases)
+    for each in leases:
+        accounts.of_lease(each.id).demote(each.id, at(at_hours))
+    return accounts
+
+
+@pytest.mark.parametrize(("hours", "restored"), [(18, ["a", "c"]), (17.999, ["a"]), (8.999, [])])
+def test_a_restored_promise_is_not_there_for_the_next(hours: float, restored: list[str]) -> None:
+    """Both have 9 h left."""
+    found = budget(replace(X, max_hours_ms=int((hours + 2) * HOUR_MS)))
+    accounts = unfunded(found, lease("a", 1, lasts=10), lease("c", 1, lasts=10))
+    assert restorations(found, accounts, at(1)) == restored
+
+
+@pytest.mark.parametrize("first", [lease("a", 1), lease("a", 1, lasts=1)])
+def test_a_lease_that_is_promised_nothing_takes_nothing_from_a_promise(first: Lease) -> None:
+    """One without a duration, or past it, beside one that fits exactly."""
+    accounts = unfunded(budget(X), first, lease("c", 1, lasts=10))
+    for hours, restored in ((12, ["a", "c"]), (11.999, ["a"]), (4, [])):
+        found = budget(replace(X, max_hours_ms=int(hours * HOUR_MS)))
+        assert restorations(found, accounts, at(2)) == restored
+
+
+def test_own_leases_are_restored_whatever_is_lent() -> None:
+    """A full lending is in the way of loans only, and own overdraft is none of theirs."""
+    lends = Lending(**LENDS, max_gpus=4, max_hours_ms=12 * HOUR_MS)
+    found = budget(replace(X, lending=lends))
+    accounts = unfunded(found, lease("own", 5), lease("loan", 2, borrowed=True), at_hours=1)
+    accounts.hold(lease("paid", 2, 2, borrowed=True))
+    assert demotions(found, accounts, at(3)) == []
+    assert restorations(found, accounts, at(3)) == ["loan"]
+    full = replace(found, envelopes=(replace(X, gpus=9, lending=replace(lends, max_gpus=3)),))
+    assert restorations(full, accounts, at(3)) == ["own"]
+    used_up = replace(lends, max_hours_ms=8 * HOUR_MS)
+    full = replace(found, envelopes=(replace(X, gpus=9, lending=used_up),))
+    assert demotions(full, accounts, at(3)) == []
+    assert restorations(full, accounts, at(3)) == ["own"]

@@ -132,3 +132,17 @@ def test_what_is_recorded_of_an_account_decides_the_same() -> None:
     assert not refund(asked)
     assert refund(replace(asked, claims=())) == Refund(), "it was recalled"
     assert bool(Refund(funded=("a",)))
+
+
+def test_a_record_says_since_when_a_lease_is_funded_again() -> None:
+    """It loses nothing of before; nor does its account leave its period."""
+    daily = budget(Envelope("x", "H100", 8, max_hours_ms=10 * HOUR_MS, recurrence=Recurrence.DAILY))
+    accounts = world(daily, lease("bare", 1))
+    accounts.of_lease("bare").demote("bare", at(1))
+    accounts.of_lease("bare").restore("bare", at(4))
+    accounts.hold(lease("big", 1, 4, lasts=20))
+    asked = refund_request(daily, accounts, at(5))
+    assert asked.accounts[0].period_ms == at(5)
+    found = refund(asked)
+    assert [(row.lease, row.at_ms) for row in found.unfunded] == [("bare", at(4)), ("big", at(5))]
+    assert found == refund_of(daily, accounts, at(5))

@@ -146,14 +146,42 @@ def test_a_small_raise_may_help_where_a_large_one_harms() -> None:
     assert not decide(apply_remedy(given, change, 3))["funded"]
 
 
-def test_no_raise_may_help_at_all() -> None:
-    """The same with 9 asked: w peaks at 8, x and y stop at their caps, no cap binds alone."""
+@pytest.mark.parametrize("w", [1, 2, 3])
+def test_no_raise_may_help_at_all(w: int) -> None:
+    """Caps of 6, x and y 3, 10 asked: w peaks at 9, x and y stop at their caps, no cap binds
+    alone."""
     crossed = budget(
         "t",
-        *(envelope("w", 1), envelope("x", 3), envelope("y", 3)),
+        *(envelope("w", w), envelope("x", 3), envelope("y", 3)),
+        caps=[cap("wx", "wx", 6), cap("wy", "wy", 6)],
+    )
+    assert remedy(cover(ask("t", 10), crossed)) is None
+
+
+def test_a_cut_is_no_remedy() -> None:
+    """Caps of 5, w 3, 8 asked: w at 2 would do, but what is offered is more room."""
+    crossed = budget(
+        "t",
+        *(envelope("w", 3), envelope("x", 3), envelope("y", 3)),
         caps=[cap("wx", "wx", 5), cap("wy", "wy", 5)],
     )
-    assert remedy(cover(ask("t", 9), crossed)) is None
+    assert remedy(cover(ask("t", 8), crossed)) == ("aggregate-concurrency", "t", "wx", 5, 6)
+
+
+def test_a_list_opens_all_of_an_envelope() -> None:
+    """Two GPUs of w would do; all that the caps let through of it leave x and y without any."""
+    lenders = [envelope(name, 3, lending=lend("t")) for name in "xy"]
+    caps = [cap("wx", "wx", 5), cap("wy", "wy", 5), cap("x", "x", 3), cap("y", "y", 3)]
+    request = ask("t", 8, sponsors=["rich"])
+    small = budget("rich", envelope("w", 2), *lenders, caps=caps)
+    assert remedy(cover(request, small)) == ("lending-acl", "rich", "w", [], ["t"])
+    assert remedy(cover(request, budget("rich", envelope("w", 9), *lenders, caps=caps))) is None
+
+
+def test_hours_beside_another_envelope_are_raised_to_what_is_left() -> None:
+    """a gives 5 of 9, so b gives 4 for 2 h each: 8 h and not 18."""
+    two = budget("t", envelope("a", 9, 10), envelope("b", 9, 5))
+    assert remedy(cover(ask("t", 9, 2), two)) == ("envelope-hours", "t", "b", 5, 8)
 
 
 def test_no_single_change() -> None:

@@ -20,8 +20,10 @@ from fairlead.core.gpu import (
     RunGrowth,
     Start,
     StartRequest,
+    Window,
     start,
 )
+from fairlead.core.gpu.cover import cover
 from fairlead.core.reasons import StartReason
 from fairlead.schema.border import BadInput
 from fairlead.schema.funding import fund_document
@@ -238,3 +240,42 @@ def test_spares_are_covered_beside_the_active_ones(
 
 def test_a_group_that_is_not_full_has_its_spares_too() -> None:
     assert GangShape(4, 1).with_spares(9) == 12
+
+
+def test_what_is_placed_is_what_was_asked_for_where_it_is_paid() -> None:
+    """Without its spares; also elsewhere, where an envelope elsewhere pays for a part."""
+    west, east = {"region": "w"}, {"region": "e"}
+    request = Request("t", "H100", 10, location=west)
+    for gpus, elsewhere in ((10, False), (9, True)):
+        envelopes = (
+            Envelope("here", "H100", gpus, location=west),
+            Envelope("there", "H100", 10 - gpus or 1, location=east),
+        )
+        book = Book([Budget("t", "t", envelopes=envelopes)], {})
+        gang = GangShape(4, 1).gang(request, cover(book, request, 0))
+        assert gang == Gang("H100", 8, 4, 1, west, elsewhere)
+
+
+@pytest.mark.parametrize(("now_ms", "reason"), [(5, "Starts"), (15, "NotFunded")])
+@pytest.mark.parametrize("growth", [None, RunGrowth(4, 8, (0, 1))])
+def test_what_pays_is_asked_at_that_time(
+    now_ms: int, reason: str, growth: RunGrowth | None
+) -> None:
+    """An envelope is open until 10."""
+    envelope = Envelope("e", "H100", 8, window=Window(0, 10))
+    book = Book([Budget("t", "t", envelopes=(envelope,))], {})
+    asked = StartRequest(malleable(8, 2, 2), GangShape(2), growth)
+    devices = FreeDevices([Node("n", "H100", {}, tuple(range(8)))])
+    assert start(asked, book, devices, now_ms).reason.value == reason
+
+
+@pytest.mark.parametrize(
+    ("grows_to", "least", "gpus"), [(10, 4, 8), (9, None, 7), (12, 4, 8), (3, None, 1)]
+)
+def test_growth_asks_for_all_that_is_lacking_or_for_whole_steps(
+    grows_to: int, least: int | None, gpus: int
+) -> None:
+    """Groups of 2 by steps of 4: 8 of 8 lacking as steps, 7 of 7 at once or not at all."""
+    found = grow(RunGrowth(2, grows_to, (0,)), free=9, shape=GangShape(2), step=4)
+    assert found.request == Request("t", "H100", gpus, min_gpus=least, step_gpus=least)
+    assert found.plan.gpus == gpus

@@ -20,6 +20,25 @@ def test_a_draw_is_the_definition(seed: bytes, stage: Stage, index: int, n: int)
     assert 0 <= found < n
 
 
+def test_a_hash_of_the_incomplete_stretch_is_drawn_again() -> None:
+    """Nearly half of them for 2^63 + 1 numbers, none for all of 2^64, and the first one beyond it
+    too."""
+    first, every = [], []
+    for number in range(40):
+        seed = number.to_bytes(32, "big")
+        known = {"seed": seed, "stage": Stage.TOKEN, "index": 3}
+        found = uniform_below(2**63 + 1, **known)  # type: ignore[arg-type]
+        assert found == definition.pick(seed.hex(), "token", 3, 2**63 + 1)
+        whole = uniform_below(2**64, **known)  # type: ignore[arg-type]
+        every.append(whole)
+        if whole > 2**63:
+            first.append(uniform_below(whole, **known))  # type: ignore[arg-type]
+            assert first[-1] == definition.pick(seed.hex(), "token", 3, whole)
+    assert len(first) > 10
+    assert 0 not in first
+    assert len(set(every)) == 40
+
+
 def test_stages_indexes_and_seeds_are_independent() -> None:
     """Another stage, index or seed is another draw."""
     n = 2**60

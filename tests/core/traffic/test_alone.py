@@ -1,5 +1,6 @@
 """How much may be inside a group whose agent is dead."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,3 +59,19 @@ def test_one_member_always_has_room(held: list[int]) -> None:
     """The one that holds least."""
     room = {"inside": sum(held) + 1, "members": len(held)}
     assert any(has_room(BOUND, open=count, **room) for count in held)
+
+
+def test_a_step_is_a_whole_number_and_a_stay_at_least_a_millisecond() -> None:
+    assert bound_alone(79, members=1, open=0, stay_ms=1) == FallbackBound(79, 316, 3)
+    assert type(bound_alone(79, members=1, open=0).step) is int
+    assert [bound_alone(9, members=1, open=0, stay_ms=ms).stay_ms for ms in (0, 1, 2)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("open", "inside", "members", "room"),
+    [(3, 4, 2, False), (2, 4, 2, True), (74, 99, 2, True), (75, 99, 2, False), (30, 10, 4, False)],
+)
+def test_a_member_has_room_below_half_more_than_its_even_share(
+    open: int, inside: int, members: int, room: bool
+) -> None:
+    assert has_room(BOUND, open=open, inside=inside, members=members) is room

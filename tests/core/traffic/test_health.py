@@ -186,3 +186,30 @@ def test_the_median() -> None:
     assert median([3.0, 1.0, 2.0]) == 2.0
     assert median([4.0, 1.0, 2.0, 3.0]) == 2.0
     assert median([]) is None
+
+
+def test_of_two_that_fail_the_one_known_to_be_slow_goes_first() -> None:
+    """What is not known of a backend does not count against it."""
+    watch = Watch("a", "b")
+    watch.set("a", failing=True, pressure=None)
+    watch.set("b", failing=True, pressure=0.5)
+    assert watch.step().isolated == {"b": Cause.OUTLIER}
+
+
+def test_a_probe_is_due_after_exactly_half_a_second() -> None:
+    watch = Watch("a")
+    watch.set("a", check_ok=False)
+    assert [watch.step(ms).probes for ms in (1, 499, 1, 500)] == [("a",), (), ("a",), ("a",)]
+
+
+def test_isolation_begins_with_nothing_remembered() -> None:
+    """No pressure of before, no successes of before a relapse; an outlier is probed later on."""
+    outlier = BackendHealth("c", high_since_ms=0)
+    pair = [BackendHealth(name) for name in "ab"]
+    seen = [Evidence(name, pressure=p) for name, p in (("a", 0.4), ("b", 0.4), ("c", 4.0))]
+    tracked = track([*pair, outlier], seen, now_ms=3_000)
+    assert tracked.healths[2] == BackendHealth("c", Cause.OUTLIER, probed_ms=3_000)
+    relapsed = BackendHealth("c", Cause.OUTLIER, high_since_ms=0, streak=4, probed_ms=2_900)
+    failed = replace(seen[2], check_ok=False, successes=4)
+    tracked = track([*pair, relapsed], [*seen[:2], failed], now_ms=3_000)
+    assert tracked.healths[2] == BackendHealth("c", Cause.CHECK, probed_ms=2_900)

@@ -34,6 +34,7 @@ from fairlead.core.traffic.limits import (
     succeeded,
     tick_delay_us,
 )
+from fairlead.core.traffic.retries import RetryLimit
 
 HARD, STORED = Admission(AdmissionMode.HARD, 1.0, 2.0), Admission(AdmissionMode.SOFT, 50.0, 20.0)
 
@@ -162,6 +163,16 @@ def test_ticks_are_late_by_less_than_a_tenth_and_not_in_step() -> None:
     assert tick_delay_us("a", 1, 0) == 0
 
 
+def test_every_delay_up_to_a_tenth_is_met() -> None:
+    """In whole microseconds, of 1 ms one of 100; agents differ from the first tick on."""
+    delays = {tick_delay_us("a", number, 1) for number in range(2_000)}
+    assert delays == set(range(100))
+    assert {type(delay) for delay in delays} == {int}
+    assert len({tick_delay_us(agent, 0, 200) for agent in "abcdefgh"}) == 8
+    assert {tick_delay_us("a", number, 0) for number in range(20)} == {0}
+    assert max(tick_delay_us("a", number, 10) for number in range(9_000)) == 999
+
+
 def test_signals_go_stale_after_three_rounds() -> None:
     """A source that has never answered gets its timeout on top."""
     assert is_fresh(3_000, 1_000)
@@ -230,3 +241,34 @@ def test_the_mean_of_what_came_since_is_taken_out_of_a_moving_average() -> None:
     assert mean is not None
     assert abs(mean - 200) < 2
     assert mean_since((done, 50), (done + 10, 0)) == 0
+    assert mean_since((0, 0), (5, 30)) == 30, "as few as say something"
+    assert mean_since((256, 10), (512, 20)) == 30, "the last of those that count alike"
+
+
+def test_rooms_add_up_to_what_may_be_inside_but_for_former_records() -> None:
+    """Of 10 that are inside half more is expected, and no more than 10 may be inside."""
+    slots = {"a": 128, "b": 128}
+    for firm, room in (({}, 5), ({"firm": True}, 5), ({"firm": False}, 8)):
+        limits = plan_limits(slots, Admission(), inside_max=10, open={"a": 10, "b": 0}, **firm)
+        assert limits.concurrency is not None
+        assert limits.concurrency.room == {"a": room, "b": room}
+    assert rooms({"a": 255, "b": 1}, 101, {}) == {"a": 75, "b": ROOM_LEAST}
+
+
+@pytest.mark.parametrize(("stuck", "beside"), [(0, 0), (1, 8), (8, 8), (9, 16)])
+def test_what_is_stuck_is_let_in_beside_the_bound(stuck: int, beside: int) -> None:
+    """In steps of eight: a bound that changes is a flip."""
+    limits = plan_limits({"a": 1}, Admission(), inside_max=60, stuck=stuck)
+    assert limits.concurrency == Concurrency(60 + beside)
+
+
+def test_a_fallback_knows_what_is_open_and_how_long_it_stays() -> None:
+    """Twice what is open where no bound was learned; what cannot be seen is none."""
+    held = {"a": 256, "b": None}
+    alone = plan_limits({"a": 1, "b": 1}, Admission(), open=held, stay_ms=77).fallback.bound
+    assert (alone.inside_max, alone.stay_ms) == (512, 77)
+
+
+def test_retries_are_passed_on() -> None:
+    allowed = RetryLimit(1, percent=20)
+    assert plan_limits({"a": 1}, Admission(), retries=allowed).retries is allowed

@@ -5,6 +5,8 @@ import pytest
 from fairlead.core.traffic import Config, Node, Psi, Resource, Sighting, StallTotals, plausible
 from fairlead.core.traffic.config import Theta
 from fairlead.core.traffic.nodes import (
+    Trouble,
+    Watch,
     follow,
     observe_nodes,
     observe_totals,
@@ -283,3 +285,70 @@ def test_counters_that_no_machine_can_have_are_missing() -> None:
     assert list(b.totals.stalled_us) == ["cpu_some", "mem_some"]
     assert b.cpu == CpuTimes(0, 1.0, 1.0)
     assert plausible(Sighting(now_ms=0, members={}, nodes=None)).nodes is None
+
+
+@pytest.mark.parametrize(
+    ("times", "share"),
+    [
+        pytest.param([(0, 100, 50), (100, 200, 60)], 0.1, id="a difference of counters"),
+        pytest.param([(0, 0, 0), (100, 0.5, 0.25)], 0.5, id="in any unit"),
+        pytest.param([(0, 0, 0), (100, 10, 0.5)], 0.05, id="a little"),
+        pytest.param([(0, 0, 0), (100, 10, 15)], 1.0, id="never more than all of it"),
+        pytest.param(
+            [(0, 0, 0), (100, 50, 10), (200, 50, 10), (300, 100, 30)], 0.3, id="no time between"
+        ),
+        pytest.param([(0, 0, 0), (100, 50, 10), (100, 60, 12)], 0.2, id="read twice at once"),
+        pytest.param([(0, 0, 0), (5, 10, 10), (10_000, 110, 20)], 20 / 110, id="10 s ago"),
+        pytest.param([(0, 0, 0), (5, 10, 10), (10_005, 110, 20)], 0.1, id="of the last 10 s"),
+    ],
+)
+def test_the_share_of_waiting_is_of_ten_seconds(
+    times: list[tuple[int, float, float]], share: float
+) -> None:
+    windows, found = {}, None
+    for row in times:
+        windows, (node,) = observe_nodes(windows, [NodeReading("n", cpu=CpuTimes(*row))])
+        found = node.iowait_ratio
+    assert found == share
+
+
+def test_a_machine_that_was_not_read_again_stalls_as_before() -> None:
+    """It is asked less often than there are ticks."""
+    first, second = (NodeReading("n", counters(at, at * 500_000)) for at in (0, 2))
+    windows, _ = observe_nodes({}, [first])
+    for _ in range(3):
+        windows, (node,) = observe_nodes(windows, [second])
+        assert node.psi == Psi(cpu_some=0.5)
+
+
+def test_a_counter_below_its_last_value_is_another_boot() -> None:
+    """Although it is above the first one of the window."""
+    window, _ = observe_totals((), counters(0, 100))
+    window, _ = observe_totals(window, counters(1, 500))
+    assert observe_totals(window, counters(2, 300)) == ((counters(2, 300),), None)
+
+
+def test_half_a_unit_is_not_nothing() -> None:
+    resource = Resource("memory", 1000, 999.5)
+    assert time_to_failure(resource, samples(999.5), 0, Config()) is None
+
+
+def test_the_word_of_a_machine_counts_unless_it_is_one_backends_alone() -> None:
+    """Under two backends, under none that is known, or beside another one that says the same."""
+    sick, fine = Trouble(stall=True, ttf_s=5.0), Trouble(stall=False, ttf_s=None)
+    for by_node, hosts, confirmed in (
+        ({"n": sick}, ["n", "n"], sick),
+        ({"n": sick}, [None, None], sick),
+        ({"n": sick}, ["n", None], fine),
+        ({"n": sick, "m": fine}, ["n", "m"], fine),
+        ({"n": sick, "m": sick}, ["n", "m"], sick),
+    ):
+        assert Watch(True, 5.0, 1, (), by_node).confirmed(hosts) == confirmed
+
+
+def test_what_cannot_run_out_or_be_seen_hides_no_other_resource() -> None:
+    """CPU comes first by name; a use that was never known leaves no trail."""
+    resources = (Resource("cpu", 4, 4), Resource("disk", 9, None), Resource("memory", 9, 5))
+    node = Node("n", Psi(), resources)
+    watch = watch_nodes([node], None, clock_ms=0, advanced=True, config=Config())
+    assert [trail.name for trail in watch.nodes[0].trails] == ["memory"]

@@ -150,6 +150,127 @@ def test_what_applications_report_counts_too(reading: Reading, calm: bool) -> No
     assert not waits(BEFORE, replace(NOW, readings={"a": reading}))
 
 
+COUNTED = BackendSeen(10, connect_failures=2, errors=3, open=1, queue=0, p95_ms=0.5)
+REPORTED = Reading(requests=80, errors=5, retries=7, p95_ms=0.25)
+FIRST = replace(
+    BEFORE,
+    seen=replace(SEEN, refused_soft=5, refused_hard=7, backends={"a": COUNTED, "b": COUNTED}),
+    readings={"a": REPORTED, "b": REPORTED},
+    nodes=(
+        NodeReading("n1"),
+        NodeReading("n2", StallTotals(1_000_000, {"cpu_some": 500, "io_full": 90})),
+    ),
+)
+STILL = replace(FIRST, now_ms=1_200)
+
+
+def after(**changes: Any) -> Sighting:
+    """The look after FIRST, with another sighting of the dataplane."""
+    return replace(STILL, seen=replace(FIRST.seen or SEEN, **changes))
+
+
+def test_a_look_at_nothing_new_counts_nothing() -> None:
+    """Latencies as they were; with neither latencies nor nodes there is nothing to compare."""
+    assert look(FIRST, STILL, THETA) == Waited(1, 200, 0, 0, 0, 0, 1.0, 0.0)
+    blind = replace(FIRST, seen=SEEN_BLIND, readings={}, nodes=None)
+    assert look(blind, replace(blind, now_ms=1_200), THETA) == Waited(1, 200, 0, 0, 0, 0, 0.0, 0.0)
+    assert look(FIRST, FIRST, THETA) == Waited(1, 0, 0, 0, 0, 0, 1.0, 0.0)
+
+
+SEEN_BLIND = replace(SEEN, backends={name: BackendSeen(10, open=None, queue=None) for name in "ab"})
+
+
+def test_a_look_counts_everything_that_happened() -> None:
+    """Each event by itself, and together they add up; so do failures."""
+    events: dict[str, Any] = {
+        "probed": (Probed("web", "a", ok=True), Probed("web", "b", ok=False)),
+        "commands": {"a": OperatorCommand.DRAIN, "b": OperatorCommand.DRAIN},
+        "checked": (Probed("web", "a", ok=False), Probed("web", "b", ok=False)),
+        "early": True,
+        "members": {"a": None},
+        "covered": ("queue",),
+        "readings": {"a": REPORTED},
+    }
+    counts = [
+        look(FIRST, replace(STILL, **{name: new}), THETA).events for name, new in events.items()
+    ]
+    assert counts == [2, 2, 2, 1, 1, 1, 1]
+    assert look(FIRST, after(liveness=Liveness.HOLD), THETA).events == 1
+    assert look(FIRST, after(epoch=4), THETA).events == 1
+    assert look(FIRST, after(admitted=19), THETA).events == 1
+    everything = replace(after(liveness=Liveness.HOLD, epoch=4, admitted=19), **events)
+    assert look(FIRST, everything, THETA) == Waited(1, 200, -1, 0, 13, 0, 1.0, 0.0)
+    vanished = replace(everything, seen=None)
+    assert look(FIRST, vanished, THETA) == Waited(1, 200, 0, 0, 11, 0, 0.0, 0.0)
+
+
+def test_failures_of_all_kinds_add_up() -> None:
+    """Of the group, of each backend, of each application; one that cannot be seen now is one."""
+    worse = replace(COUNTED, errors=5, connect_failures=5)
+    now = after(refused_soft=6, refused_hard=9, backends={"a": worse, "b": worse})
+    reported = replace(REPORTED, errors=6, retries=9)
+    now = replace(now, readings={"a": reported, "b": reported})
+    assert look(FIRST, now, THETA).failures == 1 + 2 + 2 * (2 + 3) + 2 * (1 + 2)
+    blind = replace(COUNTED, errors=None, connect_failures=None)
+    assert look(FIRST, after(backends={"a": blind, "b": COUNTED}), THETA).failures == 2
+    assert look(after(backends={"a": blind, "b": COUNTED}), STILL, THETA).failures == 2
+
+
+@pytest.mark.parametrize(
+    ("admitted", "held", "stay_ms"),
+    [
+        pytest.param(20, {"open": 4, "queue": 0}, 115, id="4 held, 7 served in 200 ms"),
+        pytest.param(14, {"open": 4, "queue": 0}, 800, id="4 held, 1 served"),
+        pytest.param(13, {"open": 4, "queue": 0}, 1_000_000, id="4 held, none served"),
+        pytest.param(20, {"open": 3, "queue": 0}, 0, id="3 held are none"),
+        pytest.param(20, {"open": 2, "queue": 3}, 167, id="open and waiting"),
+    ],
+)
+def test_how_long_requests_stay(admitted: int, held: dict[str, int], stay_ms: int) -> None:
+    """What is inside over what was served since, in milliseconds, rounded up."""
+    busy = replace(COUNTED, admitted=admitted, **held)
+    now = after(backends={"a": COUNTED, "b": busy})
+    assert look(FIRST, now, THETA).stay_ms == stay_ms
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "times"), [(0.5, 0.75, 1.5), (0.5, 1.0, 2.0), (2.0, 1.0, 0.5)]
+)
+def test_how_much_slower_it_became(was: float, now: float, times: float) -> None:
+    """The worst latency over the worst at the decision, also below a millisecond."""
+    before, after = (
+        replace(
+            BEFORE, seen=replace(SEEN, backends={"a": replace(COUNTED, p95_ms=each), "b": COUNTED})
+        )
+        for each in (was, now)
+    )
+    assert look(before, after, THETA).slower == times
+
+
+@pytest.mark.parametrize(
+    ("totals", "stalled"),
+    [
+        pytest.param({"cpu_some": 40_500, "io_full": 90}, 0.5, id="40 of 80 ms allowed"),
+        pytest.param({"cpu_some": 40_500, "io_full": 20_090}, 1.0, id="the kind that is worst"),
+        pytest.param({"cpu_some": 500, "io_full": 90, "mem_full": 10_000}, 1.0, id="a new kind"),
+        pytest.param({"cpu_some": 500}, 0.0, id="a kind that is gone"),
+        pytest.param({"cpu_some": 500, "io_full": 90, "io_some": 90_000}, 0.0, id="a disk in use"),
+    ],
+)
+def test_how_much_a_machine_stalled(totals: dict[str, int], stalled: float) -> None:
+    """Since the decision, over what the threshold allows; beside one that says nothing."""
+    nodes = (NodeReading("n1"), NodeReading("n2", StallTotals(1_200_000, totals)))
+    assert look(FIRST, replace(STILL, nodes=nodes), THETA).stalled == stalled
+
+
+def test_a_microsecond_of_stall_counts() -> None:
+    """One that was allowed is all of it; where none was, it is as bad as any."""
+    nodes = (NodeReading("n1"), NodeReading("n2", StallTotals(1_000_001, {"cpu_some": 501})))
+    now = replace(STILL, nodes=nodes)
+    assert look(FIRST, now, Theta(cpu_some=1.0)).stalled == 1.0
+    assert look(FIRST, now, Theta(cpu_some=0.0)).stalled == 1_000_000
+
+
 def test_first_latencies_end_a_wait_and_missing_ones_do_not() -> None:
     """There is nothing to compare the first ones with."""
     blind = replace(BACKEND, p95_ms=None)

@@ -4,7 +4,16 @@ import pytest
 
 from fairlead.core.traffic import Backend, Config, Node, Psi, Resource
 from fairlead.core.traffic.nodes import stall_score
-from fairlead.core.traffic.pressure import Pressures, debt_term, layer_terms, measure_pressure
+from fairlead.core.traffic.pressure import (
+    Pressures,
+    _fullness,
+    count_errors,
+    debt_term,
+    layer_terms,
+    measure_pressure,
+    wilson_lower,
+)
+from fairlead.core.traffic.state import BackendMemory
 
 
 def measured(*backends: Backend, **config: float) -> Pressures:
@@ -140,3 +149,57 @@ def test_rubbish_that_is_finite_stays_finite() -> None:
     """The largest double as latency with the smallest reference."""
     seen = measured(Backend("a", 1e308, 1e308, 1.0), l_ref_ms=1e-9, q_ref=1e-9)
     assert seen.values[0].total < float("inf")
+    unweighted = measured(Backend("a", 1e308, 40, 0.0), w_q=0.0, q_ref=1e-9)
+    assert unweighted.values[0].total == 0.4
+
+
+def test_nothing_is_missing_where_everything_is_known() -> None:
+    """Nor where there is nobody; what is known of one is not taken for another's."""
+    seen = measured(Backend("a", 1, 10, 0.0), Backend("b", 2, 20, 0.0))
+    assert [seen.missing_latency, seen.missing_errors, seen.missing_queue] == [False] * 3
+    nobody = measured()
+    assert (nobody.values, nobody.errors, nobody.missing_errors) == ([], None, False)
+    some = measured(Backend("a", 1, 10, 0.0), Backend("b", 2, 20, 0.0), Backend("c", None, 40, 0.0))
+    assert [pressure.queue for pressure in some.values] == [0.01, 0.02, 0.02]
+
+
+@pytest.mark.parametrize(
+    ("rate", "after_ms", "counted"),
+    [
+        (None, 5_000, (0.3, 0.3, 1_000)),
+        (0.0, 5_000, (0.3, 0.3, 1_000)),
+        (None, 5_001, (None, None, None)),
+        (0.0, 5_001, (0.0, None, None)),
+    ],
+)
+def test_a_rate_is_remembered_for_five_seconds_without_requests(
+    rate: float | None, after_ms: int, counted: tuple[float | None, ...]
+) -> None:
+    """Then an idle backend has the rate that its sensor says, or none that is known."""
+    idle, memory = Backend("a", error_rate=rate, requests=0), BackendMemory("a", 0, 0.0, 0.3, 1_000)
+    assert count_errors(idle, memory, 1_000 + after_ms, Config()) == counted
+
+
+def test_no_requests_prove_no_error_rate() -> None:
+    assert wilson_lower(0.5, 0, 1.96) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("resources", "share"),
+    [
+        ((Resource("fds", 100, 40),), 0.4),
+        ((Resource("conntrack", 10, 9), Resource("fds", 100, 40)), 0.4),
+        ((Resource("conntrack", 10, 9),), None),
+        ((Resource("fds", 0, 5),), None),
+        ((Resource("fds", None, 5),), None),
+        ((Resource("fds", 100, None),), None),
+        ((), None),
+    ],
+)
+def test_fullness_is_of_the_resource_by_that_name(
+    resources: tuple[Resource, ...], share: float | None
+) -> None:
+    """Used over its limit, where both are known."""
+    of = _fullness("fds")
+    assert of(Backend("a"), Node("n", None, resources), Config()) == share
+    assert of(Backend("a"), None, Config()) is None

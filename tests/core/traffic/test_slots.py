@@ -1,5 +1,7 @@
 """Weights, targets, slew, bypass, gate, skew and guard: sections 4, 5 and 8 of the equations."""
 
+from fractions import Fraction
+
 import pytest
 
 from fairlead.core.traffic import Backend, Config, Pressure
@@ -19,7 +21,7 @@ from fairlead.core.traffic.slots import (
     target_slots,
     warm_shares,
 )
-from fairlead.core.traffic.state import BackendMemory, Guard, State, StepGate
+from fairlead.core.traffic.state import HALVINGS_MAX, BackendMemory, Guard, State, StepGate
 
 A, B, OUT = Backend("a"), Backend("b"), Backend("c", isolated=True)
 
@@ -221,3 +223,141 @@ def test_the_guard_doubles_after_every_five_quiet_seconds() -> None:
     assert regrow(Guard(8, 1_000), 40_999, config) == Guard(1, 36_000)
     assert regrow(Guard(8, 1_000), 41_000, config) == Guard()
     assert regrow(Guard(), 41_000, config) == Guard()
+
+
+def test_weights_that_nobody_left_are_held_bit_by_bit() -> None:
+    """A third and two thirds of 0.1 steps add up to a hair more than 1, and stay as they are."""
+    kept = [0.1, 0.2, 0.3, 0.4 + 2.0**-40]
+    memories = [BackendMemory(name, 0, weight) for name, weight in zip("abcd", kept, strict=True)]
+    backends = [Backend(name) for name in "abcd"]
+    assert held_weights(backends, memories, [0.25] * 4) == kept
+    gone = [*backends[:3], Backend("d", isolated=True)]
+    assert held_weights(gone, memories, [1.0, 0, 0, 0]) == pytest.approx([1 / 6, 2 / 6, 3 / 6, 0.0])
+
+
+def state(slots: dict[str, int], *, parked: bool = False) -> State:
+    memories = tuple(BackendMemory(name, count) for name, count in slots.items())
+    whole = sum(slots.values())
+    return State(now_ms=0, clock_ms=0, samples=1, s_total=whole, parked=parked, backends=memories)
+
+
+@pytest.mark.parametrize(
+    ("held", "target", "placed", "bypass"),
+    [
+        pytest.param(
+            {"a": 200, "b": 56}, [("a", 100), ("b", 156)], [200, 56], (), id="nobody comes or goes"
+        ),
+        pytest.param(
+            {"a": 200, "b": 56},
+            [("a", 100), ("b", 100), ("new", 56)],
+            [200, 56, 0],
+            (),
+            id="a newcomer waits for the slew",
+        ),
+        pytest.param(
+            {"a": 156, "b": 99, "gone": 1},
+            [("a", 156), ("b", 100)],
+            [156, 100],
+            ("gone",),
+            id="the only slot of one that left",
+        ),
+        pytest.param(
+            {"a": 255, "b": 1},
+            [("a", 256), ("b!", 0)],
+            [256, 0],
+            ("b",),
+            id="the only slot of one that is isolated",
+        ),
+        pytest.param(
+            {"a": 200, "b": 56, "c": 0},
+            [("a", 100), ("b!", 0), ("c", 156)],
+            [200, 0, 56],
+            ("b",),
+            id="to those below their targets, and not to those above",
+        ),
+        pytest.param(
+            {"a": 256, "b": 0, "gone": 0},
+            [("a", 128), ("b", 128)],
+            [256, 0],
+            (),
+            id="one that left without slots frees none",
+        ),
+        pytest.param(
+            {"a": 256, "b": 0},
+            [("a", 128), ("b", 64), ("new!", 0), ("old", 64)],
+            [256, 0, 0, 0],
+            (),
+            id="an isolated newcomer frees none",
+        ),
+    ],
+)
+def test_only_what_is_freed_does_not_wait(
+    held: dict[str, int], target: list[tuple[str, int]], placed: list[int], bypass: tuple[str, ...]
+) -> None:
+    """Slots of backends that left or are isolated (!) go at once; the rest is for the slew."""
+    backends = [Backend(name.rstrip("!"), isolated=name.endswith("!")) for name, _ in target]
+    found = place(backends, [count for _, count in target], state(held), Config())
+    assert found == (placed, bypass)
+
+
+@pytest.mark.parametrize(
+    ("held", "target", "bypass"),
+    [
+        pytest.param({"a": 256, "b": 0}, [0, 256], ("a", "b"), id="a loses, b returns"),
+        pytest.param({"a": 128, "b": 128}, [128, 128], (), id="nobody loses or returns"),
+        pytest.param({"a": 255, "b": 1}, [254, 2], ("a", "b"), id="by a single slot"),
+        pytest.param({"a": 255, "b": 0, "gone": 1}, [255, 1], ("b", "gone"), id="one that left"),
+        pytest.param({"a": 256}, [255, 1], ("a", "b"), id="one that came"),
+    ],
+)
+def test_who_comes_back_after_nobody_was_routable_does_not_wait(
+    held: dict[str, int], target: list[int], bypass: tuple[str, ...]
+) -> None:
+    """The target is taken at once, and says for whom."""
+    found = place([A, B], target, state(held, parked=True), Config())
+    assert found == (target, bypass)
+
+
+def test_only_gaps_of_others_take_what_is_freed() -> None:
+    """One that is freed has no gap, whatever its target says."""
+    assert hand_over([100, 100, 56], [100, 128, 128], [True, False, False]) == [0, 128, 128]
+
+
+def test_request_shares_of_more_than_doubles_can_count_are_rounded_once() -> None:
+    """Above 2^53 requests the total itself is not a double any more."""
+    counts = [999_999_999_800, *[10**12 - 1] * 9_099]
+    backends = [Backend(str(index), requests=count) for index, count in enumerate(counts)]
+    assert sum(counts) > 2**53
+    share = float(Fraction(counts[0], sum(counts)))
+    weights = [0.0, *[1 / 9_100] * 9_099]
+    assert observed_skew(backends, weights, Config()) == share
+
+
+def test_the_guard_is_never_halved_more_than_it_can_regrow() -> None:
+    """Eight halvings, and a step that may still be halved."""
+    held = guarded_step(
+        [64, 192],
+        [128, 128],
+        weights=[0.5, 0.5],
+        skew=0.0,
+        guard=Guard(HALVINGS_MAX, 5_000),
+        crisis=False,
+        clock_ms=9_000,
+        config=Config(delta_max=10_000),
+    )
+    assert held == ([64, 192], Guard(HALVINGS_MAX, 9_000), True)
+
+
+def test_a_step_that_is_worse_by_just_epsilon_is_taken() -> None:
+    """From a skew of 0.25 by a quarter of all slots: allowed are exactly so many."""
+    after = guarded_step(
+        [128, 128],
+        [64, 192],
+        weights=[0.5, 0.5],
+        skew=0.0,
+        guard=Guard(),
+        crisis=False,
+        clock_ms=9_000,
+        config=Config(delta_max=64, epsilon_skew=0.25),
+    )
+    assert after == ([64, 192], Guard(), False)

@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
+from fairlead.core import units
 from fairlead.core.traffic import Backend, Config, Node, Psi, Resource, Snapshot, State
-from fairlead.core.traffic.config import DEFAULT_CONFIG, INTEGER_RANGES, NAMES, NUMBER_RANGES, Theta
+from fairlead.core.traffic.config import (
+    DEFAULT_CONFIG,
+    INTEGER_RANGES,
+    NAMES,
+    NUMBER_RANGES,
+    SLOTS_MAX,
+    Theta,
+)
 from fairlead.core.traffic.state import (
     AdmissionMode,
     AdmissionState,
@@ -207,6 +215,140 @@ TRAIL = GOOD.nodes[0].trails[0]
 def test_a_state_that_no_tick_leaves_behind_is_refused(change: dict[str, Any], path: str) -> None:
     """By path."""
     assert culprit(lambda: replace(GOOD, **change)) == path
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"backends": (A,)}, "backends: must hold s_total slots together, got 200"),
+        ({"backends": (B, A)}, "backends[1].id: must be above the one before it"),
+        ({"backends": ()}, "parked: must be true where there is no backend"),
+        (
+            {"backends": (A, replace(B, error_ms=5))},
+            "backends[1].error_ms: must be given together with error_rate",
+        ),
+        (
+            {"backends": (replace(A, error_ms=1_001), B)},
+            "backends[0].error_ms: must be an integer between 0 and 1000, got 1001",
+        ),
+        (
+            {"nodes": (NodeMemory("n", (3, 3)),)},
+            "nodes[0].stalled: must be above the one before it",
+        ),
+        (
+            {"nodes": (NodeMemory("n", (0, 3)),)},
+            "nodes[0].stalled[0]: must be an integer between 1 and 9, got 0",
+        ),
+        (
+            {"nodes": (NodeMemory("n", (), (replace(TRAIL, history=()),)),)},
+            "nodes[0].trails[0].history: must not be empty",
+        ),
+        (
+            {"nodes": (NodeMemory("n", (), (replace(TRAIL, history=((3, 1.0), (3, 1.0))),)),)},
+            "nodes[0].trails[0].history: must be above the one before it",
+        ),
+        (
+            {"gate": StepGate(None, stepping=True)},
+            "gate.since_ms: must be known while slots are stepping",
+        ),
+        (
+            {"admission": AdmissionState(AdmissionMode.HARD, Regime.LAMINAR)},
+            f"admission.regime: must fit the mode hard, got {Regime.LAMINAR!r}",
+        ),
+        (
+            {"admission": AdmissionState(AdmissionMode.NORMAL, Regime.LAMINAR, 5)},
+            "admission.calm_since_ms: must be null in normal",
+        ),
+        (
+            {"admission": AdmissionState(AdmissionMode.SOFT, Regime.RECOVERY)},
+            "admission.rate_base: must be given in recovery, and only there",
+        ),
+    ],
+)
+def test_a_refused_state_is_told_what_is_wrong(change: dict[str, Any], sentence: str) -> None:
+    """The sentence that the command line prints."""
+    with pytest.raises(OutOfRange) as caught:
+        replace(GOOD, **change)
+    assert f"{caught.value.field}: {caught.value.message}" == sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"slots": 200.0}, "slots"),
+        ({"slots": True}, "slots"),
+        ({"weight": "1"}, "weight"),
+        ({"error_rate": "0"}, "error_rate"),
+        ({"error_ms": 900.0}, "error_ms"),
+    ],
+)
+def test_a_memory_of_another_type_is_refused(change: dict[str, Any], path: str) -> None:
+    """Also where the value would do."""
+    assert (
+        culprit(lambda: replace(GOOD, backends=(replace(A, **change), B))) == f"backends[0].{path}"
+    )
+
+
+@pytest.mark.parametrize("bad", [7, "\ud800"])
+def test_a_memory_of_no_name_is_refused(bad: Any) -> None:
+    alone = {"backends": (replace(A, id=bad, slots=256),)}
+    assert culprit(lambda: replace(GOOD, **alone)) == "backends[0].id"
+
+
+@pytest.mark.parametrize(
+    ("history", "path"),
+    [
+        (((1.0, 1.0),), "history.1.0"),
+        (((0, 1.0), (1, float("inf"))), "history.1"),
+        (((0, 1.0), (1, -1.0)), "history.1"),
+        (((0, 1.0), (1, "1")), "history.1"),
+    ],
+)
+def test_a_history_of_rubbish_is_refused(history: Any, path: str) -> None:
+    """Every sample of it, not only the first."""
+    nodes = (NodeMemory("n", (), (replace(TRAIL, history=history),)),)
+    assert culprit(lambda: replace(GOOD, nodes=nodes)) == f"nodes[0].trails[0].{path}"
+
+
+def test_memories_are_doubles_where_doubles_are_meant() -> None:
+    assert replace(GOOD, nodes=(NodeMemory("n", (), (replace(TRAIL, history=((0, 4),)),)),)).nodes
+    whole = replace(GOOD, backends=(replace(A, weight=1, error_rate=0), B))
+    assert repr(whole.backends[0]) == repr(replace(A, weight=1.0, error_rate=0.0))
+
+
+def test_what_a_tick_leaves_behind_is_looked_at_in_one_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Field by field only what is odd, for this is done in every tick; the ends of ranges are not
+    odd."""
+    looked: list[type] = []
+    monkeypatch.setattr(units, "check", lambda value, *_: looked.append(type(value)))
+    monkeypatch.setattr(units, "weight", lambda *_: looked.append(float))
+    backends = (
+        BackendMemory("B", SLOTS_MAX, 1.0, 0.0, 0),
+        BackendMemory("b", 0, 0.0, 1.0, 1_000),
+        BackendMemory("c"),
+    )
+    nodes = (NodeMemory("n", (), (replace(TRAIL, history=((0, 0.0), (1_000, 0.5))),)),)
+    replace(GOOD, s_total=SLOTS_MAX, backends=backends, nodes=nodes)
+    assert looked == [State, StepGate, Guard, AdmissionState, Trail]
+    del looked[:]
+    replace(GOOD, s_total=SLOTS_MAX, backends=(*backends[:2], replace(backends[2], id="\u00e4")))
+    assert BackendMemory in looked
+
+
+def test_contradicting_parameters_are_told_what_is_wrong() -> None:
+    for values, sentence in (
+        ({"t_hard_s": 120.0}, "must be below t_safe_s, got 120.0"),
+        ({"retry_soft": 3.0}, "must not be below retry_soft, got 2.0"),
+    ):
+        with pytest.raises(OutOfRange) as caught:
+            Config(**values)
+        assert caught.value.message == sentence
+    assert Config(retry_soft=2.0).retry_hard == 2.0
+    with pytest.raises(OutOfRange) as caught:
+        Snapshot(now_ms=0, group="g", backends=(Backend("a"), Backend("a")))
+    assert caught.value.message == "repeats backends[0].id, 'a'"
 
 
 def test_an_empty_group_has_a_state_too() -> None:
