@@ -1,4 +1,5 @@
-"""A table costs what it shows: a command imports neither YAML, nor keys, nor the decisions."""
+"""A table costs what it shows: a command imports neither YAML, nor keys, nor the decisions; and a
+control plane that reads no files and is asked for no metrics takes no memory for these."""
 
 import subprocess
 import sys
@@ -28,3 +29,10 @@ def test_commands_that_show_tables_import_nothing_heavy() -> None:
     for module in ("fairlead.cli.gpu.objects", "fairlead.cli.gpu.budgets"):
         assert imported(module) & HEAVY == set(), module
         assert module in imported(module), "the look itself works"
+
+
+def test_a_controller_takes_no_memory_for_files_and_metrics() -> None:
+    """3 MiB: its objects are JSON, and metrics are written where its API is served."""
+    found = imported("fairlead.kube.controller")
+    assert "fairlead.engine.gpu.measures" in found
+    assert not found & {"yaml", "prometheus_client", "wsgiref"}

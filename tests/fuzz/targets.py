@@ -42,10 +42,10 @@ from fairlead.recorder import reader as recorder
 from fairlead.schema import times
 from fairlead.schema.border import BadInput, parse_json
 from fairlead.schema.convert import convert
-from fairlead.schema.exposition import Selector
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.node import read_node_document
 from fairlead.schema.objects import read_manifest
+from fairlead.schema.samples import Selector
 from fairlead.schema.traffic_agent import read_traffic_document
 from fairlead.schema.webhooks import read_webhooks
 from fairlead.schema.yaml import parse_yaml_documents

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from fairlead.core.invariant import InvariantBroken
-from fairlead.schema.exposition import Histogram, Samples, TableCollector, exposed
+from fairlead.schema.exposition import TableCollector, exposed
 from fairlead.schema.metrics import LABELS, METRICS, SERIES_MAX, MetricKind, Process
+from fairlead.schema.samples import Histogram, Samples
 from tests.schema.scrapes import names_of, scraped
 
 ROWS = [row for rows in METRICS.values() for row in rows]

@@ -42,9 +42,10 @@ from fairlead.api.tables import control_plane_samples
 from fairlead.engine.gpu import Author, Forbidden
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import check_shape
-from fairlead.schema.exposition import Samples, TableCollector, exposed
+from fairlead.schema.exposition import TableCollector, exposed
 from fairlead.schema.metrics import Process
 from fairlead.schema.reports import NOT_LEADER, AgentReport
+from fairlead.schema.samples import Samples
 
 _log = structlog.get_logger("fairlead.api")
 STOP_S = 2

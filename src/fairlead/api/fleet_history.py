@@ -17,7 +17,6 @@ import msgspec
 
 from fairlead.engine.gpu import NotFound, Refused
 from fairlead.schema.border import BadInput
-from fairlead.schema.exposition import Samples
 from fairlead.schema.reports import (
     AgentReport,
     GroupMoment,
@@ -27,6 +26,7 @@ from fairlead.schema.reports import (
     NodeMoments,
     NodeReport,
 )
+from fairlead.schema.samples import Samples
 
 Kind = Literal["node", "group"]
 SUBJECTS_MAX, BYTES_MAX, SUBJECT_BYTES_MAX = 512, 128 * 2**20, 4 * 2**20

@@ -19,8 +19,9 @@ from fairlead.core.gpu.usage import DAY_MS
 from fairlead.engine.gpu import Forbidden
 from fairlead.engine.gpu.warnings import similar
 from fairlead.schema.border import BadInput
-from fairlead.schema.exposition import Samples, TableCollector, exposed
+from fairlead.schema.exposition import TableCollector, exposed
 from fairlead.schema.metrics import Process
+from fairlead.schema.samples import Samples
 from fairlead.schema.times import format_duration, parse_now
 
 routes = Routes()

@@ -20,8 +20,9 @@ from fairlead.engine.cpu import CpuLoop, CpuTurn
 from fairlead.host.bounded import BoundedServer
 from fairlead.node.kernel_files import StallTime, read_node_pressure
 from fairlead.ports.faults import faults
-from fairlead.schema.exposition import Samples, TableCollector
+from fairlead.schema.exposition import TableCollector
 from fairlead.schema.metrics import Process
+from fairlead.schema.samples import Samples
 
 
 class CountingAgent(Protocol):

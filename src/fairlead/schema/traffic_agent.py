@@ -33,11 +33,10 @@ from fairlead.schema.dataplane import (
     check_plane,
     name_kind,
 )
-from fairlead.schema.exposition import Selector
 from fairlead.schema.reports import ReportSettings
 from fairlead.schema.running_proxy import Text
+from fairlead.schema.samples import Selector
 from fairlead.schema.traffic import AGENT_DEFAULTS, read_config
-from fairlead.schema.yaml import read_settings
 
 _RULES = HealthRules()
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
@@ -223,6 +222,8 @@ class TrafficDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficDocument:
+    from fairlead.schema.yaml import read_settings  # noqa: PLC0415 - a control plane has no such file
+
     settings = read_settings(data, overrides)
     if isinstance(kube := overrides.get("kube"), dict):  # laid over the file's, field by field
         settings["kube"] = {**(read_settings(data, {}).get("kube") or {}), **kube}

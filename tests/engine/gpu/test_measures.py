@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairlead.schema.exposition import Histogram
+from fairlead.schema.samples import Histogram
 from tests.engine.gpu.test_utilisation import SECOND, started
 from tests.engine.gpu.worlds import ADMIN, World, budget, node, run
 

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.node.traffic.scrape import BadExposition, Quantile, counter, gauge, quantile, samples
 from fairlead.schema.border import BadInput
-from fairlead.schema.exposition import Selector
+from fairlead.schema.samples import Selector
 
 TEXT = b"""# HELP http_requests_total Requests.
 # TYPE http_requests_total counter

@@ -17,8 +17,8 @@ from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.utilisation import Utilisation
 from fairlead.ports.ledger import Entry
-from fairlead.schema.exposition import Histogram, Samples
 from fairlead.schema.objects import after_of, foreign_of
+from fairlead.schema.samples import Histogram, Samples
 
 # Turns of a small lab take milliseconds; one of 10 000 runs must stay below its second.
 DURATIONS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

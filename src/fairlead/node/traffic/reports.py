@@ -17,8 +17,9 @@ from fairlead.core.traffic.sighting import Liveness
 from fairlead.engine.traffic import GroupRound, TickRound
 from fairlead.node.state import fields
 from fairlead.ports.traffic import CHANGES
-from fairlead.schema.exposition import Samples, TableCollector
+from fairlead.schema.exposition import TableCollector
 from fairlead.schema.metrics import Process
+from fairlead.schema.samples import Samples
 from fairlead.schema.traffic import from_pressure
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from fairlead.host.http_async import get
 from fairlead.node.traffic.poller import Poller, follow
 from fairlead.ports.dataplane import Backend
 from fairlead.schema.border import printable
-from fairlead.schema.exposition import Selector
+from fairlead.schema.samples import Selector
 from fairlead.schema.traffic_agent import SCRAPED, ScrapeDocument, Unit, selectors
 
 COUNT_MAX = 2**53 - 1

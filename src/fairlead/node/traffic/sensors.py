@@ -22,7 +22,7 @@ from fairlead.node.traffic.probes import DnsService, DnsServices, NetworkProber
 from fairlead.node.traffic.scrape import BadExposition, MetricSample, Scraper, gauge, samples
 from fairlead.ports.dataplane import Backend
 from fairlead.schema.dataplane import HTTP_PROXIES, DataplaneKind
-from fairlead.schema.exposition import Selector
+from fairlead.schema.samples import Selector
 from fairlead.schema.traffic_agent import (
     ProbeKind,
     RemoteNodeDocument,
