@@ -127,6 +127,22 @@ class Prometheus:
             time.sleep(0.05)  # polling interval, not synchronisation
         raise AssertionError(f"never {what}: {self._log.read_text()[-2000:]}")
 
+    def until_answered(self, expressions: dict[str, str]) -> None:
+        """Each had a sample. A scrape that a busy machine delays fails, and its series are gone
+        until the next one: so they are asked again, not all at one moment."""
+        waiting = dict(expressions)
+
+        def ask() -> bool:
+            for where, expression in list(waiting.items()):
+                if self.query(expression.replace("$__rate_interval", "1m")):
+                    del waiting[where]
+            return not waiting
+
+        try:
+            self.until("every expression is answered", ask)
+        except AssertionError as error:
+            raise AssertionError(f"no sample of {sorted(waiting)}") from error
+
     def stop(self) -> None:
         self._process.terminate()
         self._process.wait(timeout=30)

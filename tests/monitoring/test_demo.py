@@ -63,13 +63,12 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 def test_every_panel_shows_what_happens_in_the_story(prometheus: Prometheus) -> None:
     """All three governors are scraped where the example configuration expects them; each expression
     has a sample, but those of what a demo does not have."""
-    assert len(prometheus.query('up{job=~"fairlead-.*"} == 1')) == len(JOBS)
-    without = set()
-    for where, expression in panel_expressions().items():
+    up = 'count(up{job=~"fairlead-.*"} == 1) == ' + str(len(JOBS))
+    prometheus.until("all are up", lambda: prometheus.query(up))
+    panels = panel_expressions()
+    for where, expression in panels.items():
         assert metrics_in(expression), where
-        if not prometheus.query(expression.replace("$__rate_interval", "1m")):
-            without.add(where)
-    assert without <= EMPTY
+    prometheus.until_answered({where: panels[where] for where in panels.keys() - EMPTY})
 
 
 def test_the_story_is_seen_in_the_series(prometheus: Prometheus) -> None:

@@ -76,15 +76,14 @@ def test_every_alert_and_panel_is_answered(prometheus: Prometheus) -> None:
     """Valid, evaluated without an error, and of metrics that are scraped; a healthy lab fires no
     critical alert."""
     known = set(prometheus.metadata()) | CLUSTER | {"up"}
-    without = set()
-    for where, expression in panel_expressions().items():
+    panels = panel_expressions()
+    for where, expression in panels.items():
         assert metrics_in(expression) <= known, where
-        if not prometheus.query(expression.replace("$__rate_interval", "1m")):
-            without.add(where)
+        prometheus.query(expression.replace("$__rate_interval", "1m"))
+    prometheus.until_answered({where: panels[where] for where in panels.keys() - EMPTY})
     for rule in rules():
         assert metrics_in(rule["expr"]) <= known, rule["alert"]
         prometheus.query(rule["expr"])
-    assert without <= EMPTY
     prometheus.until(
         "the rules are evaluated",
         lambda: all(

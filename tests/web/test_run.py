@@ -22,6 +22,8 @@ def lab() -> Iterator[Running]:
         running.until("running", lambda: running.status("Run", "first")["phase"] == "Running")
         running.until("refused", lambda: running.status("Run", "wide")["refusal"])
         yield running
+        running.ok("POST", "/v1/objects/Run/first/actions/cancel")
+        running.ended("first")
 
 
 def test_why_it_runs_and_who_pays(lab: Running, visits: Visits) -> None:

@@ -113,6 +113,22 @@ def test_by_keyboard(lab: Running, visits: Visits) -> None:
     assert page.evaluate("document.activeElement.id") == "view", "the skip link skips"
 
 
+def test_a_view_that_comes_late_does_not_take_the_focus(lab: Running, visits: Visits) -> None:
+    """Its form is there before its entries: who types in it goes on typing."""
+    page = visits.open(lab, "/gpu")
+    expect(page.locator("#state")).to_have_text("Live")
+    page.route("**/v1/entries*", lambda _: None)  # they wait until it is taken back
+    with page.expect_request("**/v1/entries*"):
+        page.get_by_role("navigation").get_by_role("link", name="Ledger").press("Enter")
+    page.locator("#filter-text").focus()
+    page.unroute("**/v1/entries*")
+    expect(page.locator("#entry-rows tr").nth(5)).to_be_visible()
+    expect(page.locator("#state")).to_have_text("Live")
+    assert page.evaluate("document.activeElement.id") == "filter-text"
+    page.get_by_role("navigation").get_by_role("link", name="GPU").press("Enter")
+    expect(page.locator("#view")).to_be_focused()
+
+
 def test_nothing_moves_by_itself(lab: Running, visits: Visits) -> None:
     """No animation and no smooth scrolling, whether or not a reader asks for less motion."""
     page = visits.open(lab, "/gpu")

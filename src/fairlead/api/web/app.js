@@ -81,7 +81,10 @@ function reloadLater(turn) {
 
 export function go(path, {replace = false} = {}) {
   history[replace ? "replaceState" : "pushState"](null, "", path);
-  show().then(() => { if (!replace) byId("view").focus({preventScroll: true}); });
+  const before = document.activeElement;
+  show().then(() => {  // unless the reader has gone on meanwhile
+    if (!replace && [before, document.body].includes(document.activeElement)) byId("view").focus({preventScroll: true});
+  });
   if (!replace) scrollTo(0, 0);
 }
 
