@@ -24,7 +24,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from hashlib import sha256
 from math import inf
 from pathlib import Path
@@ -235,9 +235,9 @@ def main() -> int:
     report: dict[str, Row] = kept["modules"]
     due = list(_due(sys.argv[1:], report))
     with ThreadPoolExecutor(LANES) as lanes:
-        for module, row in zip(
-            due, lanes.map(lambda one: _play_until(end_s, one), due), strict=True
-        ):
+        began = {lanes.submit(_play_until, end_s, module): module for module in due}
+        for done in as_completed(began):
+            module, row = began[done], done.result()
             if row is None:
                 continue
             report[str(module)] = row
