@@ -48,6 +48,8 @@ NORMS = 300
 CHANCE = 2.0
 """By how much one request's latency may differ by chance from what is usual, in parts of it; that
 of n requests by its part of the root of n."""
+FEW, ENOUGH = 50, 150
+"""Up to so many requests chance counts in full, from so many on not at all."""
 BACKOFF_BASE_MS, BACKOFF_MOST_MS = 1_000, 60_000
 LASTED_MS = 60_000
 """A return that lasts this long is forgiven."""
@@ -424,14 +426,17 @@ def _beyond_chance(signals: Mapping[str, Signals], isolated: Collection[str]) ->
 
     The p95 of n requests whose times vary by half (a lognormal of sigma 0.5) is off by 1/sqrt(n) in
     one case of three. Taken as it is, it moves slots of backends that are all alike, in every tick.
-    All of them count alike: one that got fewer requests because it is slow is no less slow.
+    All of them count alike: one that got fewer requests because it is slow is no less slow. Of many
+    requests the number counts as it is: what is a seventh slower for long is to get less.
     """
     serving = [one for name, one in sorted(signals.items()) if name not in isolated]
     norm = median([one.p95_ms for one in serving if one.p95_ms is not None])
     counts = [one.requests for one in serving if one.requests is not None]
     if norm is None or not counts:
         return {**signals}
-    band, found = 1.0 + CHANCE / sqrt(max(1.0, sum(counts) / len(counts))), {}
+    requests, found = max(1.0, sum(counts) / len(counts)), {}
+    doubt = min(1.0, max(0.0, (ENOUGH - requests) / (ENOUGH - FEW)))
+    band = 1.0 + doubt * CHANCE / sqrt(requests)
     for name, one in signals.items():
         if one.p95_ms is not None and name not in isolated:
             proven_ms = max(norm, one.p95_ms / band)
