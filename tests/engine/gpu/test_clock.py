@@ -6,13 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.core.canonical import canonical
-from fairlead.engine.gpu import ControlPlane
+from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.engine.gpu.clock import LedgerClock
 from fairlead.engine.gpu.clock_watch import Judgement
 from fairlead.engine.gpu.entries import decode
 from fairlead.engine.gpu.values import Forbidden, Refused
 from fairlead.ledger.replay import is_decision, replay
 from fairlead.schema.replay import Verdict
+from tests.engine.gpu.resolving import CHANCE
 from tests.engine.gpu.worlds import (
     ADMIN,
     ALICE,
@@ -86,6 +87,21 @@ def test_no_run_starts_while_a_jump_is_not_judged(days: int) -> None:
     assert world.status("Run", "r")["phase"] == "Completed"
     assert used_hours(world) == pytest.approx(8, abs=0.01)
     assert world.status("Run", "later")["phase"] == "Pending"
+
+
+def test_a_drain_that_is_refused_while_a_jump_is_not_judged_leaves_the_node_as_it_was() -> None:
+    world = World(config=Config(resolver="enforce"), chance=CHANCE, clocks=Clocks())
+    world.apply(budget("a"), node(), run("r", gpus=4, command=["x"]))
+    world.turn()
+    assert world.clocks is not None
+    world.clocks.wall_ms += 400 * DAY
+    world.turn(1)
+    (lease,) = world.projection.runs["r"].leases.values()
+    (on,) = {slot.split("#")[0] for slot in lease.slots}
+    size = len(world.log)
+    with pytest.raises(Refused, match="the clock is 400d ahead"):
+        world.plane.verbs.act("Node", on, "drain", author=ADMIN)
+    assert len(world.log) == size
 
 
 def test_an_accepted_jump_ahead_moves_time_and_charges_nothing() -> None:

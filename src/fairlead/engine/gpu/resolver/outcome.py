@@ -111,10 +111,14 @@ class Outcomes:
 
     # -- commit -----------------------------------------------------------------------------------
 
+    def ready(self) -> EntropySource:
+        """What an outcome is drawn with; raises `Refused` where none can begin now."""
+        refuse_if_held(self._committer)
+        return needed(self._chance)
+
     def begin(self, case: Case) -> Outcome:
         """Freeze the conflict and commit to an outcome; then go as far as that goes by itself."""
-        refuse_if_held(self._committer)
-        chance = needed(self._chance)
+        chance = self.ready()
         protection = self._committer.protection()
         deficit = shortage_of(self._projection, case.demand, protection).deficit
         scope = deficit.scope

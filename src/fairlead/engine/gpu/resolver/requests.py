@@ -247,8 +247,11 @@ class Resolver:
             raise Forbidden(f"{author.user} may not change Node {stored.name!r}: admins only")
         name, flavor = stored.name, node_spec(stored).flavor
         self._outcomes.refuse_open(flavor)
-        self._committer.commit(lambda: self._cordoned(name, author))
         demand = NodeDemand(name, flavor)
+        after = imagined(self._projection, self._cordoned(name, author))
+        if shortage_of(after, demand).deficit.gpus:
+            self._outcomes.ready()  # a refusal leaves the node as it was
+        self._committer.commit(lambda: self._cordoned(name, author))
         if shortage_of(self._projection, demand).deficit.gpus:
             self._outcomes.begin(Case("drain", demand, author.user))
 
