@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ from fairlead.api import (
     web,
 )
 from fairlead.api.access import AccessGate
-from fairlead.api.endpoint import Call, Endpoint, has_two_ends, problem, read_call, reply_to
+from fairlead.api.endpoint import Beside, Call, Endpoint, has_two_ends, problem, read_call, reply_to
 from fairlead.api.openapi import document
 from fairlead.api.rates import WorkShares
 from fairlead.api.service import HEAD, Service
@@ -52,10 +53,22 @@ _SAFE = {
 _log = structlog.get_logger("fairlead.api")
 
 
-def build(service: Service, gate: AccessGate, on_bug: Callable[[BaseException], None]) -> Starlette:
-    """The ASGI application. `on_bug` is called with a broken invariant; the server then stops."""
+@cache
+def _described() -> bytes:
+    return msgspec.json.encode(document(ENDPOINTS))
+
+
+def build(
+    service: Service,
+    gate: AccessGate,
+    on_bug: Callable[[BaseException], None],
+    *,
+    beside: Beside = run_in_threadpool,
+) -> Starlette:
+    """The ASGI application. `on_bug` is called with a broken invariant; the server then stops.
+    `beside`: how a request is worked on while the event loop takes others."""
     service.report_feed = fleet_stream.report_feed(service)
-    described = msgspec.json.encode(document(ENDPOINTS))
+    described = _described()
 
     def openapi(service: Service, call: Call) -> Response:
         return Response(described, media_type="application/json")
@@ -64,7 +77,7 @@ def build(service: Service, gate: AccessGate, on_bug: Callable[[BaseException], 
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in (*ENDPOINTS, *web.PAGES, own):
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    application = _Application(service, gate, on_bug)
+    application = _Application(service, gate, on_bug, beside)
     routes = [_Path(path, application.route(methods)) for path, methods in by_path.items()]
     app = Starlette(routes=routes, exception_handlers={HTTPException: application.unknown})
     # A redirect would carry no checkpoint; to a client that looks like a server in between.
@@ -84,9 +97,13 @@ class _Application:
     """Turns requests into replies."""
 
     def __init__(
-        self, service: Service, gate: AccessGate, on_bug: Callable[[BaseException], None]
+        self,
+        service: Service,
+        gate: AccessGate,
+        on_bug: Callable[[BaseException], None],
+        beside: Beside,
     ) -> None:
-        self._service, self._gate, self._on_bug = service, gate, on_bug
+        self._service, self._gate, self._on_bug, self._beside = service, gate, on_bug, beside
         self._shares = WorkShares()
 
     def route(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
@@ -113,15 +130,16 @@ class _Application:
 
     async def _reply(self, endpoint: Endpoint, request: Request) -> Response:
         try:
-            call = await read_call(endpoint, self._gate, request)
+            call = await read_call(endpoint, self._gate, request, self._beside)
             held = request.headers.get("fairlead-held")
             if held is not None and endpoint.method != "GET":
-                await run_in_threadpool(self._service.check_held, held)
+                await self._beside(self._service.check_held, held)
             if inspect.iscoroutinefunction(endpoint.handle):
                 response: Response = await endpoint.handle(self._service, call)
                 return response
             async with self._shares.of(call.account):
-                return await run_in_threadpool(self._work, endpoint, call)
+                done: Response = await self._beside(self._work, endpoint, call)
+                return done
         except Exception as error:  # noqa: BLE001 - the caller gets a reply in any case
             return reply_to(error, request, self._on_bug)
 
@@ -140,7 +158,7 @@ class _Application:
         if has_two_ends(request):
             reply.headers["Connection"] = "close"  # what follows is no request
         if HEAD not in reply.headers:
-            await run_in_threadpool(self._prove, reply)
+            await self._beside(self._prove, reply)
         return reply
 
     def _prove(self, reply: Response) -> None:

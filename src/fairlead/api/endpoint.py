@@ -12,13 +12,12 @@ first line) all come from the same `Endpoint`, so none can be forgotten for one 
 
 import inspect
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import msgspec
 import structlog
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -48,6 +47,8 @@ NO_GRANTS = (
 ONLY_REPORTS = "the token of an agent reports its node and its groups, and nothing else"
 _log = structlog.get_logger("fairlead.api")
 Needs = Literal["nothing", "user", "admin", "agent"]
+Beside = Callable[..., Awaitable[Any]]
+"""Calls a function with what else it is given, while the event loop takes other requests."""
 T = TypeVar("T", bound=msgspec.Struct)
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 _FIELD = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`")
@@ -149,7 +150,7 @@ class Routes(list[Endpoint]):
         return register
 
 
-async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> Call:
+async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request, beside: Beside) -> Call:
     """Authenticate and parse; raises before anything is done."""
     if has_two_ends(request):
         raise Malformed("has Content-Length and Transfer-Encoding")
@@ -181,7 +182,7 @@ async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> C
         if len(data) <= _AT_ONCE_BYTES:
             body = read_body(data, endpoint.body)
         else:
-            body = await run_in_threadpool(read_body, data, endpoint.body)
+            body = await beside(read_body, data, endpoint.body)
     path, again = dict(request.path_params), lambda: gate.author(request) or ANONYMOUS
     return Call(author, path, query, body, request, again, account)
 
