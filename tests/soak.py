@@ -321,7 +321,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "executor kills": ("executor", "ports", "host"),
     "ledger kills": ("core/audit", "ledger", "ports", "host"),
     "ledger kills, two replicas on PostgreSQL": ("core/audit", "ledger", "ports", "host"),
-    "whole system": ("core", "engine", "ledger", "ports", "recorder", "schema", "sim"),
+    "whole system": ("api", "core", "engine", "ledger", "ports", "recorder", "schema", "sim"),
 }
 """The packages that a count depends on; of all others it is the whole product."""
 WHOLE = ("",)

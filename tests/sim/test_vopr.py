@@ -10,8 +10,13 @@ pytest.importorskip("apsw", reason="the simulated disk needs apsw: make dev")
 
 from fairlead.core.reasons import TrafficReason
 from fairlead.sim.vopr import agents
+from fairlead.sim.vopr.actors import Actors, run_request
+from fairlead.sim.vopr.checks import Checker
 from fairlead.sim.vopr.command import main, read, summary
+from fairlead.sim.vopr.disk import Crash
 from fairlead.sim.vopr.play import play, schedule
+from fairlead.sim.vopr.steps import behaviour
+from fairlead.sim.vopr.world import VoprWorld
 from tests.sim.vopr_plants import PLANTED, STORED, Plant, believed_liar, find, never_finished
 
 REGRESSIONS = sorted(STORED.glob("*.json"))
@@ -63,6 +68,39 @@ def test_nothing_but_the_answer_is_on_standard_output() -> None:
     arguments = ["--first", "3003", "--seeds", "1", "--steps", "100", "-o", "json"]
     done = CliRunner().invoke(main, arguments)
     assert json.loads(done.stdout)["seeds"] == 1
+
+
+def test_a_crash_in_a_request_is_the_death_of_the_process() -> None:
+    """At every write, sync and call of a submission: there is no reply, the client asks the same
+    again, and is told that it is done."""
+    crashed = 0
+    for place in range(60):
+        world = VoprWorld(5, behaviour)
+        actors = Actors(world, Checker(world))
+        actors.begin()
+        world.points.crash_in = place
+        request = run_request("r1", "a", 1, {})
+        try:
+            reply = actors.send(request)
+        except Crash:
+            crashed += 1
+            world.down()
+            reply = actors.send(*actors.later.pop())
+        assert (reply.status, reply.json["change"]) in ((200, "created"), (200, "unchanged"))
+        world.disk.close()
+    assert crashed > 3
+
+
+def test_a_lost_reply_is_asked_for_again() -> None:
+    """The same request comes twice, and the second changes nothing."""
+    world = VoprWorld(5, behaviour)
+    actors = Actors(world, Checker(world))
+    actors.begin()
+    actors.loses = True
+    assert actors.send(run_request("r1", "a", 1, {})).json["change"] == "created"
+    assert actors.send(*actors.later.pop()).json["change"] == "unchanged"
+    assert not actors.later
+    world.disk.close()
 
 
 def test_many_seeds_are_counted() -> None:

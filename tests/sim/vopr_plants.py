@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from starlette.requests import Request
 
+from fairlead.api.access import AccessGate, AccessState
+from fairlead.api.endpoint import Call
+from fairlead.api.service import Service
 from fairlead.core.gpu.clock import ClockReading, ClockReason, LedgerTime
 from fairlead.core.lottery import Commitment, Reveal
 from fairlead.core.lottery import beacon as core_beacon
@@ -27,9 +31,11 @@ from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.resolver import outcome
 from fairlead.engine.gpu.resolver.outcome import Outcomes
-from fairlead.engine.gpu.state import RunState
+from fairlead.engine.gpu.resolver.requests import Resolver
+from fairlead.engine.gpu.state import RunState, Stored
 from fairlead.ledger import reading
 from fairlead.ports.executor import Job
+from fairlead.ports.ledger import Entry
 from fairlead.schema import objects
 from fairlead.sim.executor import SimExecutor
 from fairlead.sim.vopr.command import read
@@ -166,6 +172,63 @@ def any_text(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(objects, "refuse_nul", lambda value, path="": None)
 
 
+def any_cancel(patch: pytest.MonkeyPatch) -> None:
+    """The gate takes every user for an admin where a run is cancelled."""
+    real = AccessGate.author
+
+    def author(self: AccessGate, request: Request, *, page: bool = False) -> Author | None:
+        found = real(self, request, page=page)
+        cancels = found is not None and request.url.path.endswith("/cancel")
+        return replace(found, admin=True) if found is not None and cancels else found
+
+    patch.setattr(AccessGate, "author", author)
+
+
+def early_reply(patch: pytest.MonkeyPatch) -> None:
+    """A run's cancel is acknowledged, and nothing is recorded."""
+    real = Call.by.fget
+    assert real is not None
+
+    def by(self: Call) -> dict[str, Any]:
+        return real(self) | {"dry_run": self.path.get("verb") == "cancel"}
+
+    patch.setattr(Call, "by", property(by))
+
+
+def half_refused(patch: pytest.MonkeyPatch) -> None:
+    """A drain is refused while the clock is held, and the node is cordoned, as it was."""
+    real = Resolver.drain
+
+    def drain(self: Resolver, stored: Stored, author: Author) -> None:
+        self._committer.commit(lambda: self._cordoned(stored.name, author))
+        real(self, stored, author)
+
+    patch.setattr(Resolver, "drain", drain)
+
+
+def deaf_unbind(patch: pytest.MonkeyPatch) -> None:
+    """A user that an operator has unbound keeps its rights."""
+    real = AccessState.fold
+
+    def fold(self: AccessState, entry: Entry) -> None:
+        if not entry.body.get("gone"):
+            real(self, entry)
+
+    patch.setattr(AccessState, "fold", fold)
+
+
+def old_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """A reply has the checkpoint of before its change."""
+    real = Service.head_headers
+    before: list[dict[str, str]] = []
+
+    def head_headers(self: Service) -> dict[str, str]:
+        before.append(real(self))
+        return before[-2:][0]
+
+    patch.setattr(Service, "head_headers", head_headers)
+
+
 class Plant(NamedTuple):
     """A fault, what finds it, and the steps among which it is looked for if it is rare."""
 
@@ -184,6 +247,11 @@ PLANTED = (
     Plant(frozen_flavor, "progress", 1),
     Plant(unsealed_state, "projection", 2, "submit turn tamper"),
     Plant(any_owner, "rights", 3, "submit turn trespass"),
+    Plant(any_cancel, "rights", 3, "submit turn trespass"),
+    Plant(deaf_unbind, "rights", 3, "turn bind trespass"),
+    Plant(early_reply, "acknowledged"),
+    Plant(half_refused, "refused", stored="drain-while-held"),
+    Plant(old_checkpoint, "checkpoint"),
     Plant(
         second_draw,
         "one-draw",

@@ -11,6 +11,7 @@ from fairlead.engine.gpu.checkpoint import export, restore
 from fairlead.engine.gpu.entries import Stamp, decode
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.starting import ask
+from fairlead.engine.gpu.state import Stored
 from fairlead.ledger.entries import entry_of
 from fairlead.ports.executor import Job
 from fairlead.ports.ledger import Entry
@@ -61,7 +62,7 @@ class Checker:
     def step(self) -> None:
         """All checks; raises `Violation`."""
         self._steps += 1
-        self._follow()
+        self.follow()
         self._check_devices()
         self._check_starts()
         if len(self.entries) > self._compared or self._steps % FOLD_EVERY == 0:
@@ -75,9 +76,14 @@ class Checker:
         self._check_starts()
         self._cancelled.add(f"{run}.{uid[:8]}")
 
+    def stored(self, kind: str, name: str) -> Stored | None:
+        """An object, as all entries say."""
+        return self._shadow.get(kind, name)
+
     # -- the log ----------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Take in what was recorded since."""
         ledger = self._world.ledger
         if ledger is None:
             return
@@ -198,7 +204,7 @@ class Checker:
     def _act(self, name: str, given: tuple[Any, ...], decision: str) -> None:
         """Every effect cites what is recorded by then, of that run; a job begins on devices that
         its run has leased."""
-        self._follow()
+        self.follow()
         run = given[0].run if isinstance(given[0], Job) else given[0]
         recorded = decision in self._jobs and decision.startswith(f"{run}.")
         if decision.isdigit() and 1 <= int(decision) <= len(self.entries):

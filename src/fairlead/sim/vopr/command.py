@@ -13,8 +13,9 @@ import click
 import structlog
 
 from fairlead.sim.clock import SEED_MAX
+from fairlead.sim.vopr.actors import VoprStep
 from fairlead.sim.vopr.play import STEPS_EACH, Played, play, schedule, shrink
-from fairlead.sim.vopr.steps import STEPS, VoprStep
+from fairlead.sim.vopr.steps import STEPS
 
 
 def play_seed(count: int, seed: int) -> Played:

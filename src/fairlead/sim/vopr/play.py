@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from fairlead.core.invariant import InvariantBroken
 from fairlead.sim.clock import Entropy
+from fairlead.sim.vopr.actors import NODES, Actors, VoprStep
 from fairlead.sim.vopr.checks import Checker
 from fairlead.sim.vopr.disk import Crash
-from fairlead.sim.vopr.steps import NODES, Actors, VoprStep, behaviour, draw
+from fairlead.sim.vopr.steps import behaviour, carry_out, draw
 from fairlead.sim.vopr.violation import Violation
 from fairlead.sim.vopr.world import VoprWorld
 
@@ -65,7 +66,7 @@ def play(
         for step in steps:
             played.done += 1
             played.counts[step.name] += 1
-            _guarded(actors, checker, lambda step=step: actors.act(step))  # type: ignore[misc]
+            _guarded(actors, checker, lambda step=step: carry_out(actors, step))  # type: ignore[misc]
         if settle:
             _settle(actors, checker)
         actors.agents.close()
@@ -98,12 +99,12 @@ def _settle(actors: Actors, checker: Checker) -> None:
     world.use_beacon(None)
     for place in range(len(NODES)):
         repair = VoprStep("node", place, 1)
-        _guarded(actors, checker, lambda repair=repair: actors.act(repair))  # type: ignore[misc]
+        _guarded(actors, checker, lambda repair=repair: carry_out(actors, repair))  # type: ignore[misc]
     for turn in range(SETTLE_TURNS):
         if turn % 10 == 0:
             for act in (actors.judge_clock, actors.end_waiting, actors.release):
                 _guarded(actors, checker, act)
-        _guarded(actors, checker, lambda: actors.act(VoprStep("wait", 1)))
+        _guarded(actors, checker, lambda: carry_out(actors, VoprStep("wait", 1)))
     checker.check_fold()
     checker.check_progress()
     checker.check_ledger()

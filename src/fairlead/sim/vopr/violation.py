@@ -1,8 +1,8 @@
 """What a checker raises."""
 
 
-class Violation(Exception):
-    """A promise did not hold."""
+class Violation(BaseException):
+    """A promise did not hold. No handler of ours makes a reply of it."""
 
     def __init__(self, check: str, message: str) -> None:
         super().__init__(f"{check}: {message}")

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairlead.api.access import SNAPSHOT as ACCESS
 from fairlead.core.gpu import PreemptionPolicy
 from fairlead.core.gpu.clock import ClockReading
 from fairlead.core.invariant import known
 from fairlead.core.lottery import BeaconNetwork
-from fairlead.engine.gpu import Author, Config, ControlPlane
+from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.engine.gpu.clock import LedgerClock
 from fairlead.ledger.keys import MasterEntropy
 from fairlead.ledger.sqlite import sqlite_faults
@@ -24,6 +25,7 @@ from fairlead.ports.executor import Exit, Job
 from fairlead.ports.faults import Fault, TemporaryFault
 from fairlead.sim.clock import Entropy, VirtualClock
 from fairlead.sim.executor import Behaviour, SimExecutor, SimMachine
+from fairlead.sim.vopr.api import Api
 from fairlead.sim.vopr.disk import Crash, SimDisk
 from fairlead.sim.vopr.ledger import SimKeys, SimLedger, open_sim
 
@@ -38,7 +40,6 @@ CONFIG = Config(
         min_notice_ms=0, max_reservations=3, min_runtime_ms=5_000, cooldown_ms=30_000
     ),
 )
-ADMIN = Author("root", admin=True)
 
 
 class FaultPoints:
@@ -179,6 +180,7 @@ class VoprWorld:
         self._chance = MasterEntropy(seed.to_bytes(32, "big"))
         self.ledger: SimLedger | None = None
         self.plane: ControlPlane | None = None
+        self._api: Api | None = None
 
     @property
     def host(self) -> ControlHost:
@@ -218,6 +220,13 @@ class VoprWorld:
                 raise
         return known(self.plane, "it is up")
 
+    def api(self) -> Api:
+        """Of the control plane, which is started if it is down; made when it is asked first."""
+        plane = self.up()
+        if self._api is None:
+            self._api = Api(plane, known(self.ledger, "it is up"))
+        return self._api
+
     def _open(self) -> None:
         clock = LedgerClock(self.reading, self._config.clock, elsewhere=self.in_cluster)
         with sqlite_faults("open the ledger"):
@@ -235,19 +244,23 @@ class VoprWorld:
         self.crashes += 1
         self.points.crash_in = None
         self.disk.detach()
-        self.ledger = self.plane = None
+        self.ledger = self.plane = self._api = None
 
     def tamper(self) -> None:
         """An intruder, who can write to the disk and has no key, gives one owner's runs and budgets
-        to another in the state that is kept beside the ledger."""
+        to another in the states that are kept beside the ledger, and its users to that, too."""
         self.kill()
         self.tampered = True
         with suppress(sqlite3.Error):
             connection = open_sim(self.disk)
             for row in connection.execute("SELECT name, state FROM snapshots").fetchall():
-                state = zlib.decompress(row[1]).replace(b'"owner":"a"', b'"owner":"c"')
+                if row[0] == ACCESS:
+                    state = row[1].replace(b'"owners":["a"]', b'"owners":["c"]')
+                else:
+                    state = zlib.decompress(row[1]).replace(b'"owner":"a"', b'"owner":"c"')
+                    state = zlib.compress(state)
                 change = "UPDATE snapshots SET state = ? WHERE name = ?"
-                connection.execute(change, (zlib.compress(state), row[0])).fetchall()
+                connection.execute(change, (state, row[0])).fetchall()
         self.kill()
 
     def reboot(self, off_ms: int) -> None:
