@@ -34,7 +34,7 @@ _ASKED_MOST = 1_000
 """Every user of the machine can reach a port: what it asks for is bounded."""
 
 
-class Asked(NamedTuple):
+class EndpointQuestion(NamedTuple):
     """The last question about a cluster."""
 
     at_ms: int
@@ -49,7 +49,7 @@ class EndpointServer:
         self.place = place
         self._changed = threading.Condition()
         self._offered: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, EndpointQuestion] = {}
         self._closing = False
         self._server = _listen(place, self)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -66,7 +66,7 @@ class EndpointServer:
             }
             self._changed.notify_all()
 
-    def asked(self, cluster: str) -> Asked | None:
+    def asked(self, cluster: str) -> EndpointQuestion | None:
         with self._changed:
             return self._asked.get(cluster)
 
@@ -98,7 +98,7 @@ class EndpointServer:
         with self._changed:
             for name in names:
                 self._asked.pop(name, None)
-                self._asked[name] = Asked(monotonic_ms(), version)
+                self._asked[name] = EndpointQuestion(monotonic_ms(), version)
             while len(self._asked) > _ASKED_MOST:
                 del self._asked[next(iter(self._asked))]
             while True:
