@@ -1,5 +1,6 @@
 """Blobs of entries: stored, verified, exported, archived and backed up with the entry."""
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -12,7 +13,7 @@ from fairlead.core.invariant import InvariantBroken
 from fairlead.ledger.segment import open_segment
 from fairlead.ledger.sqlite import SqliteReader, backup
 from fairlead.ledger.writing import StoreWriter
-from fairlead.ports.ledger import Damaged, Draft, HeadMoved
+from fairlead.ports.ledger import Blob, Damaged, Draft, HeadMoved
 from tests.ledger.drafts import TIME_MS, draft, drafts
 from tests.ledger.memory import MemoryLedger
 from tests.ledger.worlds import SqliteWorld, World
@@ -30,7 +31,7 @@ def ledger(world: World) -> Iterator[StoreWriter]:
 
 
 def with_blobs(number: int, *blobs: bytes) -> Draft:
-    return draft(number, blobs=blobs)
+    return draft(number, blobs=tuple(map(Blob.of, blobs)))
 
 
 def test_a_blob_comes_with_its_entry(world: World) -> None:
@@ -61,7 +62,7 @@ def test_what_no_export_could_carry_is_refused(blob: bytes) -> None:
     with pytest.raises(InvariantBroken):
         ledger.append([with_blobs(1, blob)])
     with pytest.raises(InvariantBroken):
-        ledger.append([draft(1, body={"blobs": {}}, blobs=(b"1",))])
+        ledger.append([draft(1, body={"blobs": {}}, blobs=(Blob.of(b"1"),))])
 
 
 def test_an_export_carries_the_blobs_of_its_entries(ledger: StoreWriter, tmp_path: Path) -> None:
@@ -124,6 +125,48 @@ def test_a_blob_that_is_gone_or_changed_is_found() -> None:
     assert (found.problem, found.seq) == ("a blob of entry 5 is missing", 5)
     with pytest.raises(Damaged, match="a blob of entry 5 is missing"):
         ledger.export(Path("/dev/null"))
+
+
+def test_a_blob_is_written_in_parts_and_kept_small(ledger: StoreWriter) -> None:
+    """The parts are one document; what repeats takes less room in the ledger."""
+    blob = Blob.written(LARGE[0][place : place + 7] for place in range(0, len(LARGE[0]), 7))
+    assert blob == Blob(NAMES[0], len(LARGE[0]), blob.packed)
+    assert len(blob.packed) < len(LARGE[0]) / 3
+    assert blob.document() == LARGE[0]
+    (entry,) = ledger.append([draft(1, blobs=(blob,))])
+    assert entry.body["blobs"] == {NAMES[0]: len(LARGE[0])}
+    assert ledger.blob_get(NAMES[0]) == LARGE[0]
+
+
+def test_a_blob_of_a_former_release_is_read() -> None:
+    """They kept the document as it is."""
+    ledger = MemoryLedger(time_ms=TIME_MS)
+    ledger.append([with_blobs(1, LARGE[0])])
+    ledger.connection.execute("UPDATE blobs SET data = ?", (LARGE[0],))
+    assert ledger.blob_get(NAMES[0]) == LARGE[0]
+    assert ledger.verify().ok
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"x",
+        Blob.of(LARGE[0]).packed[:-1],
+        Blob.of(LARGE[0]).packed + b"{}",
+        Blob.of(LARGE[1]).packed,
+        b"x" + LARGE[0],
+        zlib.compress(bytes(65 * 2**20)),
+    ],
+    ids=["begun", "cut", "longer", "other", "garbled", "bomb"],
+)
+def test_what_is_stored_of_a_blob_is_not_believed(stored: bytes) -> None:
+    """Whoever can write the file can put anything there; it is never more than a document."""
+    ledger = MemoryLedger(time_ms=TIME_MS)
+    ledger.append([with_blobs(1, LARGE[0])])
+    ledger.connection.execute("UPDATE blobs SET data = ?", (stored,))
+    with pytest.raises(Damaged, match=f"blob {NAMES[0]}"):
+        ledger.blob_get(NAMES[0])
+    assert NAMES[0] in ledger.verify().problem
 
 
 def test_a_size_that_is_not_the_blobs_is_found() -> None:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fairlead.core.canonical import canonical, digest
 from fairlead.ledger.keys import SecretKey
-from fairlead.ports.ledger import Draft, Entry
+from fairlead.ports.ledger import Blob, Draft, Entry
 from tests.core.gpu import resolve_oracle as oracle
 from tests.ledger.memory import MemoryKeys, MemoryLedger
 
@@ -430,7 +430,7 @@ class Teller:
             effect="commit",
             input_digest=digest(conflict),
             version=self.version,
-            blobs=(canonical(conflict), canonical(notice)) if case.turns else (),
+            blobs=(Blob.of(canonical(conflict)), Blob.of(canonical(notice))) if case.turns else (),
         )
         fixed = fixed or self.fix_owners()
         self.fill()
@@ -511,7 +511,7 @@ class Teller:
             plan_id=f"{self.plan}.{case.k}",
             effect="outcome",
             version=self.version,
-            blobs=(canonical(result),) if result and case.turns else (),
+            blobs=(Blob.of(canonical(result)),) if result and case.turns else (),
         )
         return result, entry
 

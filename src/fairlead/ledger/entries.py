@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from hashlib import sha256
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,8 +24,7 @@ from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import KeyDirectory, sign_head
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, statement
 from fairlead.ledger.store import STORE_BLOB, Effect, Execute, Found, StoredRow, store_head
-from fairlead.ports.ledger import BLOBS, Archived, Damaged, Draft, Entry, EntryFields
-from fairlead.schema.border import DOCUMENT_BYTES_MAX
+from fairlead.ports.ledger import BLOBS, Archived, Blob, Damaged, Draft, Entry, EntryFields
 
 T = TypeVar("T")
 RESERVED = ("ledger.", "key.")
@@ -45,7 +43,7 @@ class Prepared(NamedTuple):
     front: bytes
     back: bytes
     blobs: tuple[tuple[str, bytes], ...] = ()
-    """Large documents under their digests, stored with the entry."""
+    """Compressed documents under their digests, stored with the entry."""
 
     def data(self, seq: int) -> bytes:
         return b"%b%d%b" % (self.front, seq, self.back)
@@ -75,22 +73,18 @@ def prepare(draft: Draft, *, own: bool = False) -> Prepared:
     require(plain, "plans and effects have no NUL in their names")
     digest = draft.input_digest
     require(digest is None or bool(_is_digest(digest)), "a digest is 64 hex digits")
-    blobs = tuple((sha256(data).hexdigest(), data) for data in draft.blobs)
-    body = _naming(draft.body, blobs) if blobs else draft.body
+    body = _naming(draft.body, draft.blobs) if draft.blobs else draft.body
     front = canonical({**dict(zip(_FRONT, _front(draft), strict=True)), "body": body})
     back = b',"time_ms":%d,"version":%d}' % (draft.time_ms, draft.version)
     names = (draft.kind, draft.plan_id, draft.effect)
+    blobs = tuple((blob.digest, blob.packed) for blob in draft.blobs)
     return Prepared(*names, front[:-1] + b',"seq":', back, blobs)
 
 
-def _naming(body: dict[str, Any], blobs: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
+def _naming(body: dict[str, Any], blobs: Sequence[Blob]) -> dict[str, Any]:
     """The body with the names of what is kept beside it, by which the tree covers that too."""
     require(BLOBS not in body, "the ledger names an entry's blobs itself")
-    for _, data in blobs:
-        # Each becomes a line of an export, which must be read back.
-        require(len(data) < DOCUMENT_BYTES_MAX, f"a blob has less than {DOCUMENT_BYTES_MAX} bytes")
-        require(b"\n" not in data, "a blob is one line of canonical JSON")
-    return {**body, BLOBS: {digest: len(data) for digest, data in blobs}}
+    return {**body, BLOBS: {blob.digest: blob.size for blob in blobs}}
 
 
 def parse(data: bytes, seq: int) -> Entry:
@@ -131,7 +125,7 @@ class Numbered(NamedTuple):
     answers: list[Found]
     rows: Sequence[StoredRow] = ()
     blobs: Sequence[tuple[str, bytes, int]] = ()
-    """Large documents under their digests, each with the entry that it belongs to."""
+    """Compressed documents under their digests, each with the entry that it belongs to."""
 
 
 def number(

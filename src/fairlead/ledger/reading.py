@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -20,7 +19,14 @@ from fairlead.ledger.store import Execute, Found, SqlSession, read_kept, read_no
 from fairlead.ledger.verify import LedgerWalk
 from fairlead.ledger.witness import Witness
 from fairlead.ports.faults import faults
-from fairlead.ports.ledger import Damaged, Entry, Progress, ProjectionSnapshot, Verification
+from fairlead.ports.ledger import (
+    Damaged,
+    Entry,
+    Progress,
+    ProjectionSnapshot,
+    Verification,
+    unpacked,
+)
 
 LIMIT_MAX = 100_000
 """Entries in one answer: a projection reads page by page."""
@@ -108,9 +114,7 @@ class StoreReader:
 
     def blob_get(self, digest: str) -> bytes | None:
         rows = self._query("SELECT data FROM blobs WHERE digest = ?", digest)
-        if rows and sha256(rows[0][0]).hexdigest() != digest:
-            raise Damaged(f"blob {digest} does not have the content of its name")
-        return rows[0][0] if rows else None
+        return unpacked(digest, rows[0][0]) if rows else None
 
     def snapshot_get(self, name: str) -> ProjectionSnapshot | None:
         rows = self._query("SELECT name, seq, state FROM snapshots WHERE name = ?", name)

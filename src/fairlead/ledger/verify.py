@@ -7,7 +7,6 @@ is to be compared, and around each of the ledger's own entries, which may change
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from hashlib import sha256
 
 from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
@@ -16,7 +15,7 @@ from fairlead.ledger.coverage import CoverageList
 from fairlead.ledger.entries import index_of, parse
 from fairlead.ledger.statements import ARCHIVED, OWN_KINDS, SNAPSHOT, LedgerIdentity
 from fairlead.ledger.store import SqlView, StoredRow
-from fairlead.ports.ledger import BLOBS, Damaged, Entry, Progress, Verification
+from fairlead.ports.ledger import BLOBS, Damaged, Entry, Progress, Verification, unpacked
 
 BATCH = 2_000
 _MARK = f'"{BLOBS}":'.encode()
@@ -146,10 +145,9 @@ class LedgerWalk:
         if self.snapshots:
             self._snapshots()
         blobs = 0
-        for digest, data in self.view.blobs():
+        for digest, stored in self.view.blobs():
             blobs += 1
-            if sha256(data).hexdigest() != digest:
-                raise Damaged(f"blob {digest} does not have the content of its name")
+            data = unpacked(digest, stored)
             seq, size = self.named.pop(digest, (None, len(data)))
             if size != len(data):
                 raise Damaged(f"a blob of entry {seq} is not as long as it says", seq)

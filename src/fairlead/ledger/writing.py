@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic
 
@@ -26,7 +25,7 @@ from fairlead.ledger.store import C, SqlSession
 from fairlead.ledger.verify import LedgerWalk
 from fairlead.ledger.witness import Witness
 from fairlead.ports.faults import Fault
-from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
+from fairlead.ports.ledger import Blob, Damaged, Draft, Entry, HeadMoved
 
 
 class StoreWriter(StoreReader, ABC, Generic[C]):
@@ -117,9 +116,10 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
         return path
 
     def blob_put(self, data: bytes) -> str:
-        digest = sha256(data).hexdigest()
-        self._change("keep a blob", lambda execute: execute(store.KEEP_BLOB, digest, data))
-        return digest
+        blob = Blob.of(data)
+        row = (blob.digest, blob.packed)
+        self._change("keep a blob", lambda execute: execute(store.KEEP_BLOB, *row))
+        return blob.digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
         # Said before it is kept: a crash in between leaves the last one, which an entry confirms.

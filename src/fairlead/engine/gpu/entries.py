@@ -16,7 +16,7 @@ from fairlead.core.canonical import Rendered, canonical
 from fairlead.core.gpu import Lease
 from fairlead.core.gpu.usage import ChargePart
 from fairlead.core.lottery import Commitment, Reveal
-from fairlead.ports.ledger import Draft, Entry
+from fairlead.ports.ledger import Blob, Draft, Entry
 from fairlead.schema.convert import convert
 
 SYSTEM = "fairlead"
@@ -59,10 +59,10 @@ class NewEntry:
     author: str = SYSTEM
     plan_id: str | None = None
     effect: str | None = None
-    input: Document | Rendered | bytes | None = field(default=None, repr=False)
+    input: Document | Rendered | Blob | None = field(default=None, repr=False)
     """The whole input of a decision, or its canonical form."""
     input_digest: str | None = None
-    blobs: tuple[bytes, ...] = field(default=(), repr=False)
+    blobs: tuple[Blob, ...] = ()
     version: int | None = None
     """None: the version of the body's type."""
     reasons: tuple[str, ...] = ()
@@ -810,11 +810,14 @@ def encode(entry: NewEntry) -> Draft:
     """As the ledger takes it. A decision's input stands in the body, or among the blobs."""
     body = entry.body.document()
     digest, blobs = entry.input_digest, entry.blobs
-    if entry.input is not None:
-        data = entry.input if isinstance(entry.input, bytes) else canonical(entry.input)
+    if isinstance(entry.input, Blob) and entry.input.size > INPUT_BYTES_MAX:
+        digest, blobs = entry.input.digest, (*blobs, entry.input)
+    elif entry.input is not None:
+        asked = entry.input
+        data = asked.document() if isinstance(asked, Blob) else canonical(asked)
         digest = sha256(data).hexdigest()
         if len(data) > INPUT_BYTES_MAX:
-            blobs = (*blobs, data)
+            blobs = (*blobs, Blob.of(data))
         else:
             body["input"] = Rendered(data.decode())
     return Draft(

@@ -6,7 +6,7 @@ and what it asks for is kept once for all that ask for the same.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
+from itertools import chain
 from typing import TypeVar
 
 from msgspec import json, to_builtins
@@ -16,6 +16,7 @@ from fairlead.core.canonical import Rendered, encoded, text
 from fairlead.engine.gpu.entries import Document, NewEntry, QueueDecision
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase
+from fairlead.ports.ledger import Blob
 from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE
 from fairlead.schema.times import format_time
@@ -125,19 +126,19 @@ class WaitingRows:
         plain data, or the text twice, is never in memory."""
         asked: Document = STYLE.from_core(replace(waiting, runs=()))
         head, tail = text({**asked, "runs": [_MARK]}).split(_MARK)
-        written = BytesIO()
-        written.write(encoded(head))
-        for first, runs in _parts(waiting.runs):
-            written.write(encoded("," * bool(first) + ",".join(map(self._written, runs))))
-        written.write(encoded(tail))
+        rows = (
+            "," * bool(first) + ",".join(map(self._written, runs))
+            for first, runs in _parts(waiting.runs)
+        )
+        written = Blob.written(map(encoded, chain([head], rows, [tail])))
         output: Document = STYLE.from_core(replace(queue, order=()))
         # Rows of names and whole numbers, which both write in the same way.
         order = (
-            json.encode(to_builtins(rows), order="sorted")[1:-1].decode()
-            for _, rows in _parts(queue.order)
+            json.encode(to_builtins(part), order="sorted")[1:-1].decode()
+            for _, part in _parts(queue.order)
         )
         output["order"] = Rendered(f"[{','.join(order)}]")
-        return NewEntry(QueueDecision(output), waiting.now_ms, input=written.getvalue())
+        return NewEntry(QueueDecision(output), waiting.now_ms, input=written)
 
     def _written(self, run: gpu.WaitingRun) -> str:
         if run.promised_ms is not None or run.reservation is not None:

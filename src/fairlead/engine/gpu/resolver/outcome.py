@@ -14,7 +14,6 @@ docs/reference/outcome-export.md says what is in the entries, and why no clear n
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from typing import Any
 
 from fairlead.core import gpu
@@ -51,7 +50,7 @@ from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, R
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.faults import PermanentFault
-from fairlead.ports.ledger import Damaged
+from fairlead.ports.ledger import Blob, Damaged
 from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.gpu import VERSIONS, ResolveDocument, from_resolution, to_conflict
 from fairlead.schema.times import format_time
@@ -167,8 +166,9 @@ class Outcomes:
         found = gpu.freeze(
             case.demand, shortage.deficit, shortage.holdings, names, owner_weighting=weighting
         )
-        document, notice = gpu.conflict_bytes(found.conflict), canonical(found.notice.document())
-        self._frozen = (sha256(document).hexdigest(), found.conflict)
+        document = Blob.of(gpu.conflict_bytes(found.conflict))
+        notice = Blob.of(canonical(found.notice.document()))
+        self._frozen = (document.digest, found.conflict)
         given = {} if last.carry else self._nonces(names, found.conflict)
         luck: dict[str, Any] = {
             "nonces": {names.owner(owner): bytes.fromhex(given[owner]) for owner in given},
@@ -183,7 +183,7 @@ class Outcomes:
             scope=found.conflict.scope.document(),
             deficit_gpus=shortage.deficit.gpus,
             conflict_digest=self._frozen[0],
-            notice_digest=sha256(notice).hexdigest(),
+            notice_digest=notice.digest,
             owner_weighting=weighting,
             turn=last.turn,
             continued=last.carry is not None,
@@ -199,7 +199,7 @@ class Outcomes:
             blobs=(document, notice),
         )
         body = _case_body(case, commitment, last.flavor, given, projection.seq + after + 1)
-        clear, plan_id = (canonical(names.clear),), commitment.plan_id
+        clear, plan_id = (Blob.of(canonical(names.clear)),), commitment.plan_id
         about = NewEntry(
             body, now_ms, author=case.author, plan_id=plan_id, effect="case", blobs=clear
         )
@@ -308,22 +308,22 @@ class Outcomes:
         beacon_lost: bool = False,
     ) -> NewEntry:
         """The answer to a commitment: what was drawn, or why it is void and what it would be."""
-        chance, document = needed(self._chance), None
+        chance, result = needed(self._chance), None
         if resolution is not None:
-            document = canonical(from_resolution(resolution, promised.conflict_digest))
+            result = Blob.of(canonical(from_resolution(resolution, promised.conflict_digest)))
         shown = reveal(
             promised,
             commit_seq=outcome.seq,
             entropy=chance.entropy(outcome.chain, outcome.entropy_index),
             next_entropy=chance.entropy(outcome.chain, outcome.entropy_index + 1),
             beacon_value=self._beacon_value(outcome),
-            result_digest=None if document is None else sha256(document).hexdigest(),
+            result_digest=None if result is None else result.digest,
             void=void,
             beacon_lost=beacon_lost,
         )
         head = self._committer.ledger.head().as_document()
         kind = entries.OutcomeDrawn if void is None else entries.OutcomeVoided
-        blobs, version = () if document is None else (document,), VERSIONS[promised.owner_weighting]
+        blobs, version = () if result is None else (result,), VERSIONS[promised.owner_weighting]
         body = kind(shown, head)
         return at.entry(body, promised.plan_id, "outcome", version=version, blobs=blobs)
 
