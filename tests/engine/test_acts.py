@@ -56,10 +56,11 @@ OTHERS = {
 NO_ACTS = {
     *("CpuSensor", "PodRoster", "DeviceMeter", "SignalSource", "NodeSensor", "EntropySource"),
     *("Recorder", "FlightRecorder", "LedgerReader", "Ledger", "EventLog", "Notifier", "Tracer"),
-    "Prober",
+    *("Prober", "Glancing"),
 }
-"""Ports that sense, record or tell. A probe is one request to an ejected backend, begun by a
-recorded decision (`test_a_decision_that_was_not_recorded_probes_no_backend`)."""
+"""Ports that sense, record or tell. A glance only reads counters. A probe is one request to an
+ejected backend, begun by a recorded decision
+(`test_a_decision_that_was_not_recorded_probes_no_backend`)."""
 LOOPS = ("engine/cpu/loop.py", "engine/traffic/loop.py", "engine/gpu/effects.py")
 LAUNCHER = "executor/launcher.py"
 """Carries out what the loop of the runs asks for, once it has verified the entries."""
