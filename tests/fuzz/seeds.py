@@ -161,8 +161,10 @@ def cgroups() -> Iterator[bytes]:
 
 def haproxy() -> Iterator[bytes]:
     answers = ",".join(f"hrsp_{kind}xx" for kind in range(1, 6))
-    names = f"# pxname,svname,qcur,scur,stot,econ,eresp,wretr,wredis,iid,{answers}"
-    rows = "web_a,b1,0,1,7,0,0,0,0,3,0,6,0,0,1,\nweb_soft,BACKEND,0,0,3,0,0,0,0,4,0,0,0,0,0,\n\n"
+    names = f"# pxname,svname,qcur,scur,stot,econ,eresp,wretr,wredis,iid,{answers},req_tot"
+    rows = (
+        "web_a,b1,0,1,7,0,0,0,0,3,0,6,0,0,1,7,\nweb_soft,BACKEND,0,0,3,0,0,0,0,4,0,0,0,0,0,3,\n\n"
+    )
     yield f"{names},\n{rows}".encode()
 
 

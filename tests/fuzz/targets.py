@@ -245,14 +245,16 @@ def _launcher(data: bytes) -> None:
             wire.exit_of(asked["exit"])
 
 
+servers = ExitStack()
+"""Ends what targets have started: at exit, where no test did."""
+atexit.register(servers.close)
+
+
 @cache
 def _server() -> Path:
     """A control plane of this process, until it ends."""
-    stack = ExitStack()
-    folder = stack.enter_context(short_folder())
-    running = stack.enter_context(serving(folder))
-    atexit.register(stack.close)
-    return running.socket
+    folder = servers.enter_context(short_folder())
+    return servers.enter_context(serving(folder)).socket
 
 
 def _http(data: bytes) -> None:

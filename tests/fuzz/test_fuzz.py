@@ -6,6 +6,7 @@
 import random
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,17 @@ from fairlead.schema.border import BadInput, parse_json
 from tests.fuzz.__main__ import run_bounded
 from tests.fuzz.corpus import kept
 from tests.fuzz.mutate import mutate
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import TARGETS, servers
 
 SAMPLE = {"http": 60, "script": 150, "segment": 150, "record": 150, "outcome": 100}
 USUAL = 400
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ended() -> Iterator[None]:
+    """The server of a target: the interpreter waits for its threads before anything at exit."""
+    yield
+    servers.close()
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -169,7 +169,8 @@ def drop_content(execute: Execute, last: int, kinds: Sequence[str]) -> None:
 
 def _signed_head(row: Sequence[Any]) -> SignedHead:
     head = Head(**dict(zip(_COLUMNS[:-1], row, strict=False)))
-    if not all(0 <= each <= INTEGER_MAX for each in (head.epoch, head.size, head.time_ms)):
+    numbers = (head.epoch, head.size, head.time_ms)
+    if not all(type(each) is int and 0 <= each <= INTEGER_MAX for each in numbers):
         raise Damaged("a head has a number that no signed head can have")
     return SignedHead(head, row[-1])
 
