@@ -2,11 +2,22 @@
 
 import asyncio
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from fairlead.api import rates
-from fairlead.api.rates import BURST_S, BYTES_A_TOKEN, RequestRates, TooManyRequests, WorkShares
+from fairlead.api import rates, streams
+from fairlead.api.rates import (
+    BURST_S,
+    BYTES_A_TOKEN,
+    WORK_EACH,
+    RequestRates,
+    TooManyRequests,
+    WorkShares,
+)
 from fairlead.core.gpu import QuotaPolicy
 from tests.api.servers import budget, node, run, serving, short_folder
 
@@ -170,3 +181,30 @@ def test_who_asks_for_much_at_once_waits_for_itself() -> None:
         return log
 
     assert asyncio.run(ask()) == ["a1", "a2", "b1", "root", "a3"]
+
+
+def test_events_and_output_are_worked_on_within_a_users_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They wait in the event loop, and were counted nowhere: one user had all worker threads."""
+    at_work, go = list[str](), threading.Event()
+
+    def read(*_: Any) -> list[dict[str, Any]]:
+        at_work.append("one")
+        assert go.wait(60)
+        return []
+
+    monkeypatch.setattr(streams, "read_events", read)
+    asked = WORK_EACH + 4
+    with short_folder() as folder, serving(folder) as server, ThreadPoolExecutor(asked) as clients:
+        token = server.token("ada", "a")
+        replies = [
+            clients.submit(server.ok, "GET", "/v1/events", tcp=True, token=token)
+            for _ in range(asked)
+        ]
+        server.until("its share is at work", lambda: len(at_work) >= WORK_EACH)
+        time.sleep(0.3)  # nothing tells of requests that wait for the share
+        assert len(at_work) == WORK_EACH
+        assert server.ok("GET", "/v1/budgets") == []
+        go.set()
+        assert [reply.result()["items"] for reply in replies] == [[]] * asked

@@ -32,7 +32,6 @@ from fairlead.api import (
 from fairlead.api.access import AccessGate
 from fairlead.api.endpoint import Beside, Call, Endpoint, has_two_ends, problem, read_call, reply_to
 from fairlead.api.openapi import document
-from fairlead.api.rates import WorkShares
 from fairlead.api.service import HEAD, Service
 from fairlead.ports.faults import Fault
 
@@ -104,7 +103,6 @@ class _Application:
         beside: Beside,
     ) -> None:
         self._service, self._gate, self._on_bug, self._beside = service, gate, on_bug, beside
-        self._shares = WorkShares()
 
     def route(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
 
@@ -137,7 +135,7 @@ class _Application:
             if inspect.iscoroutinefunction(endpoint.handle):
                 response: Response = await endpoint.handle(self._service, call)
                 return response
-            async with self._shares.of(call.account):
+            async with self._service.shares.of(call.account):
                 done: Response = await self._beside(self._work, endpoint, call)
                 return done
         except Exception as error:  # noqa: BLE001 - the caller gets a reply in any case

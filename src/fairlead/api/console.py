@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from typing import BinaryIO, NamedTuple
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from fairlead.api.endpoint import Call, Routes
@@ -39,7 +38,7 @@ class _Piece(NamedTuple):
 
 
 async def _run_of(service: Service, call: Call) -> tuple[dict[str, object], Console]:
-    run = await run_in_threadpool(found, service, "Run", call.path["name"])
+    run = await service.work_for(call.account, found, service, "Run", call.path["name"])
     name = call.path["name"]
     if not call.author.may_see(name, run["spec"]["owner"]):
         raise Forbidden(f"{call.author.user} may not read or type into run {name!r}")
@@ -62,13 +61,13 @@ async def output(service: Service, call: Call) -> Response:
     run, console = await _run_of(service, call)
     query: OutputQuery = call.query
     name, meta, spec = call.path["name"], dict(run["metadata"]), dict(run["spec"])  # type: ignore[call-overload]  # objects
-    loop = asyncio.get_running_loop()
+    loop, who = asyncio.get_running_loop(), call.account
     deadline = loop.time() + query.wait_s
     while True:
         # Before reading, so that everything written before the end is read.
-        ended = query.previous or await run_in_threadpool(has_ended, service, name, meta["uid"])
+        ended = query.previous or await service.work_for(who, has_ended, service, name, meta["uid"])
         prefix = job_prefix(name, meta["uid"])
-        piece = await run_in_threadpool(read_output, console, name, prefix, query)
+        piece = await service.work_for(who, read_output, console, name, prefix, query)
         if piece.data or ended or loop.time() >= deadline or service.signal.closed:
             break
         await asyncio.sleep(TERMINAL_POLL_S if spec.get("terminal") else POLL_S)
@@ -93,7 +92,7 @@ async def keyboard(service: Service, call: Call) -> Response:
         raise BadInput("rows", "must be given together with columns")
     size = None if body.rows is None or body.columns is None else (body.rows, body.columns)
     keys, name = Keyboard(text, body.interrupt, size), call.path["name"]
-    taken = await run_in_threadpool(console.press, name, keys)
+    taken = await service.work_for(call.account, console.press, name, keys)
     if taken is None:
         raise Refused("NotRunning", f"run {name!r} is not running")
     return Response(msgspec.json.encode(Typed(taken)), media_type="application/json")

@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
+
+from starlette.concurrency import run_in_threadpool
 
 from fairlead.api.access import Access, SubmittedRun
 from fairlead.api.browser_sessions import Sessions
 from fairlead.api.feed import FeedEvent, ReportLine, ReportPlace, SharedReads, event_feed
 from fairlead.api.fleet_history import FleetHistory
 from fairlead.api.peers import JobOf
+from fairlead.api.rates import WorkShares
 from fairlead.api.story_acts import Story
 from fairlead.core.audit import check_consistency
 from fairlead.engine.gpu import ControlPlane, Refused, job_prefix
@@ -25,6 +28,8 @@ from fairlead.ports.tracing import NoTracer, Tracer
 from fairlead.schema.border import BadInput
 
 HEAD = "Fairlead-Head"
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 REPLAY_WAIT_S = 5.0
 GATHER_S, LANES = 0.02, 8
 """A turn records one entry after the other: what follows at once is told together. Not to all
@@ -181,6 +186,8 @@ class Service:
     """Follows the version of `fleet`."""
     streams: OpenStreams = field(default_factory=OpenStreams)
     """Of readers over TCP."""
+    shares: WorkShares = field(default_factory=WorkShares)
+    """Of the threads that work on requests."""
     feed: SharedReads[int, FeedEvent] = field(init=False)
     """What happens, for all who follow it live."""
     report_feed: SharedReads[ReportPlace, ReportLine] = field(init=False)
@@ -200,6 +207,18 @@ class Service:
         """Requests that wait end now."""
         self.signal.notify(0, close=True)
         self.reported.notify(0, close=True)
+
+    async def work_for(
+        self,
+        account: Hashable,
+        work: Callable[Given, Answer],
+        *given: Given.args,
+        **more: Given.kwargs,
+    ) -> Answer:
+        """Work in a thread, while the event loop takes other requests; one of those that the
+        account may have at a time."""
+        async with self.shares.of(account):
+            return await run_in_threadpool(work, *given, **more)
 
     def note_stale(self) -> None:
         """Tell those who follow reports which of them do not come any more."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from fairlead.api.access import Unauthenticated
@@ -26,7 +24,6 @@ routes = Routes()
 ALIVE_S = 15  # an empty line detects a client that is gone
 POLL_S = 0.2
 CHUNK = 64 * 1024
-_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _LOOKS = 10  # at files that are renamed while they are opened
 
 
@@ -36,7 +33,9 @@ async def events(service: Service, call: Call) -> Response:
     query = call.query
     if query.wait_s:
         await service.signal.above(query.after, query.wait_s)
-    items = await run_in_threadpool(read_events, service, call.author, query.after, query.limit)
+    items = await service.work_for(
+        call.account, read_events, service, call.author, query.after, query.limit
+    )
     following = items[-1]["seq"] if items else query.after
     body = msgspec.json.encode({"items": items, "next": following})
     return Response(body, media_type="application/json")
@@ -109,7 +108,7 @@ async def _lines(
 async def logs(service: Service, call: Call) -> Response:
     """Stream the output of a run, to users that act for its owner."""
     name = call.path["name"]
-    run = await run_in_threadpool(found, service, "Run", name)
+    run = await service.work_for(call.account, found, service, "Run", name)
     if not call.author.may_see(name, run["spec"]["owner"]):
         raise Forbidden(f"{call.author.user} may not read the output of {name!r}")
     lines = _output(service, call, run)
@@ -121,12 +120,13 @@ async def _output(service: Service, call: Call, run: dict[str, Any]) -> AsyncIte
     name, uid, owner = run["metadata"]["name"], run["metadata"]["uid"], run["spec"]["owner"]
     yield b""
     # Of this run alone: an earlier run of the same name may have had another owner.
-    jobs = job_prefix(name, uid)
+    jobs, who = job_prefix(name, uid), call.account
     with closing(OutputReader(lambda: service.log_parts(name, jobs), query.tail)) as reader:
         while True:
             # Before reading, so that everything written before the end is read.
-            over = not query.follow or await run_in_threadpool(has_ended, service, name, uid)
-            async for chunk in iterate_in_threadpool(reader.chunks()):
+            over = not query.follow or await service.work_for(who, has_ended, service, name, uid)
+            chunks = reader.chunks()
+            while (chunk := await service.work_for(who, next, chunks, b"")) != b"":
                 yield chunk
             if over or service.signal.closed or not _may_still_read(call, name, owner):
                 return
@@ -226,14 +226,20 @@ def seek_tail(files: deque[BinaryIO], lines: int) -> None:
 
 
 def _seek_lines(file: BinaryIO, lines: int) -> int:
-    """Seek to the last lines of one file; returns how many it has of them."""
+    """Seek to the last lines of one file; returns how many it has of them. Each piece is looked at
+    once and let go: a run may write a line as long as its file."""
     end = at = file.seek(0, os.SEEK_END)
-    data = b""
-    while at > 0 and data.count(b"\n") <= lines:
+    begun = 0
+    while at > 0:
         step = min(CHUNK, at)
         at = file.seek(at - step)
-        data = file.read(step) + data
-    # Lines end with a newline; progress bars use carriage returns.
-    parts = _LINE.findall(data)[-lines:]
-    file.seek(end - sum(map(len, parts)))
-    return len(parts)
+        data = file.read(step)
+        # A newline ends a line: the last byte begins none. Progress bars use carriage returns.
+        place = end - 1 - at if at + step == end else step
+        while (place := data.rfind(b"\n", 0, place)) >= 0:
+            begun += 1
+            if begun == lines:
+                file.seek(at + place + 1)
+                return lines
+    file.seek(0)
+    return begun + (end > 0)
