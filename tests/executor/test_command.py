@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.executor import shim
 from fairlead.executor.local import LocalExecutor
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.faults import PermanentFault
@@ -160,6 +161,20 @@ def test_output_is_bounded_and_the_newest_is_kept(shared: Path) -> None:
     assert text.endswith("the end\n")
     assert len(text) > 4_000
     assert all(stat.S_IMODE(part.stat().st_mode) == 0o600 for part in parts)
+
+
+def test_who_holds_the_output_open_does_not_hold_the_devices(tmp_path: Path) -> None:
+    """A command may hand its output to a process outside of its cgroup, which then writes for ever:
+    what is left in the pipe is kept, and the exit is written all the same."""
+    ended = object.__new__(shim.Shim)
+    ended._output = shim.OutputFile(str(tmp_path), 10_000)
+    ended._pipe = os.open("/dev/zero", os.O_RDONLY)
+    try:
+        ended._drain()
+    finally:
+        os.close(ended._pipe)
+        ended._output.close()
+    assert ended._output.dropped > 2**20
 
 
 def test_pruned_jobs_are_forgotten(shared: Path) -> None:

@@ -37,6 +37,8 @@ KEYS, TYPED = "keys.json", "typed"
 WAKE = signal.SIGUSR1
 _WARNINGS = {"HUP": signal.SIGHUP, "USR1": signal.SIGUSR1, "USR2": signal.SIGUSR2}
 _CHUNK = 64 * 1024
+_READS_AFTER = 1024
+"""A pipe holds a MiB at most, a terminal less; one read takes 4 KiB or more of what is there."""
 _WAIT_MAX_S = 86_400.0
 """Looked at again by then: poll counts milliseconds in 32 bits, which are 24.8 days."""
 _RETRY_S, _WAIT_S_MAX = 0.02, 3600.0
@@ -208,6 +210,13 @@ class Shim:
         self._output.write(data)
         return True
 
+    def _drain(self) -> None:
+        """Keep what the command left in the pipe. A process outside that was handed the other end
+        may write for ever: it must not hold the devices."""
+        for _ in range(_READS_AFTER):
+            if not self._keep():
+                return
+
     def _reap(self) -> None:
         """Collect the command, and orphans that were left to us as their subreaper."""
         with contextlib.suppress(ChildProcessError):
@@ -270,8 +279,7 @@ class Shim:
             self._confine.kill()
             self._step(_RETRY_S)
             self._reap()
-        while self._keep():
-            pass
+        self._drain()
         os.set_blocking(self._complaint, False)
         with contextlib.suppress(BlockingIOError):
             self._reason += os.read(self._complaint, _CHUNK)
