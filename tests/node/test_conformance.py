@@ -7,6 +7,7 @@ from typing import Protocol
 import pytest
 
 from fairlead.core.cpu import NodeSnapshot, PodSighting, allocate
+from fairlead.node.cgroups import CONTAINERS_MAX
 from fairlead.node.kernel_files import Quota
 from fairlead.node.limits import CgroupActuator
 from fairlead.node.sensor import CgroupSensor
@@ -195,6 +196,39 @@ def test_child_cgroups_are_containers(cgroups: Cgroups) -> None:
     actuator.write(1, "pod", "sidecar", 100)
     assert sight(cgroups.sensor())["pod"].limit_millicores == 400
     assert [c.name for c in seen["plain"].containers] == [""]
+
+
+def test_a_pod_with_too_many_cgroups_is_limited_as_a_whole(cgroups: Cgroups) -> None:
+    """A container that may make cgroups below its own made 600, and the agent had no descriptor
+    left for any other pod's limit."""
+    cgroups.create("many")
+    for number in range(CONTAINERS_MAX + 1):
+        cgroups.create(f"many/c{number}")
+        if number < CONTAINERS_MAX:
+            cgroups.create(f"enough/c{number}")
+    sensor = cgroups.sensor()
+    seen = sight(sensor)
+    assert [c.name for c in seen["many"].containers] == [""]
+    assert len(seen["enough"].containers) == CONTAINERS_MAX
+    cgroups.actuator().write(1, "many", "", 300)
+    seen = sight(sensor)
+    assert [c.limit_millicores for c in seen["many"].containers] == [300]
+    sensor.close()
+
+
+def test_a_pod_that_cannot_be_opened_yet_has_no_known_limit(tmp_path: Path) -> None:
+    """Its cgroup is made in one hierarchy after the other. It was seen without containers, and so
+    with a limit of zero, which became its own: it ran on a thousandth of a core for good."""
+    tree = PlainTree(1, tmp_path)
+    tree.create("new")
+    (tmp_path / "new" / "cpuacct.usage").unlink()
+    sensor = CgroupSensor(tree.files(), "*")
+    (container,) = sight(sensor)["new"].containers
+    assert container.is_unread
+    (tmp_path / "new" / "cpuacct.usage").write_text("1000\n")
+    (container,) = sight(sensor)["new"].containers
+    assert (container.limit_millicores, container.is_unread) == (None, False)
+    sensor.close()
 
 
 def test_rules_say_what_cgroups_cannot(cgroups: Cgroups) -> None:

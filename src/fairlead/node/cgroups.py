@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
 from fairlead.core.cpu import Counters
@@ -26,6 +27,9 @@ from fairlead.ports.faults import PermanentFault
 DEFAULT_PERIOD_US = 100_000
 PERIOD_MAX_US = 1_000_000  # the kernel's own bounds
 QUOTA_MIN_US = 1_000
+CONTAINERS_MAX = 64
+"""Of one pod. Each is open in several files and read each second, and a container that may make
+cgroups below its own makes as many as it likes."""
 _MARK = "cgroup.procs"
 """In every cgroup."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -122,14 +126,15 @@ class CgroupTree:
         return [name for name in self._names(path) if is_text(name)]
 
     def containers(self, path: str) -> list[str]:
-        """The same, or none where one had to be left out: a limit on the others would not hold for
-        it, one on the cgroup above does."""
-        names = self._names(path)
-        return names if all(map(is_text, names)) else []
+        """The same, or none where one had to be left out, or there are too many: a limit on the
+        others would not hold for it, one on the cgroup above does."""
+        names = self._names(path, CONTAINERS_MAX + 1)
+        return names if len(names) <= CONTAINERS_MAX and all(map(is_text, names)) else []
 
-    def _names(self, path: str) -> list[str]:
+    def _names(self, path: str, most: int | None = None) -> list[str]:
         with self.directory(path) as fd, os.scandir(fd) as entries:
-            return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+            names = (e.name for e in entries if e.is_dir(follow_symlinks=False))
+            return sorted(islice(names, most))
 
     def matching(self, pattern: str) -> list[str]:
         """Paths below the root that match `pattern` component by component, sorted."""

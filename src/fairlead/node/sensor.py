@@ -27,11 +27,17 @@ class _Pod:
     identity: str
     started_ms: int
     rule: PodRule
-    containers: dict[str, ContainerFiles]
+    containers: dict[str, ContainerFiles | None]
+    """None: its files cannot be opened yet."""
+
+    def forget(self, name: str) -> None:
+        files = self.containers.pop(name)
+        if files is not None:
+            files.close()
 
     def close(self) -> None:
-        for files in self.containers.values():
-            files.close()
+        for name in list(self.containers):
+            self.forget(name)
 
 
 class CgroupSensor:
@@ -63,7 +69,9 @@ class CgroupSensor:
         if last is None or now_ms < last or now_ms - last >= self._discover_ms:
             self._discovered_ms = now_ms
             self._discover(now_ms)
-        sightings = [self._sight(uid, pod) for uid, pod in sorted(self._pods.items())]
+        # One whose containers could not be listed has no limit that is known, rather than none.
+        seen = ((uid, pod) for uid, pod in sorted(self._pods.items()) if pod.containers)
+        sightings = [self._sight(uid, pod) for uid, pod in seen]
         return self.first(sightings)
 
     def close(self) -> None:
@@ -97,15 +105,24 @@ class CgroupSensor:
         names = self._files.cpu.containers(uid) if stat.st_nlink != 2 else []
         wanted = names or [""]
         for name in pod.containers.keys() - set(wanted):
-            pod.containers.pop(name).close()
+            pod.forget(name)
         for name in wanted:
-            if name not in pod.containers:
-                pod.containers[name] = self._files.container(container_path(uid, name))
+            if pod.containers.get(name) is None:
+                pod.containers[name] = self._open(container_path(uid, name))
+
+    def _open(self, path: str) -> ContainerFiles | None:
+        try:
+            return self._files.container(path)
+        except OSError:  # not made yet in the other hierarchy, gone already, or no descriptor left
+            return None
 
     def _sight(self, uid: str, pod: _Pod) -> PodSighting:
         containers = []
         for name in sorted(pod.containers):
             files = pod.containers[name]
+            if files is None:
+                containers.append(ContainerSighting(name, None, None))
+                continue
             quota = files.quota()
             limit = None if quota is None else quota.millicores
             # A limit that cannot be read is not "unlimited": the whole reading is missing.
