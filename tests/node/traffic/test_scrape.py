@@ -54,6 +54,17 @@ def test_an_endless_line_is_left_out() -> None:
     assert [each.value for each in samples(text.encode(), {"up"})] == [2.0]
 
 
+def test_a_reply_with_endless_samples_is_refused() -> None:
+    """What one backend says took the time of all: 4 MiB were parsed for 1.7 s, each second, and
+    the others' replies came too late. Lines about something else cost nothing and do not count."""
+    line = 'up{who="%d"} 1\n'
+    assert len(samples("".join(line % number for number in range(9_000)).encode(), {"up"})) == 9_000
+    with pytest.raises(BadExposition, match="more than 524288 characters about up"):
+        samples("".join(line % number for number in range(60_000)).encode(), {"up"})
+    text = "".join(f'other{{who="{number}"}} 1\n' for number in range(60_000)) + "up 2\n"
+    assert [each.value for each in samples(text.encode(), {"up"})] == [2.0]
+
+
 def test_a_counter_beyond_the_integers_of_json_is_missing() -> None:
     """Nobody has served that many."""
     assert counter(samples(b"a 1e300\n", {"a"}), Selector("a")) is None
