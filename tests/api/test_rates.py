@@ -4,12 +4,15 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from fairlead.api import rates, streams
+from fairlead.api.endpoint import account_of
 from fairlead.api.rates import (
     BURST_S,
     BYTES_A_TOKEN,
@@ -19,6 +22,7 @@ from fairlead.api.rates import (
     WorkShares,
 )
 from fairlead.core.gpu import QuotaPolicy
+from fairlead.engine.gpu import Author
 from tests.api.servers import budget, node, run, serving, short_folder
 
 
@@ -181,6 +185,23 @@ def test_who_asks_for_much_at_once_waits_for_itself() -> None:
         return log
 
     assert asyncio.run(ask()) == ["a1", "a2", "b1", "root", "a3"]
+
+
+def test_all_runs_of_a_user_have_one_share() -> None:
+    """Each run had one of its own, so a tenant had as many as it had runs. The user's is apart, and
+    so is that of another user's runs."""
+
+    def account(author: Author | None, place: Hashable) -> Hashable:
+        return account_of(Request({"type": "http", "state": {"place": place}}), author)
+
+    first, second = (Author(f"run/{name}", in_run=True, run=name) for name in ("r1", "r2"))
+    unknown, user = Author("ada", in_run=True), Author("ada", frozenset({"a"}))
+    runs = {account(each, (1001, True)) for each in (first, second, unknown)}
+    assert len(runs) == 1
+    assert account(user, (1001, False)) not in runs
+    assert account(first, (1002, True)) not in runs
+    assert account(Author("root", admin=True), (0, False)) is None
+    assert account(None, "user 1001") == "user 1001"
 
 
 def test_events_and_output_are_worked_on_within_a_users_share(

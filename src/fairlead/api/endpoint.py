@@ -159,9 +159,7 @@ async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request, besi
     except (Unauthenticated, Forbidden):
         gate.rates.take(place_of(request))  # guessing is no way around
         raise
-    account: Hashable = place_of(request)
-    if author is not None:
-        account = None if author.admin else (author.user, author.in_run)
+    account = account_of(request, author)
     limited = not endpoint.unlimited and account is not None
     if limited:
         gate.rates.take(account)
@@ -199,6 +197,14 @@ def _check_rights(endpoint: Endpoint, author: Author) -> None:
         raise Forbidden(f"{author.user} is not an admin")
     if endpoint.grants and (author.session is not None or author.token is not None):
         raise Forbidden(NO_GRANTS.format("a token" if author.session is None else "a session"))
+
+
+def account_of(request: Request, author: Author | None) -> Hashable:
+    """Whose share of the server a request takes; None: an admin's, which is not bounded. All runs
+    of a user have one share: a tenant that starts a hundred has no hundred."""
+    if author is None or author.in_run:
+        return place_of(request)
+    return None if author.admin else (author.user, False)
 
 
 def has_two_ends(request: Request) -> bool:
