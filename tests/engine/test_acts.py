@@ -118,12 +118,12 @@ def test_pods_are_resized_in_one_place_and_marked_before() -> None:
     assert parameter.default is inspect.Parameter.empty
     pod: dict[str, Any] = {"metadata": {"resourceVersion": "1"}, "spec": {"containers": []}}
     with pytest.raises(InvariantBroken):
-        resize_patch(pod, {}, decision="n1/7")
+        resize_patch(pod, {}, resource="limits", decision="n1/7")
     pod["metadata"]["annotations"] = {RESIZE: PodResize("n1/6", {}, first=True).text()}
     with pytest.raises(InvariantBroken):
-        resize_patch(pod, {}, decision="n1/7")
+        resize_patch(pod, {}, resource="limits", decision="n1/7")
     pod["metadata"]["annotations"] = {RESIZE: PodResize("n1/7", {}, first=True).text()}
-    assert resize_patch(pod, {}, decision="n1/7")["spec"] == {}
+    assert resize_patch(pod, {}, resource="limits", decision="n1/7")["spec"] == {}
 
 
 def acting_calls() -> list[tuple[str, ast.Call]]:

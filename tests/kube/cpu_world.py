@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fairlead.kube.cpu import pods as cpu_pods
+from fairlead.kube.cpu.pods import LIMITS, Resource
 from tests.kube import charts
 from tests.kube.world import Document, World, made, node, until
 from tests.node.cgroup_worlds import PlainTree
@@ -44,34 +46,38 @@ class Pods:
     def uid(self, name: str) -> str:
         return str(self.get(name)["metadata"]["uid"])
 
-    def decide(self, capacity: int = C, *, on: str = NODE, **limits: int) -> None:
+    def decide(
+        self, capacity: int = C, *, on: str = NODE, resource: Resource = LIMITS, **millicores: int
+    ) -> None:
         """One decision of the node agent."""
         self.decision += 1
         rows = []
-        for name, limit in limits.items():
+        for name, amount in millicores.items():
             uid = self.uid(name)
             spec = {"pod": name, "uid": uid, "node": on, "decision": self.decision}
             spec |= {"capacityMillicores": capacity}
-            spec |= {"containers": [{"name": "main", "limitMillicores": limit}]}
-            rows.append(made("PodAllocation", uid, spec, SPACE))
+            spec |= {"containers": [{"name": "main", cpu_pods.FIELDS[resource]: amount}]}
+            row = made("PodAllocation", uid, spec, SPACE)
+            row["metadata"]["labels"] = {cpu_pods.NODE: on}
+            rows.append(row)
         self.world.apply(*rows)
 
     def limit(self, name: str) -> int:
         """What the spec asks for."""
-        return cpu_pods.limits(self.get(name))["main"]
+        return cpu_pods.asked(self.get(name), LIMITS)["main"]
 
-    def in_force(self, name: str) -> int:
-        return cpu_pods.in_force(self.get(name))["main"]
+    def in_force(self, name: str, resource: Resource = LIMITS) -> int:
+        return cpu_pods.in_force(self.get(name), resource)["main"]
 
     def reason(self, name: str) -> str:
         found = self.world.get("podallocation", self.uid(name), SPACE)
         rows = found.get("status", {}).get("conditions") or [{"reason": ""}]
         return str(rows[0]["reason"])
 
-    def applied(self, **limits: int) -> None:
-        for name, limit in limits.items():
-            what = f"{name} has {limit}m: {self.world.spoken[-5:]}"
-            until(lambda name=name, limit=limit: self.in_force(name) == limit, what)
+    def applied(self, resource: Resource = LIMITS, **millicores: int) -> None:
+        for name, amount in millicores.items():
+            what = f"{name} has {amount}m: {self.world.spoken[-5:]}"
+            until(lambda name=name, m=amount: self.in_force(name, resource) == m, what)
             until(lambda name=name: self.reason(name) == "Applied", f"{name} is shown")
 
     def annotate(self, name: str, *what: str) -> None:
@@ -108,6 +114,29 @@ def pod(
     }
 
 
+class RequestWatch:
+    """Σ of the requests of all pods of a namespace, as a scheduler adds them up, at every look."""
+
+    def __init__(self, world: World, namespace: str) -> None:
+        self._world, self._namespace = world, namespace
+        self.highest, self.looks, self._stop = 0, 0, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "RequestWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            rows = self._world.get("pods", namespace=self._namespace)["items"]
+            total = sum(cpu_pods.scheduled_millicores(row) for row in rows)
+            self.highest, self.looks = max(self.highest, total), self.looks + 1
+
+
 class NodeAgent:
     """The node agent as the DaemonSet starts it, on files that stand for the node's cgroups."""
 
@@ -123,16 +152,23 @@ class NodeAgent:
         pods.acknowledge(name, containerID=f"kwok://c-{name}")
         folder = f"kubepods/burstable/pod{pods.uid(name)}/c-{name}"
         self._tree.create(folder)
+        (self._tree.root / folder / "cgroup.threads").touch()
         quota = self._tree.root / folder / "cpu.max"
         quota.write_text(f"{limit * 100} 100000\n")
         return quota
 
     @contextmanager
     def running(
-        self, account: Path, end: int = signal.SIGTERM, **reports: object
+        self,
+        account: Path,
+        end: int = signal.SIGTERM,
+        *,
+        actuate: str = "limits",
+        **reports: object,
     ) -> Iterator[None]:
         """`reports`: to, token_file and ca_file, instead of the chart's."""
-        rows = charts.rendered(self._world.cluster.programs, cpu_enabled=True)
+        programs = self._world.cluster.programs
+        rows = charts.rendered(programs, cpu_enabled=True, cpu_actuate=actuate)
         (manifest,) = [row for row in rows if row["kind"] == "DaemonSet"]
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
         here = {"--cgroups": self._tree.root, "--state-dir": self.state, "--metrics-port": 0}

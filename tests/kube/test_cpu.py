@@ -137,8 +137,12 @@ class Watcher:
             found = {row["metadata"]["name"]: row for row in _items(self._pods)}
             for name, row in found.items():
                 last = cpu_pods.last_resize(row)
-                settled = cpu_pods.resize_state(row) is ResizeState.SETTLED
-                if last is not None and settled and cpu_pods.limits(row)["main"] < 2000:
+                settled = cpu_pods.resize_state(row, cpu_pods.LIMITS) is ResizeState.SETTLED
+                if (
+                    last is not None
+                    and settled
+                    and cpu_pods.asked(row, cpu_pods.LIMITS)["main"] < 2000
+                ):
                     adopted.add(name)
             total = sum(cpu_pods.in_force(found[name])["main"] for name in adopted)
             self.highest = max(self.highest, total)

@@ -1,5 +1,6 @@
 """What a Pod document says about CPU."""
 
+import json
 from typing import Any
 
 import pytest
@@ -88,18 +89,20 @@ def test_a_resize_is_in_force_when_every_container_shows_it(
     status: Document, state: ResizeState
 ) -> None:
     """And the kubelet has seen the latest spec: an older verdict is none."""
-    assert cpu_pods.resize_state(document(APP, SIDE, status=status)) is state
+    assert cpu_pods.resize_state(document(APP, SIDE, status=status), cpu_pods.LIMITS) is state
 
 
 def test_a_sidecar_is_a_container_like_the_others() -> None:
     """Init containers that end are not: they hold no CPU while the pod runs."""
     proxy = container("proxy", "200m", "50m", restartPolicy="Always")
     pod = document(APP, initContainers=[proxy, container("setup", "4", "1")])
-    assert cpu_pods.limits(pod) == {"app": 500, "proxy": 200}
-    assert sum(cpu_pods.requests(pod).values()) == 150
+    assert cpu_pods.asked(pod, cpu_pods.LIMITS) == {"app": 500, "proxy": 200}
+    assert sum(cpu_pods.asked(pod, cpu_pods.REQUESTS).values()) == 150
     mark = cpu_pods.PodResize("n1/7", {}, first=True).text()
     pod["metadata"]["annotations"] = {cpu_pods.RESIZE: mark}
-    patch = cpu_pods.resize_patch(pod, {"app": 300, "proxy": 80}, decision="n1/7")
+    patch = cpu_pods.resize_patch(
+        pod, {"app": 300, "proxy": 80}, resource=cpu_pods.LIMITS, decision="n1/7"
+    )
     assert [row["name"] for row in patch["spec"]["initContainers"]] == ["proxy"]
     assert patch["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "300m"}}
     assert patch["metadata"] == {"resourceVersion": "7"}
@@ -125,6 +128,43 @@ def test_a_pod_is_known_by_its_requests_priority_and_start() -> None:
     assert (found.containers[0].cgroup, found.containers[0].limit_millicores) == ("abc", 500)
 
 
+def test_a_pod_takes_of_its_node_what_the_scheduler_counts() -> None:
+    """The largest of what runs and of what an init container takes beside the sidecars before it;
+    requests that a resize replaces, as long as they are in force; overhead."""
+    proxy = container("proxy", "200m", "50m", restartPolicy="Always")
+    setup = container("setup", "4", "1")
+    assert cpu_pods.scheduled_millicores(document(APP, SIDE)) == 150
+    assert cpu_pods.scheduled_millicores(document(APP, initContainers=[setup, proxy])) == 1000
+    assert cpu_pods.scheduled_millicores(document(APP, initContainers=[proxy, setup])) == 1050
+    status = {"containerStatuses": [{"name": "app", "resources": {"requests": {"cpu": "300m"}}}]}
+    assert cpu_pods.scheduled_millicores(document(APP, SIDE, status=status)) == 350
+    assert cpu_pods.scheduled_millicores(document(APP, overhead={"cpu": "25m"})) == 125
+    whole = {"requests": {"cpu": "2"}}
+    assert cpu_pods.scheduled_millicores(document(APP, resources=whole)) == 2000
+
+
+def test_where_requests_are_governed_a_pod_that_waits_to_start_takes_its_part() -> None:
+    """A limit is no part of the sum; a request that we raised is not the user's own."""
+    pending = read_pod(document(APP, status={"phase": "Pending"}), cpu_pods.REQUESTS)
+    assert pending is not None
+    assert (pending.opted_out, pending.request_millicores) == (True, 100)
+    assert pending.containers[0].limit_millicores is None
+    over = document(APP, status={"phase": "Succeeded"})
+    assert read_pod(over, cpu_pods.REQUESTS) is None
+    raised = document(container("app", "500m", "300m"))
+    text = json.dumps({"app": APP["resources"]})
+    mark = cpu_pods.PodResize("n1/7", {}, first=False, resource=cpu_pods.REQUESTS).text()
+    for notes in (
+        {cpu_pods.ORIGINAL: text, cpu_pods.RESIZE: mark},
+        {cpu_pods.ORIGINAL: text, cpu_pods.RESIZE: "no mark of ours"},
+    ):
+        raised["metadata"]["annotations"] = notes
+        for resource in (cpu_pods.LIMITS, cpu_pods.REQUESTS):
+            found = read_pod(raised, resource)
+            assert found is not None
+            assert found.request_millicores == 100
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -144,7 +184,7 @@ def test_a_mark_that_is_not_ours_counts_as_none(text: str) -> None:
     pod = document(APP)
     pod["metadata"]["annotations"] = {cpu_pods.RESIZE: text, cpu_pods.ORIGINAL: text}
     assert cpu_pods.last_resize(pod) is None
-    assert cpu_pods.originals(pod) is None
+    assert cpu_pods.originals(pod, cpu_pods.LIMITS) is None
 
 
 def test_a_restore_without_the_kinds_says_how_to_have_them() -> None:

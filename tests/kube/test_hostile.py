@@ -40,7 +40,7 @@ def test_marks_that_a_user_wrote_count_as_none(text: str) -> None:
     marks = {cpu_pods.RESIZE: text, cpu_pods.ORIGINAL: text}
     pod = {"metadata": {"annotations": marks}, "spec": {"containers": [{"name": "app"}]}}
     assert cpu_pods.last_resize(pod) is None
-    assert cpu_pods.originals(pod) is None
+    assert cpu_pods.originals(pod, cpu_pods.LIMITS) is None
 
 
 @pytest.mark.parametrize("error", [OverflowError, RecursionError])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead.kube.client import ApiError, KubeClient
-from fairlead.kube.cpu.pods import GOVERNED, ORIGINAL, limits
+from fairlead.kube.cpu.pods import GOVERNED, LIMITS, ORIGINAL, asked
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.kubeconfig import connection
@@ -478,5 +478,5 @@ def test_an_admin_restores_cpu_limits_and_the_marks_stay_the_controllers(
         [*command, str(guarded.cluster.kubeconfig)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, f"restored {TENANT}/limited\n"), done.stderr
-    assert limits(found()) == {name: 800}
+    assert asked(found(), LIMITS) == {name: 800}
     assert GOVERNED in found()["metadata"]["labels"]

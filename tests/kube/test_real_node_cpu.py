@@ -20,12 +20,13 @@ import pytest
 
 from fairlead.cli.kube.commands import node_agent_command
 from fairlead.host.process import free_port
-from fairlead.kube.cpu.pods import container_ids, millicores
+from fairlead.kube.cpu.pods import REQUESTS, container_ids, in_force, millicores
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
 from fairlead.kube.dev.real_node import CGROUP, NAME
 from fairlead.kube.kinds import crds
+from tests.kube.cpu_world import RequestWatch
 from tests.kube.real_nodes import busybox_image, cgroups, found, phase, pod
 from tests.kube.world import World, until
 
@@ -37,7 +38,10 @@ pytestmark = [
 
 # Small, so that the quotas bind and nothing else does.
 C, LIMIT, REQUEST = 400, 350, 20
+GUARANTEED, RIVAL = 600, 100
 IDLE, BUSY, SHARE = (1, 160), (225, LIMIT), (150, 250)
+LENDING = (180, 320)
+"""Of 300m each, for a need of 350m, a part is lent: what they lack."""
 WITHIN_S = 120.0
 WORK = """
 while :; do
@@ -65,8 +69,8 @@ class Node:
         self.config.write_text(json.dumps(SETTINGS))
         self.port = free_port()
 
-    def run(self, name: str, request: int, limit: int, *command: str, **notes: str) -> None:
-        document = pod(name, *command, cpu=f"{limit}m")
+    def run(self, name: str, request: int, limit: int | None, *command: str, **notes: str) -> None:
+        document = pod(name, *command, **({} if limit is None else {"cpu": f"{limit}m"}))
         document["spec"]["containers"][0]["resources"]["requests"] = {"cpu": f"{request}m"}
         document["metadata"]["annotations"] = notes
         self.cluster.apply([document])
@@ -74,8 +78,9 @@ class Node:
 
     def files(self, name: str) -> tuple[Path, Path]:
         """The quota files of a pod and of its container."""
+        # On a busy machine the kubelet's word on a container is missing now and then.
+        (cgroup,) = until(lambda: container_ids(found(self.cluster, name)).values(), name)
         shown = found(self.cluster, name)
-        (cgroup,) = container_ids(shown).values()
         pod_folder = f"pod{shown['metadata']['uid']}"
         for folder in cgroups():
             for quota in ("cpu.cfs_quota_us", "cpu.max"):
@@ -83,6 +88,18 @@ class Node:
                 if folder.name == pod_folder and inner.exists():
                     return folder / quota, inner
         raise AssertionError(f"no cgroup of {name}")
+
+    def weight(self, name: str) -> int:
+        """What the kernel shares by; of a pod of one container the pod's own is the same."""
+        pod_quota, quota = self.files(name)
+        file = "cpu.weight" if quota.name == "cpu.max" else "cpu.shares"
+        weights = {int((path.parent / file).read_text()) for path in (pod_quota, quota)}
+        return weights.pop() if len(weights) == 1 else 0
+
+    def request(self, name: str) -> int:
+        """The one in force."""
+        (amount,) = in_force(found(self.cluster, name), REQUESTS).values()
+        return amount
 
     def limit(self, name: str) -> int:
         return read_millicores(self.files(name)[1])
@@ -109,9 +126,9 @@ class Node:
         return dict(json.loads(done))
 
     @contextmanager
-    def governed(self) -> Iterator["subprocess.Popen[bytes]"]:
+    def governed(self, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
         command = node_agent_command(self.state, self.cluster.kubeconfig)
-        command += ["--config", str(self.config), "--metrics-port", str(self.port)]
+        command += ["--config", str(self.config), "--metrics-port", str(self.port), *options]
         with (self.state.parent / "agent.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
@@ -240,6 +257,76 @@ def test_limits_follow_a_load_spike_and_contention(node: Node) -> None:
     node.world.kubectl("-n", "default", "delete", "lease", "fairlead-controller", check=False)
     fairlead("kube", "restore", "--kubeconfig", str(node.cluster.kubeconfig))
     assert [node.limit(name) for name in ("a", "b")] == [LIMIT, LIMIT]
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """What the node's Burstable pods compete for, without the rest of the machine."""
+    quotas = {"cpu.cfs_quota_us": ("100000", "-1"), "cpu.max": ("100000 100000", "max 100000")}
+    rows = [(folder / name, name) for folder in cgroups() for name in quotas]
+    files = {path: quotas[name] for path, name in rows if path.parent.name == "burstable"}
+    present = [path for path in files if path.exists()]
+    assert present
+    for path in present:
+        path.write_text(files[path][0])
+    yield
+    for path in present:
+        path.write_text(files[path][1])
+
+
+def test_weights_follow_the_load_by_requests(node: Node) -> None:
+    """The kernel's weight of a busy pod rises against a rival's, and its work; it falls when the
+    load ends. No limit changes, no pod restarts, and the scheduler never sees more requests than
+    the node has."""
+    off = {"fairlead.dev/cpu": "off"}
+    cores = node.allocatable()
+    spin = f"for n in $(seq {2 * (cores // 1000)}); do while :; do :; done & done; wait"
+    # What the test before this one left is no part of this one's sums.
+    node.cluster.kubectl("delete", "pod", "--all", "--now")
+    node.run("ballast", cores - GUARANTEED - RIVAL, None, "sleep", "3600", **off)
+    for name in ("a", "b"):
+        node.run(name, REQUEST, LIMIT, "sh", "-c", WORK)
+    quiet = node.weight("a")
+
+    def reach(what: str, **bounds: tuple[int, int]) -> None:
+        def inside() -> bool:
+            requests = {name: node.request(name) for name in bounds}
+            seen.append(f"{what}: {requests}")
+            return all(low <= requests[name] <= high for name, (low, high) in bounds.items())
+
+        seen: list[str] = []
+        deadline = time.monotonic() + WITHIN_S
+        while not inside():
+            assert time.monotonic() < deadline, [*seen[-3:], node.status(), node.world.spoken[-5:]]
+            time.sleep(0.2)
+
+    with one_core(), node.world.controlled(), RequestWatch(node.world, "default") as sums:
+        node.run("rival", RIVAL, None, "sh", "-c", spin, **off)
+        node.shell("a", "touch", "/go")
+        until(lambda: node.shell("a", "ls", "/").count("count"), "it works")
+        slow = node.rate("a")
+        with node.governed("--actuate", "weights", "--reserve", "0"):
+            reach("load spike", a=BUSY, b=IDLE)
+            fast, loud = node.rate("a"), node.weight("a")
+            node.shell("b", "touch", "/go")
+            reach("contention", a=LENDING, b=LENDING)
+            node.shell("a", "rm", "/go")
+            reach("the load ends", a=IDLE, b=BUSY)
+            assert node.weight("a") < loud
+    assert loud > 3 * quiet
+    assert fast > 1.5 * slow, f"{slow} of work a second before, {fast} after"
+    assert sums.looks > 5
+    assert sums.highest <= cores
+    for name in ("a", "b"):
+        shown = found(node.cluster, name)
+        (status,) = shown["status"]["containerStatuses"]
+        assert (status["restartCount"], shown["status"]["qosClass"]) == (0, "Burstable")
+        assert node.limit(name) == LIMIT
+    _recorded(node, "b")
+    node.world.kubectl("-n", "default", "delete", "lease", "fairlead-controller", check=False)
+    fairlead("kube", "restore", "--kubeconfig", str(node.cluster.kubeconfig))
+    assert [node.request(name) for name in ("a", "b")] == [REQUEST, REQUEST]
+    assert [node.weight(name) for name in ("a", "b")] == [quiet, quiet]
 
 
 def _recorded(node: Node, name: str) -> None:

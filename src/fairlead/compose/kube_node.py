@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.compose.node import node_directory, open_recorder, root_below
-from fairlead.core.cpu import PodSighting
+from fairlead.core.cpu import Actuation, PodSighting
 from fairlead.engine.cpu import CpuTurn
 from fairlead.kube.client import KubeClient, RateLimit, connection
+from fairlead.kube.cpu.pods import LIMITS, REQUESTS
 from fairlead.kube.cpu.publish import PodAllocations
 from fairlead.kube.cpu.roster import NodePods
 from fairlead.node.agent import Actuators, Agent
@@ -34,13 +35,19 @@ class _KubeNode:
         kubeconfig = Path(document.kubeconfig) if document.kubeconfig else None
         to = connection(kubeconfig, context=document.context)
         self.client = KubeClient(to, RateLimit(QPS, BURST))
-        self.roster = NodePods(self.client, self.name)
+        # The kubelet makes weights of requests.
+        resource = LIMITS if document.actuate is Actuation.LIMITS else REQUESTS
+        self.roster = NodePods(self.client, self.name, resource)
         self.allocations = PodAllocations(
-            self.client, self.name, self.roster, lambda fault: say(_temporary(fault))
+            self.client,
+            self.name,
+            self.roster,
+            lambda fault: say(_temporary(fault)),
+            resource=resource,
         )
 
     def capacity(self) -> int:
-        """All that the node may give to pods: no second reserve is kept of it."""
+        """All that the node may give to pods."""
         found = self.roster.allocatable_millicores()
         if found is None:
             raise PermanentFault(f"node {self.name!r} has no allocatable CPU")
@@ -71,7 +78,8 @@ def kube_files(document: NodeAgentDocument) -> CgroupFiles:
     host = host_at(Path(document.cgroups)) if document.cgroups else read_cgroup_host()
     root = root_below(host, document.root) if document.root else ""
     cpuacct = host.cpuacct_mount / root if host.cpuacct_mount is not None else None
-    return open_files(host.version, host.cpu_mount / root, cpuacct)
+    waits = document.actuate is not Actuation.LIMITS
+    return open_files(host.version, host.cpu_mount / root, cpuacct, with_waits=waits)
 
 
 def _temporary(fault: Fault) -> TemporaryFault:
@@ -90,8 +98,11 @@ def kube_node_agent(
     files = kube_files(document)
     node.roster.start()
     capacity = document.capacity_millicores or node.capacity()
-    # The kubelet keeps the system's part out of `allocatable`.
-    cpu = replace(cpu_config(document, capacity, document.policy), reserve=0.0)
+    cpu = cpu_config(document, capacity, document.policy)
+    if cpu.actuate is Actuation.LIMITS:
+        # The kubelet keeps the system's part out of `allocatable`. Of requests a reserve is kept:
+        # it is the room in which the scheduler places further pods.
+        cpu = replace(cpu, reserve=0.0)
 
     def actuators(_directory: object) -> Actuators:
         node.allocations.start()

@@ -21,6 +21,10 @@ def rules_of(kind: str, spec: Document) -> list[Document]:
         return [
             *(_fixed(name, required=True) for name in ("pod", "uid", "node")),
             {"rule": once, "message": "containers must have names of their own"},
+            {
+                "rule": _ONE_RESOURCE,
+                "message": "containers must all have limitMillicores, or all requestMillicores",
+            },
         ]
     if kind != "Run":
         return [{"rule": "self == oldSelf", "message": f"spec is {_FIXED}"}]
@@ -30,6 +34,13 @@ def rules_of(kind: str, spec: Document) -> list[Document]:
     return [*_RUN_RULES, *(_fixed(name, required=name in required) for name in fixed)]
 
 
+_ONE_RESOURCE = " || ".join(
+    f"self.containers.all(c, has(c.{one}) && !has(c.{other}))"
+    for one, other in (
+        ("limitMillicores", "requestMillicores"),
+        ("requestMillicores", "limitMillicores"),
+    )
+)
 _WITH_SPARES = "has(self.sparesPerGroup) && self.sparesPerGroup > 0 && has(self.groupGPUs)"
 _STEP = "(has(self.malleable.stepGPUs) ? self.malleable.stepGPUs : 1)"
 _RUN_RULES: list[Document] = [

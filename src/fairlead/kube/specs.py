@@ -52,15 +52,16 @@ class ResolverOutcomeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=Tru
     deficit_gpus: int = field(name="deficitGPUs", default=0)
 
 
-class ContainerLimit(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
-    """The CPU limit of one container."""
+class ContainerCpu(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """The CPU limit of one container; its request where weights are governed."""
 
     name: Name
-    limit_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)]
+    limit_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)] | None = None
+    request_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)] | None = None
 
 
 class PodAllocationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
-    """The CPU limits of one pod, as the node agent's recorded decision says."""
+    """The CPU limits of one pod, or its requests, as the node agent's recorded decision says."""
 
     pod: PodName
     uid: Annotated[str, Meta(min_length=1, max_length=63)]
@@ -69,7 +70,7 @@ class PodAllocationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
     capacity_millicores: Annotated[
         int, Meta(ge=0, le=SIZE_MAX, description="what the decision divided among the node's pods")
     ]
-    containers: Annotated[list[ContainerLimit], Meta(min_length=1, max_length=64)]
+    containers: Annotated[list[ContainerCpu], Meta(min_length=1, max_length=64)]
 
 
 class QuerySpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

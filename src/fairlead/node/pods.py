@@ -5,7 +5,8 @@
         kubepods-burstable-pod<uid with _>.slice/<runtime>-<container>.scope     driver systemd
 
 Only pods of the class Burstable are read: the limits of the others are left alone, and what they
-take is in their specs. The kernel's limit is the one in force, whatever the API says meanwhile.
+take is in their specs. The kernel's limit is the one in force, whatever the API says meanwhile; a
+guarantee is the request that the kubelet says is in force, from which it makes the weight.
 """
 
 from contextlib import suppress
@@ -77,7 +78,8 @@ class PodSensor:
             # At first sight the governor freezes the user's own limit, not what we made of it.
             if first and counters is not None and container.original_millicores is not None:
                 limit = container.original_millicores
-            seen.append(ContainerSighting(container.name, limit, counters))
+            guarantee = container.guarantee_millicores
+            seen.append(ContainerSighting(container.name, limit, counters, guarantee))
         if first and any(container.is_unread for container in seen):
             self._forget(pod.uid)
         return _sighting(pod, tuple(seen))

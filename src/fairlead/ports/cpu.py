@@ -41,12 +41,14 @@ class LimitActuator(Protocol):
 class KnownContainer:
     """A container as an orchestrator describes it. `cgroup` is its id, None while it does not run;
     `limit_millicores` what its spec says; `original_millicores` the user's own limit, where the
-    orchestrator remembers it."""
+    orchestrator remembers it; `guarantee_millicores` the request in force, where these are
+    governed."""
 
     name: str
     cgroup: str | None
     limit_millicores: int | None
     original_millicores: int | None = None
+    guarantee_millicores: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

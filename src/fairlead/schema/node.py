@@ -60,8 +60,8 @@ def read_node_document(data: bytes, overrides: dict[str, Any]) -> NodeAgentDocum
     if document.sample_ms > document.clear_ms:
         raise BadInput("sample_ms", f"must be at most clear_ms, {document.clear_ms}")
     if document.actuate is not Actuation.LIMITS:
-        if document.kube:
-            raise BadInput("actuate", "must be limits with kube: pods are resized by their limits")
+        if document.kube and document.actuate is not Actuation.WEIGHTS:
+            raise BadInput("actuate", "must be limits or weights with kube")
         if "/" in document.pattern:
             raise BadInput("pattern", "must be of one level where weights are governed")
     return document

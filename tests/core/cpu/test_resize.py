@@ -46,6 +46,14 @@ def test_room_is_handed_out_once() -> None:
     assert (plan.send, plan.wait) == (("a",), {"b": ResizeWait.ROOM})
 
 
+def test_a_pod_that_is_as_decided_is_sent_for_its_marks_and_counts_all_the_same() -> None:
+    """Where requests are governed: the user's own count from the first."""
+    plan = next_resizes(C, [pod("a", 600, 600, marked=False), pod("b", 500, 400)])
+    assert (plan.send, plan.wait) == (("a",), {"b": ResizeWait.ROOM})
+    leaves = pod("c", 100, 100, marked=False, leaves=True)
+    assert next_resizes(C, [pod("a", 600, 600), leaves]).send == ()
+
+
 def test_an_increase_that_just_fits_is_sent() -> None:
     rest = pod("b", 300, 300)
     assert next_resizes(C, [pod("a", 700, 600), rest]).send == ("a",)
@@ -252,6 +260,7 @@ GOVERNED = PodLimits(
         ({}, {"app": 300, "sidecar": 100}, False, False),
         ({"allocation": {"app": 50}}, {"app": 100, "sidecar": 100}, False, True),
         ({"allocation": {"app": 100}}, {"app": 100, "sidecar": 100}, False, False),
+        ({"tops": {"app": 200, "sidecar": 150}}, {"app": 200, "sidecar": 150}, False, False),
         ({"refused": True}, {"app": 400, "sidecar": 100}, False, False),
         ({"state": ResizeState.INFEASIBLE}, {"app": 400, "sidecar": 100}, False, False),
         ({"allocation": None}, {"app": 800, "sidecar": 100}, True, False),

@@ -4,6 +4,9 @@ A resize takes a while to come into force, and until the kubelet says so the old
 one may be. Each pod therefore counts with the highest limit that it may have (`ceiling`), and an
 increase is sent only into room that is free by that count: what a decrease gives up is free once
 it was seen in force. So Σ limits <= capacity at every instant, wherever the sender is stopped.
+
+Where weights are governed it is the requests that are resized, and "limit" below stands for one of
+these: they are bounded and ordered in the same way.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,7 +47,8 @@ class ResizePod:
     `adopted`: a resize of ours was sent, so that its limits count. `newcomer`: that was the first,
     and it is not in force yet; until then the pod counts with what it is to have. `unseen` are
     limits that the kubelet may still put in force although the spec asks for others by now.
-    `leaves`: it gets its own limits back, which are not ours to count.
+    `leaves`: it gets its own limits back, which are not ours to count. `marked`: it carries our
+    marks, by which it is watched; one that is as decided is sent for these alone.
     """
 
     uid: str
@@ -56,6 +60,7 @@ class ResizePod:
     newcomer: bool = False
     unseen: Limits = field(default_factory=dict)
     leaves: bool = False
+    marked: bool = True
 
     @property
     def ceilings(self) -> dict[str, int]:
@@ -84,7 +89,7 @@ class ResizePod:
 
     @property
     def differs(self) -> bool:
-        return self.wanted != self.spec or not (self.adopted or self.leaves)
+        return self.wanted != self.spec or not ((self.adopted and self.marked) or self.leaves)
 
 
 def _of(pod: ResizePod) -> list[tuple[str, int]]:
@@ -135,18 +140,20 @@ class PodLimits:
     own: Limits
     """What its user gave it."""
     floors: Limits
-    """Its requests."""
+    """The least that it may get."""
     allocation: Limits | None
     state: ResizeState = ResizeState.SETTLED
     ends: bool = False
     """It is being deleted."""
     refused: bool = False
     """The API server or the kubelet refused this very decision."""
+    tops: Limits | None = None
+    """The most that it may get; None: its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedLimits:
-    """What a pod is to be resized to; `held`: its requests keep it above what was decided."""
+    """What a pod is to be resized to; `held`: its floors keep it above what was decided."""
 
     limits: Limits
     leaves: bool = False
@@ -161,7 +168,7 @@ def wanted_limits(pod: PodLimits) -> WantedLimits:
     if pod.allocation is None:
         return WantedLimits(pod.own, leaves=True)
     asked = {name: pod.allocation.get(name, limit) for name, limit in pod.spec.items()}
-    wanted = held_limits(asked, pod.floors, pod.own)
+    wanted = held_limits(asked, pod.floors, pod.own if pod.tops is None else pod.tops)
     if pod.refused or pod.state is ResizeState.INFEASIBLE:
         wanted = {name: pod.actual.get(name, limit) for name, limit in pod.spec.items()}
     return WantedLimits(wanted, held=sum(asked.values()) < sum(pod.floors.values()))
@@ -177,9 +184,10 @@ def newest_capacities(decisions: Iterable[tuple[str, int, int]]) -> dict[str, in
 
 
 def held_limits(limits: Limits, floors: Limits, tops: Limits) -> dict[str, int]:
-    """The limits of a pod's containers, none below its floor (its request) or above its top (the
-    user's own limit). What is added to one is taken from the others, as far as their floors
-    allow: the sum grows only where it is below that of the floors.
+    """The limits of a pod's containers, none below its floor or above its top: of a limit the
+    request and the user's own limit, of a request the user's own request and the limit. What is
+    added to one is taken from the others, as far as their floors allow: the sum grows only where it
+    is below that of the floors.
     """
     names = sorted(limits)
     low = {name: min(floors.get(name, 0), tops[name]) for name in names}

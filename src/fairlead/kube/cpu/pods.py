@@ -1,16 +1,25 @@
-"""What a Pod document says about CPU, in millicores by container. Reads documents; no requests."""
+"""What a Pod document says about CPU, in millicores by container. Reads documents; writes none."""
 
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from fairlead.core.cpu import ResizeState
 from fairlead.core.invariant import require
+from fairlead.core.units import SIZE_MAX
 from fairlead.kube.client import MISREAD, Document
 from fairlead.kube.kinds import GROUP
 
 PODS = "/api/v1/pods"
+Resource = Literal["limits", "requests"]
+"""What of a pod is governed: its limits or, where weights are, the requests that the kubelet makes
+them of."""
+LIMITS: Resource = "limits"
+REQUESTS: Resource = "requests"
+FIELDS = {LIMITS: "limitMillicores", REQUESTS: "requestMillicores"}
+"""Of the containers of a PodAllocation."""
 SWITCH = f"{GROUP}/cpu"
 """`off` leaves a pod alone."""
 ORIGINAL, RESIZE = f"{GROUP}/cpu-original", f"{GROUP}/cpu-resize"
@@ -69,13 +78,27 @@ def amounts(pod: Document, kind: str) -> dict[str, int | None]:
     return {name: None if given is None else millicores(given) for name, given in rows}
 
 
-def limits(pod: Document) -> dict[str, int]:
-    """What the spec asks for; of a pod that we may govern, so that each container has one."""
-    return {name: limit or 0 for name, limit in amounts(pod, "limits").items()}
+def asked(pod: Document, resource: Resource) -> dict[str, int]:
+    """What the spec asks for; of a pod that we may govern each container has one."""
+    return {name: amount or 0 for name, amount in amounts(pod, resource).items()}
 
 
-def requests(pod: Document) -> dict[str, int]:
-    return {name: request or 0 for name, request in amounts(pod, "requests").items()}
+def scheduled_millicores(pod: Document) -> int:
+    """What the pod takes of its node for the scheduler, and for a kubelet that admits a resize: its
+    requests, those that a resize replaces as long as they are in force, and those of init
+    containers before they end."""
+    spec, actual = pod["spec"], in_force(pod, REQUESTS)
+    running = sum(max(m, actual.get(name, 0)) for name, m in asked(pod, REQUESTS).items())
+    most, sidecars = running, 0
+    for container in spec.get("initContainers") or ():
+        quantity = ((container.get("resources") or {}).get("requests") or {}).get("cpu", "0")
+        if container.get("restartPolicy") == "Always":
+            sidecars += millicores(quantity)
+        else:
+            most = max(most, sidecars + millicores(quantity))
+    whole = ((spec.get("resources") or {}).get("requests") or {}).get("cpu")
+    total = most if whole is None else millicores(whole)
+    return total + millicores((spec.get("overhead") or {}).get("cpu", "0"))
 
 
 def _statuses(pod: Document) -> Iterator[Document]:
@@ -84,11 +107,11 @@ def _statuses(pod: Document) -> Iterator[Document]:
         yield from status.get(group) or ()
 
 
-def in_force(pod: Document) -> dict[str, int]:
+def in_force(pod: Document, resource: Resource = LIMITS) -> dict[str, int]:
     """What the kubelet says that each container has; one that does not run has nothing."""
     found = {}
     for status in _statuses(pod):
-        quantity = ((status.get("resources") or {}).get("limits") or {}).get("cpu")
+        quantity = ((status.get("resources") or {}).get(resource) or {}).get("cpu")
         if quantity is not None:
             found[status["name"]] = millicores(quantity)
     return found
@@ -111,7 +134,7 @@ def is_seen(pod: Document) -> bool:
     return bool(pod.get("status", {}).get("observedGeneration", generation) >= generation)
 
 
-def resize_state(pod: Document) -> ResizeState:
+def resize_state(pod: Document, resource: Resource) -> ResizeState:
     """From status alone: conditions, and the resources of every container."""
     rows = pod.get("status", {}).get("conditions") or ()
     held = {row["type"]: row.get("reason", "") for row in rows if row["status"] == "True"}
@@ -121,13 +144,13 @@ def resize_state(pod: Document) -> ResizeState:
         return ResizeState.INFEASIBLE if why == "Infeasible" else ResizeState.DEFERRED
     if "PodResizeInProgress" in held:
         return ResizeState.MOVING
-    spec, actual = limits(pod), in_force(pod)
-    same = all(actual.get(name) == limit for name, limit in spec.items())
+    spec, actual = asked(pod, resource), in_force(pod, resource)
+    same = all(actual.get(name) == amount for name, amount in spec.items())
     return ResizeState.SETTLED if same else ResizeState.MOVING
 
 
-def left_alone(pod: Document) -> str | None:
-    """Why a pod's limits are not ours to set; None: they are."""
+def left_alone(pod: Document, resource: Resource) -> str | None:
+    """Why a pod's limits, or its requests, are not ours to set; None: they are."""
     meta, spec = pod["metadata"], pod["spec"]
     annotations = meta.get("annotations") or {}
     policies = [row for _, c in containers(pod) for row in c.get("resizePolicy") or ()]
@@ -137,8 +160,8 @@ def left_alone(pod: Document) -> str | None:
         "its QoS class is not Burstable": pod["status"].get("qosClass") != "Burstable",
         "a static pod": MIRROR in annotations,
         "it has CPU resources of the pod": "cpu" in _pod_resources(spec),
-        # Kubernetes takes a limit from no container that has one: it could not be put back.
-        "a container has no CPU limit": None in amounts(pod, "limits").values(),
+        # Kubernetes takes neither from a container that has one: it could not be put back.
+        f"a container has no CPU {resource[:-1]}": None in amounts(pod, resource).values(),
         "a container restarts when it is resized": restarts - {"NotRequired"} != set(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -149,12 +172,25 @@ def _pod_resources(spec: Document) -> set[str]:
     return {name for kind in resources.values() if isinstance(kind, dict) for name in kind}
 
 
+def _would_be_guaranteed(pod: Document) -> bool:
+    """Whether CPU limits that are the requests would make it one of the class Guaranteed."""
+    memory = [_quantities(pod, kind, "memory") for kind in (LIMITS, REQUESTS)]
+    return memory[0] == memory[1] and None not in memory[0].values()
+
+
 def floors(pod: Document) -> dict[str, int]:
-    """The lowest limits that the API server takes: the requests, and a millicore more where limits
-    that are equal to them would make the pod one of the class Guaranteed."""
-    memory = [_quantities(pod, kind, "memory") for kind in ("limits", "requests")]
-    would = memory[0] == memory[1] and None not in memory[0].values()
-    return {name: request + would for name, request in requests(pod).items()}
+    """The lowest limits that the API server takes: the requests, a millicore more where these
+    would change the class."""
+    would = _would_be_guaranteed(pod)
+    return {name: request + would for name, request in asked(pod, REQUESTS).items()}
+
+
+def ceilings(pod: Document, own: dict[str, int]) -> dict[str, int]:
+    """The highest requests that the API server takes, given the pod's own: the limits, a millicore
+    less where these would change the class. Without a limit there is no bound."""
+    would = _would_be_guaranteed(pod)
+    rows = amounts(pod, LIMITS).items()
+    return {n: SIZE_MAX if most is None else max(most - would, own[n]) for n, most in rows}
 
 
 # -- what we write down with a pod ----------------------------------------------------------------
@@ -170,9 +206,12 @@ class PodResize:
     """Limits that the kubelet may still put in force while it has not seen this one."""
     first: bool
     """No resize of this pod was in force before."""
+    resource: Resource = LIMITS
 
     def text(self) -> str:
         row = {"decision": self.decision, "unseen": self.unseen, "first": self.first}
+        if self.resource != LIMITS:
+            row["resource"] = self.resource
         return json.dumps(row, separators=(",", ":"), sort_keys=True)
 
 
@@ -182,9 +221,22 @@ def last_resize(pod: Document) -> PodResize | None:
     try:
         row = json.loads(text)
         unseen = {str(name): int(limit) for name, limit in row["unseen"].items()}
-        return PodResize(str(row["decision"]), unseen, bool(row["first"]))
+        resource = row.get("resource", LIMITS)
+        if resource not in get_args(Resource):
+            return None
+        return PodResize(str(row["decision"]), unseen, bool(row["first"]), resource)
     except MISREAD:
         return None
+
+
+def resized(pod: Document) -> Resource:
+    """What we resized of a pod that has our marks. Where a mark was changed: what differs from the
+    pod's own."""
+    last = last_resize(pod)
+    if last is not None:
+        return last.resource
+    own = originals(pod, REQUESTS)
+    return LIMITS if own in (None, asked(pod, REQUESTS)) else REQUESTS
 
 
 def original_text(pod: Document) -> str:
@@ -193,22 +245,25 @@ def original_text(pod: Document) -> str:
     return json.dumps(rows, separators=(",", ":"), sort_keys=True)
 
 
-def originals(pod: Document) -> dict[str, int] | None:
-    """The user's own limits; None where they were never frozen, or cannot be read any more."""
+def originals(pod: Document, resource: Resource) -> dict[str, int] | None:
+    """The user's own limits or requests; None where they were never frozen, or cannot be read any
+    more."""
     text = (pod["metadata"].get("annotations") or {}).get(ORIGINAL)
     if text is None:
         return None
     try:
         rows = json.loads(text)
         return {
-            container["name"]: millicores(rows[container["name"]]["limits"]["cpu"])
+            container["name"]: millicores(rows[container["name"]][resource]["cpu"])
             for _, container in containers(pod)
         }
     except MISREAD:
         return None
 
 
-def resize_patch(pod: Document, wanted: dict[str, int], *, decision: str) -> Document:
+def resize_patch(
+    pod: Document, wanted: dict[str, int], *, resource: Resource, decision: str
+) -> Document:
     """For `pods/resize`; refused where the pod has changed since we read it. The pod is marked with
     its decision by then, unless it only gets its own limits back."""
     last = last_resize(pod)
@@ -216,6 +271,6 @@ def resize_patch(pod: Document, wanted: dict[str, int], *, decision: str) -> Doc
     require(marked, "a pod is marked with its decision before it is resized")
     rows: Document = {}
     for group, container in containers(pod):
-        limit = {"limits": {"cpu": f"{wanted[container['name']]}m"}}
-        rows.setdefault(group, []).append({"name": container["name"], "resources": limit})
+        amount = {resource: {"cpu": f"{wanted[container['name']]}m"}}
+        rows.setdefault(group, []).append({"name": container["name"], "resources": amount})
     return {"metadata": {"resourceVersion": pod["metadata"]["resourceVersion"]}, "spec": rows}

@@ -1,7 +1,8 @@
 """The node agent's actuator on Kubernetes: one PodAllocation per pod, which the controller applies.
 
-Limits of a clearing are collected and written by a thread of its own, so that a slow API server
-delays no sample. Only what changed is written; what could not be is tried again.
+Limits of a clearing, or requests where weights are governed, are collected and written by a thread
+of its own, so that a slow API server delays no sample. Only what changed is written; what could not
+be is tried again.
 """
 
 import threading
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from fairlead.core.invariant import require
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient, gone
-from fairlead.kube.cpu.pods import NODE
+from fairlead.kube.cpu.pods import FIELDS, LIMITS, NODE, Resource
 from fairlead.kube.cpu.roster import SYNC_S, NodePods
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Key, Mirrored
@@ -24,7 +25,7 @@ RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The limits of one pod, and the decision that they were last changed by."""
+    """The limits (or requests) of one pod, and the decision that they were last changed by."""
 
     namespace: str
     pod: str
@@ -37,9 +38,16 @@ class PodAllocations:
     """A `CpuActuator`. Writes the PodAllocations of one node; those of pods that left go."""
 
     def __init__(
-        self, client: KubeClient, node: str, roster: NodePods, fault: Callable[[Fault], None]
+        self,
+        client: KubeClient,
+        node: str,
+        roster: NodePods,
+        fault: Callable[[Fault], None],
+        *,
+        resource: Resource = LIMITS,
     ) -> None:
         self._client, self._node, self._roster, self._fault = client, node, roster, fault
+        self._field = FIELDS[resource]
         self._shown = Mirrored(client, KIND.path(), self._wake, selector=f"{NODE}={node}")
         self._lock, self._due, self._stop = threading.Lock(), threading.Event(), threading.Event()
         self._wanted: dict[str, _Wanted] = {}
@@ -53,8 +61,10 @@ class PodAllocations:
         if not self._shown.wait(SYNC_S):
             raise PermanentFault(f"cannot list {KIND.path()}: {self._shown.fault or 'no answer'}")
         for document in self._shown.all().values():
+            if self._is_foreign(document):
+                continue
             spec, namespace = document["spec"], document["metadata"]["namespace"]
-            limits = {row["name"]: row["limitMillicores"] for row in spec["containers"]}
+            limits = {row["name"]: row[self._field] for row in spec["containers"]}
             wanted = _Wanted(namespace, spec["pod"], spec["uid"], spec["decision"], limits)
             self._wanted[wanted.uid] = wanted
         self._thread.start()
@@ -89,6 +99,10 @@ class PodAllocations:
     def _wake(self) -> None:
         """A PodAllocation that was changed elsewhere is put right with the next clearing."""
 
+    def _is_foreign(self, document: Document) -> bool:
+        """Whether an agent wrote it that governed by other means."""
+        return any(self._field not in row for row in document["spec"]["containers"])
+
     def _run(self) -> None:
         while not self._stop.is_set():
             self._due.wait()
@@ -105,8 +119,10 @@ class PodAllocations:
                     del self._wanted[uid]
                 wanted = list(self._wanted.values())
             self._shown.take_keys()
-            for key in self._shown.all():
-                if key.name not in governed:
+            kept = {row.uid for row in wanted}
+            for key, document in self._shown.all().items():
+                foreign = key.name not in kept and self._is_foreign(document)
+                if foreign or key.name not in governed:
                     self._client.delete(KIND.path(*key))
             for row in wanted:
                 self._write(row)
@@ -120,7 +136,7 @@ class PodAllocations:
 
     def _write(self, wanted: _Wanted) -> None:
         shown = self._shown.get(Key(wanted.namespace, wanted.uid))
-        rows = [{"name": n, "limitMillicores": m} for n, m in sorted(wanted.limits.items())]
+        rows = [{"name": n, self._field: m} for n, m in sorted(wanted.limits.items())]
         # A later number is of a record that is lost: it would stay the newest for ever.
         lost = shown is not None and shown["spec"]["decision"] > self._sequence
         if shown is not None and shown["spec"]["containers"] == rows and not lost:

@@ -1,7 +1,7 @@
-"""The controller's part for CPU: PodAllocations become resizes, and limits in force conditions.
+"""The controller's part for CPU: PodAllocations become resizes, and what is in force conditions.
 
-Which limits a pod is to have is decided by `core.cpu.wanted_limits`, which resizes are sent now by
-`next_resizes`. Here pods are read, marked with their
+Which limits, or requests, a pod is to have is decided by `core.cpu.wanted_limits`, which resizes
+are sent now by `next_resizes`. Here pods are read, marked with their
 original resources and the decision before the first write, resized, and shown. Nothing is kept in
 memory that the next leader would miss: what is under way is in the pods' annotations and status.
 """
@@ -21,27 +21,40 @@ from fairlead.core.cpu import (
 from fairlead.kube.client import MISREAD, ApiError, Document, KubeClient, gone
 from fairlead.kube.conditions import Conditions, now
 from fairlead.kube.cpu import pods as cpu_pods
-from fairlead.kube.cpu.pods import GOVERNED, ORIGINAL, RESIZE, RESTORE, PodResize
+from fairlead.kube.cpu.pods import (
+    FIELDS,
+    GOVERNED,
+    LIMITS,
+    ORIGINAL,
+    REQUESTS,
+    RESIZE,
+    RESTORE,
+    PodResize,
+    Resource,
+)
 from fairlead.kube.kinds import KINDS
 from fairlead.kube.watch import Key, Mirrored
 
 KIND = KINDS["PodAllocation"]
 FINAL = ("Infeasible", "Refused")
 """What the kubelet or the API server refused is not sent again; another decision is."""
+LOOKS = 8
+"""Nodes whose pods are counted in one turn, each in two requests; the others have the next ones."""
 Verdict = tuple[str, str]
 """Reason and message of the condition `Applied`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A pod that is resized, or gets its own limits back (`allocation` None)."""
+    """A pod that is resized, or gets its own limits or requests back (`allocation` None)."""
 
     pod: Document
+    resource: Resource
     resize: ResizePod
     allocation: Document | None
     decision: str
     held: bool
-    """Its decision asks for less than its requests."""
+    """Its decision asks for limits below its requests."""
 
     @property
     def state(self) -> ResizeState:
@@ -64,7 +77,7 @@ class _Read:
 
 
 class Resizer:
-    """A `Part` of the controller. With `restore_only` it puts limits back and sets none."""
+    """A `Part` of the controller. With `restore_only` it puts back and sets nothing."""
 
     def __init__(
         self,
@@ -84,6 +97,8 @@ class Resizer:
         self._busy: set[str] = {""}
         """Nodes where something is under way; at first we do not know."""
         self._begun = False
+        self._looks, self._looked = 0, dict[str, int]()
+        """How often pods were counted, and which time it was for each node."""
 
     def sources(self) -> Sequence[Mirrored]:
         return (self._allocations, self._pods)
@@ -101,31 +116,59 @@ class Resizer:
         """Send what may be sent now, on nodes where something changed or is under way."""
         allocations = self._allocations.all()
         read, fresh = self._read(allocations)
-        nodes: dict[str, list[_Case]] = {}
+        nodes: dict[tuple[str, Resource], list[_Case]] = {}
         for row in read.values():
             if row.case is not None:
-                nodes.setdefault(row.case.pod["spec"]["nodeName"], []).append(row.case)
+                node = row.case.pod["spec"]["nodeName"]
+                nodes.setdefault((node, row.case.resource), []).append(row.case)
         verdicts = {uid: read[uid].verdict for uid in fresh}
         due, cases, capacities = set[str](), dict[str, _Case](), _capacities(allocations)
-        for node, on_it in nodes.items():
+        looks = self._looks + LOOKS
+        for node, resource in sorted(nodes, key=lambda key: (self._looked.get(key[0], 0), key)):
+            on_it = nodes[node, resource]
             if node not in self._busy and not any(case.resize.uid in fresh for case in on_it):
                 continue
-            plan = next_resizes(capacities.get(node, 0), [case.resize for case in on_it])
+            capacity = capacities.get(_scope(node, resource), 0)
+            if resource == REQUESTS:
+                capacity = min(capacity, self._schedulable(node, on_it, looks))
+            plan = next_resizes(capacity, [case.resize for case in on_it])
             due |= set(plan.send)
             for case in on_it:
                 cases[case.resize.uid] = case
                 if case.allocation is not None:
                     wait = plan.wait.get(case.resize.uid)
                     verdicts[case.resize.uid] = _verdict(case, case.allocation, wait)
-        self._known, self._busy = {}, set(nodes) | {""}  # until all of this is done
+        # Until all of this is done.
+        self._known, self._busy = {}, {node for node, _ in nodes} | {""}
         try:
             self._client.each(due, lambda uid: self._resize(cases[uid], verdicts))
             self._release(cases)
         finally:
             self._show_all(allocations, cases, verdicts)
         self._known = read
-        self._busy = {node for node, on_it in nodes.items() if any(case.moves for case in on_it)}
+        self._busy = {node for (node, _), rows in nodes.items() if any(row.moves for row in rows)}
         self._told = {uid: told for uid, told in self._told.items() if uid in read}
+        here = {node for node, _ in nodes}
+        self._looked = {node: look for node, look in self._looked.items() if node in here}
+
+    def _schedulable(self, node: str, cases: Sequence[_Case], looks: int) -> int:
+        """What the requests of these pods may come to: with those of all other pods that are bound
+        to the node, no more than it has. Asked of the API server, because the scheduler binds pods
+        between two decisions; only where a request is to rise, and until there were `looks`."""
+        rows = [case.resize for case in cases]
+        counted = sum(row.counted for row in rows)
+        if not any(row.differs and row.added > 0 for row in rows) or self._looks == looks:
+            return counted
+        self._looks += 1
+        self._looked[node] = self._looks
+        found, _ = self._client.list("/api/v1/nodes", fieldSelector=f"metadata.name={node}")
+        bound, _ = self._client.list(cpu_pods.PODS, fieldSelector=f"spec.nodeName={node}")
+        try:
+            taken = sum(cpu_pods.scheduled_millicores(p) for p in bound if not cpu_pods.is_over(p))
+            return cpu_pods.millicores(found[0]["status"]["allocatable"]["cpu"]) - taken + counted
+        except MISREAD as error:
+            self._say(f"no request rises on node {node}: {error!r}")
+            return counted
 
     # -- reading
 
@@ -146,7 +189,7 @@ class Resizer:
                 read[uid] = _Read(versions, *self._look(pod, by_uid.get(uid)))
                 fresh.add(uid)
             except MISREAD as error:
-                self._say(f"CPU limits of pod {uid} are left as they are: {error!r}")
+                self._say(f"CPU of pod {uid} is left as it is: {error!r}")
         return read, fresh
 
     def _look(
@@ -160,6 +203,8 @@ class Resizer:
             case = _case(pod, allocation)
         if self._restore_only and case is not None and not case.resize.leaves:
             case = None
+        if allocation is not None and case is not None and case.allocation is None:
+            return case, (ResizeWait.IN_PROGRESS.value, f"its own {case.resource} come back first")
         return case, ("Ignored", refused or "the pod does not run")
 
     def _find(self, allocation: Document) -> Document | None:
@@ -178,7 +223,9 @@ class Resizer:
             if not self._restore_only:  # a policy may keep our marks for the controller
                 pod = self._client.patch(cpu_pods.path_of(pod), _mark(case))
             if wanted != case.resize.spec:
-                patch = cpu_pods.resize_patch(pod, wanted, decision=case.decision)
+                patch = cpu_pods.resize_patch(
+                    pod, wanted, resource=case.resource, decision=case.decision
+                )
                 pod = self._client.patch(cpu_pods.path_of(pod, "resize"), patch, "strategic-merge")
             self._pods.put(pod)
         except ApiError as error:
@@ -192,7 +239,7 @@ class Resizer:
         return True
 
     def _release(self, cases: dict[str, _Case]) -> None:
-        """Take our marks from pods that have their own limits again."""
+        """Take our marks from pods that have their own limits or requests again."""
         done = {
             uid
             for uid, case in cases.items()
@@ -257,7 +304,7 @@ class Resizer:
             rows = Conditions(document)
             row = rows.row("Applied", reason, message, holds=reason == "Applied")
             total = sum(case.resize.actual.values()) if case else None
-            status[key] = {"conditions": [row], "limitMillicores": total}
+            status[key] = {"conditions": [row], "millicores": total}
             before = document.get("status", {})
             if any(before.get(name) != value for name, value in status[key].items()):
                 changed.add(key)
@@ -287,34 +334,71 @@ def _refuse(pod: Document, allocation: Document | None) -> str | None:
         pod["metadata"][name] for name in ("name", "namespace")
     ):
         return f"spec.pod is {named['pod']!r}, the pod of that uid is {pod['metadata']['name']!r}"
-    return cpu_pods.left_alone(pod)
+    return cpu_pods.left_alone(pod, _resource(allocation))
+
+
+def _resource(allocation: Document) -> Resource:
+    requested = [FIELDS[REQUESTS] in row for row in allocation["spec"]["containers"]]
+    return REQUESTS if all(requested) else LIMITS
 
 
 def _case(pod: Document, allocation: Document | None) -> _Case | None:
     """None: there is nothing to do with this pod."""
-    meta, spec, actual = pod["metadata"], cpu_pods.limits(pod), cpu_pods.in_force(pod)
-    own, last, state = (
-        cpu_pods.originals(pod),
-        cpu_pods.last_resize(pod),
-        cpu_pods.resize_state(pod),
-    )
-    adopted = GOVERNED in (meta.get("labels") or {}) and own is not None
+    meta, resource = pod["metadata"], cpu_pods.resized(pod)
+    marked = GOVERNED in (meta.get("labels") or {})
+    if allocation is not None and _resource(allocation) != resource:
+        if marked and cpu_pods.originals(pod, resource) is not None:
+            allocation = None  # Other means begin with what was found.
+        else:
+            resource = _resource(allocation)
+    own, last = cpu_pods.originals(pod, resource), cpu_pods.last_resize(pod)
+    adopted = marked and own is not None
     ends = "deletionTimestamp" in meta
     if not adopted and (ends or allocation is None):
         return None
-    decision, rows = RESTORE, None
+    wanted = wanted_limits(_bounded(pod, resource, own, allocation))
+    unseen = last.unseen if last and not cpu_pods.is_seen(pod) else {}
+    # The requests that a user gave a pod count from the first: the scheduler counts them.
+    adopted = adopted or resource == REQUESTS
+    first = last is not None and last.first
+    spec, actual = cpu_pods.asked(pod, resource), cpu_pods.in_force(pod, resource)
+    state = cpu_pods.resize_state(pod, resource)
+    resize = ResizePod(
+        *(meta["uid"], wanted.limits, spec, actual, state, adopted, first, unseen, wanted.leaves),
+        marked=marked,
+    )
+    decision = RESTORE
     if allocation is not None:
         decision = f"{allocation['spec']['node']}/{allocation['spec']['decision']}"
-        rows = {row["name"]: row["limitMillicores"] for row in allocation["spec"]["containers"]}
-    refused = allocation is not None and _is_final(allocation)
-    floors = {} if rows is None else cpu_pods.floors(pod)
-    wanted = wanted_limits(PodLimits(spec, actual, own or spec, floors, rows, state, ends, refused))
-    unseen = last.unseen if last and not cpu_pods.is_seen(pod) else {}
-    first = last is not None and last.first
-    resize = ResizePod(
-        *(meta["uid"], wanted.limits, spec, actual, state, adopted, first, unseen, wanted.leaves)
+    held = wanted.held and resource == LIMITS
+    return _Case(pod, resource, resize, allocation, decision, held)
+
+
+def _bounded(
+    pod: Document, resource: Resource, own: dict[str, int] | None, allocation: Document | None
+) -> PodLimits:
+    """What was decided for a pod, and between which bounds: a limit stays above the request, and a
+    request between the user's own and the limit."""
+    spec = cpu_pods.asked(pod, resource)
+    own = own or spec
+    rows, floors, tops = None, dict[str, int](), own
+    if allocation is not None:
+        parts = allocation["spec"]["containers"]
+        rows = {row["name"]: row[FIELDS[resource]] for row in parts}
+        floors = cpu_pods.floors(pod)
+        if resource == REQUESTS:
+            floors, tops = own, cpu_pods.ceilings(pod, own)
+    return PodLimits(
+        spec,
+        cpu_pods.in_force(pod, resource),
+        own,
+        floors,
+        rows,
+        cpu_pods.resize_state(pod, resource),
+        ends="deletionTimestamp" in pod["metadata"],
+        refused=allocation is not None and _is_final(allocation),
+        tops=tops,
     )
-    return _Case(pod, resize, allocation, decision, wanted.held)
 
 
 def _is_final(allocation: Document) -> bool:
@@ -327,10 +411,16 @@ def _is_final(allocation: Document) -> bool:
 
 
 def _capacities(allocations: dict[Key, Document]) -> dict[str, int]:
-    specs = (document["spec"] for document in allocations.values())
+    """By `_scope`."""
+    rows = [(document["spec"], _resource(document)) for document in allocations.values()]
     return newest_capacities(
-        (spec["node"], spec["decision"], spec["capacityMillicores"]) for spec in specs
+        (_scope(spec["node"], resource), spec["decision"], spec["capacityMillicores"])
+        for spec, resource in rows
     )
+
+
+def _scope(node: str, resource: Resource) -> str:
+    return f"{node} {resource}"
 
 
 def _verdict(case: _Case, allocation: Document, wait: ResizeWait | None) -> Verdict:
@@ -358,8 +448,9 @@ def _mark(case: _Case) -> Document:
     meta, resize = case.pod["metadata"], case.resize
     settled = resize.state is ResizeState.SETTLED
     first = not resize.adopted or (resize.newcomer and not settled)
-    annotations = {RESIZE: PodResize(case.decision, resize.ceilings, first).text()}
-    if cpu_pods.originals(case.pod) is None:
+    mark = PodResize(case.decision, resize.ceilings, first, case.resource)
+    annotations = {RESIZE: mark.text()}
+    if cpu_pods.originals(case.pod, case.resource) is None:
         annotations[ORIGINAL] = cpu_pods.original_text(case.pod)
     named = {name: meta[name] for name in ("uid", "resourceVersion")}
     return {"metadata": {**named, "labels": {GOVERNED: "true"}, "annotations": annotations}}

@@ -1,5 +1,5 @@
-"""The user's own CPU limits put back: what `fairlead kube restore` does, with or without a
-controller."""
+"""The user's own CPU limits and requests put back: what `fairlead kube restore` does, with or
+without a controller."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fairlead.core.cpu import ResizeState
 from fairlead.kube.client import ApiError, Document, KubeClient
-from fairlead.kube.cpu.pods import GOVERNED, NODE, PODS, limits, originals, resize_state
+from fairlead.kube.cpu.pods import GOVERNED, NODE, PODS, asked, originals, resize_state, resized
 from fairlead.kube.cpu.publish import KIND
 from fairlead.kube.cpu.resizer import Resizer
 from fairlead.kube.watch import key_of
@@ -28,7 +28,7 @@ def restore(
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[str], list[str]]:
     """Remove the PodAllocations (of one node), and wait until their pods have their own limits
-    again. Returns the pods that have, and those that do not in time."""
+    and requests again. Returns the pods that have, and those that do not in time."""
     fields = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
     label = {"labelSelector": f"{NODE}={node}"} if node else {}
     before = _names(client, fields)
@@ -76,7 +76,7 @@ def _marked(client: KubeClient, fields: dict[str, str]) -> set[str]:
 
 
 def _names(client: KubeClient, fields: dict[str, str]) -> set[str]:
-    """Pods that run with other limits than their own."""
+    """Pods that run with other limits or requests than their own."""
     documents, _ = client.list(PODS, labelSelector=GOVERNED, **fields)
     return {"/".join(key_of(row)) for row in documents if _is_limited(row)}
 
@@ -84,5 +84,6 @@ def _names(client: KubeClient, fields: dict[str, str]) -> set[str]:
 def _is_limited(pod: Document) -> bool:
     if pod.get("status", {}).get("phase") != "Running":
         return False
-    settled = resize_state(pod) is ResizeState.SETTLED
-    return not settled or limits(pod) != originals(pod)
+    resource = resized(pod)
+    settled = resize_state(pod, resource) is ResizeState.SETTLED
+    return not settled or asked(pod, resource) != originals(pod, resource)

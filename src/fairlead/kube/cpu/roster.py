@@ -1,9 +1,11 @@
 """The pods of one node, and what the node has to give, as the node agent asks for them."""
 
+from collections.abc import Iterator
 from datetime import datetime
 
 from fairlead.kube.client import MISREAD, Document, KubeClient
 from fairlead.kube.cpu import pods as cpu_pods
+from fairlead.kube.cpu.pods import LIMITS, REQUESTS, Resource
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.cpu import KnownContainer, KnownPod
 from fairlead.ports.faults import PermanentFault
@@ -15,8 +17,8 @@ class NodePods:
     """A `PodRoster` from watches of the node and of its pods. Keeps what it made of a pod until
     the pod changes."""
 
-    def __init__(self, client: KubeClient, node: str) -> None:
-        self._name = node
+    def __init__(self, client: KubeClient, node: str, resource: Resource = LIMITS) -> None:
+        self._name, self._resource = node, resource
         self._pods = Mirrored(client, cpu_pods.PODS, _ignore, fields=f"spec.nodeName={node}")
         self._nodes = Mirrored(client, "/api/v1/nodes", _ignore, fields=f"metadata.name={node}")
         self._known: dict[str, tuple[str, KnownPod | None]] = {}
@@ -54,7 +56,8 @@ class NodePods:
             version, uid = meta["resourceVersion"], meta["uid"]
             before = self._known.get(uid)
             fresh = before is not None and before[0] == version
-            known[uid] = before if fresh and before else (version, read_pod(document))
+            read = before if fresh and before else (version, read_pod(document, self._resource))
+            known[uid] = read
         self._known = known
         return [pod for _, pod in known.values() if pod is not None]
 
@@ -64,31 +67,58 @@ class NodePods:
         return next(found, None)
 
     def governed(self) -> set[str]:
-        """The uids of pods whose limits are ours to set."""
+        """The uids of pods whose limits, or requests, are ours to set."""
         return {pod.uid for pod in self.pods() if not pod.opted_out}
 
 
-def read_pod(document: Document) -> KnownPod | None:
-    """None: it has ended, does not run yet, or cannot be read."""
+def read_pod(document: Document, resource: Resource = LIMITS) -> KnownPod | None:
+    """None: it has ended, does not run yet, or cannot be read. Where requests are governed a pod
+    that does not run yet is one that is left alone: it takes its part of the node already."""
     try:
         meta, status = document["metadata"], document["status"]
-        if status.get("phase") != "Running":
+        runs = status.get("phase") == "Running"
+        if cpu_pods.is_over(document) or not (runs or resource == REQUESTS):
             return None
-        ids, own = cpu_pods.container_ids(document), cpu_pods.originals(document) or {}
-        rows = cpu_pods.amounts(document, "limits").items()
+        opted_out = not runs or cpu_pods.left_alone(document, resource) is not None
+        governed = resource == REQUESTS and not opted_out
+        request = sum(_own_requests(document).values())
+        if resource == REQUESTS and opted_out:
+            request = cpu_pods.scheduled_millicores(document)
         return KnownPod(
             f"{meta['namespace']}/{meta['name']}",
             meta["uid"],
-            sum(cpu_pods.requests(document).values()),
-            tuple(
-                KnownContainer(name, ids.get(name), limit, own.get(name)) for name, limit in rows
-            ),
+            request,
+            tuple(_containers(document, resource, governed=governed)),
             document["spec"].get("priority") or 0,
-            cpu_pods.left_alone(document) is not None,
-            _time_ms(status["startTime"]),
+            opted_out,
+            _time_ms(status["startTime"]) if runs else None,
         )
     except MISREAD:
         return None
+
+
+def _own_requests(document: Document) -> dict[str, int]:
+    """Those of the user: a request that we raised must not become the pod's minimum."""
+    own = None
+    if cpu_pods.resized(document) == REQUESTS:
+        own = cpu_pods.originals(document, REQUESTS)
+    return cpu_pods.asked(document, REQUESTS) if own is None else own
+
+
+def _containers(
+    document: Document, resource: Resource, *, governed: bool
+) -> Iterator[KnownContainer]:
+    ids, own = cpu_pods.container_ids(document), cpu_pods.originals(document, LIMITS) or {}
+    spec, actual = cpu_pods.asked(document, REQUESTS), cpu_pods.in_force(document, REQUESTS)
+    for name, limit in cpu_pods.amounts(document, "limits").items():
+        if governed:
+            request = actual.get(name, spec[name])
+            yield KnownContainer(name, ids.get(name), limit, own.get(name), request)
+        elif resource == REQUESTS:
+            # What it takes is its request: its limit is no part of the sum.
+            yield KnownContainer(name, ids.get(name), None)
+        else:
+            yield KnownContainer(name, ids.get(name), limit, own.get(name))
 
 
 def _time_ms(text: str) -> int:
