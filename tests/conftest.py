@@ -57,6 +57,7 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "helm": lambda: _helm(),  # noqa: PLW0108 - defined below
     "image": lambda: _image(),  # noqa: PLW0108 - defined below
     "mkdocs": lambda: _module("mkdocs", "make docs"),
+    "iptables": lambda: _program("iptables", "apt-get install iptables"),
     "prometheus": lambda: _prometheus(),  # noqa: PLW0108 - defined below
 }
 

@@ -37,6 +37,7 @@ COMPONENTS: dict[str, tuple[Callable[[], str | None], tuple[str, ...]]] = {
     "ebpf": (missing_ebpf_packages, ("clang", "libbpf-dev", "libbpf1", "bpftool")),
     "image": (missing_image, IMAGE_PACKAGES),
     "prometheus": (missing_prometheus, ("prometheus",)),
+    "iptables": (lambda: _missing_program("iptables"), ("iptables",)),
     "real-node": (missing_busybox, ("busybox-static", "iproute2")),
 }
 APT = ["apt-get", "-y", "-qq", "-o", "DPkg::Lock::Timeout=300"]

@@ -41,6 +41,14 @@ def test_the_base_is_derived_from_the_chart(programs: Programs) -> None:
     assert objects == expected | {("Namespace", NAMESPACE)}
 
 
+def test_the_api_server_takes_the_base(deployed: charts.Deployed) -> None:
+    charts.install(deployed.cluster, controller_replicas=0)  # its namespace and kinds are there
+    apply = ("apply", "-k", str(BASE), "--server-side", "--force-conflicts", "--dry-run=server")
+    said = deployed.cluster.kubectl(*apply).splitlines()
+    rows = charts.rendered(deployed.cluster.programs)
+    assert len(said) == len(rows) + 1, "and the namespace"
+
+
 def test_an_overlay_of_the_base_names_the_image(programs: Programs, tmp_path: Path) -> None:
     image = {"name": "fairlead", "newName": "mine", "newTag": "1"}
     where = os.path.relpath(BASE, tmp_path)
@@ -140,6 +148,49 @@ def test_egress_is_limited_on_request(programs: Programs) -> None:
     spec = find(rows, "NetworkPolicy", "fairlead-controller")["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert [row["port"] for row in spec["egress"][0]["ports"]] == [53, 53, 6443]
+
+
+def claim(name: str) -> list[dict[str, Any]]:
+    """A claim, and the volume that it is bound to."""
+    size = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = size | {"capacity": {"storage": "1Gi"}, "hostPath": {"path": "/nowhere"}}
+    asked = size | {"volumeName": name, "resources": {"requests": {"storage": "1Gi"}}}
+    meta = {"name": name, "namespace": NAMESPACE}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": volume,
+        },
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": asked},
+    ]
+
+
+def test_one_controller_is_evicted_at_a_time(deployed: charts.Deployed) -> None:
+    """A drained node leaves one of two replicas; a single one does not hold up the drain."""
+    cluster, name = deployed.cluster, "fairlead-controller"
+    several = {"controller_replicas": 2, "ledger_postgres_secretName": "pg"}
+    charts.install(cluster, **several, ledger_storage_existingClaim="keys")
+    cluster.apply(claim("keys"))
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app.kubernetes.io/name={name}"
+    budget = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/{name}"
+
+    def ready(replicas: int) -> bool:
+        """And the budget has seen it."""
+        rows = [
+            row for row in cluster.get(pods)["items"] if "deletionTimestamp" not in row["metadata"]
+        ]
+        status = (cluster.get(budget) or {}).get("status", {})
+        return len(rows) == status.get("currentHealthy") == replicas
+
+    until(lambda: ready(2), "both run")
+    status = cluster.get(budget)["status"]
+    assert (status["expectedPods"], status["disruptionsAllowed"]) == (2, 1)
+    charts.install(cluster, controller_replicas=1, ledger_storage_existingClaim="keys")
+    until(lambda: ready(1), "one runs")
+    assert cluster.get(budget)["status"]["disruptionsAllowed"] == 1
+    charts.install(cluster, controller_replicas=0)
 
 
 def test_prometheus_finds_the_controller_on_request(programs: Programs) -> None:

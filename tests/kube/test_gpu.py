@@ -183,6 +183,27 @@ def test_a_spare_replaces_a_deleted_node_and_nothing_else_does(world: World) -> 
         until(lambda: plane.objects.get("Node", "n1") is None, "the node is forgotten")
 
 
+def test_a_node_that_is_declared_out_of_service_has_failed_until_it_is_back(world: World) -> None:
+    """The taint is the admin's word that nothing runs there any more; nothing is placed there."""
+    world.apply(*(node(f"n{i}", gpus=4) for i in (1, 2, 3)), *team("team-a"))
+    world.apply(run("train", 8, groupGPUs=8, sparesPerGroup=4))
+    taint = "node.kubernetes.io/out-of-service"
+    with world.controlled() as controller:
+        world.reach("train", "Running")
+        until(lambda: _bound(world), "both pods are bound")
+        world.kubectl("taint", "node", "n1", f"{taint}=nodeshutdown:NoExecute")
+        until(lambda: _on(world) == {"n2", "n3"}, "the ranks run on the other nodes")
+        assert world.reach("train", "Running")["attempts"] == 2
+        world.apply(run("next", 4))
+        until(lambda: world.phase("next") == "Pending", "it waits for a node")
+        turns = controller.turns
+        until(lambda: controller.turns > turns + 3, "some turns")
+        assert world.phase("next") == "Pending"
+        world.kubectl("taint", "node", "n1", f"{taint}-")
+        world.reach("next", "Running")
+        until(lambda: "n1" in _on(world), "its pod is bound")
+
+
 def test_a_node_that_went_while_no_controller_ran_has_failed(world: World) -> None:
     """Also where another one has its name by now: what ran on the one does not run there."""
     world.apply(*(node(f"n{i}", gpus=4) for i in (1, 2, 3)), *team("team-a"))

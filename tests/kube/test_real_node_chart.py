@@ -12,23 +12,29 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead.host.process import free_port
+from fairlead.kube.cpu.pods import millicores
 from fairlead.kube.dev.assets import Programs
 from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import SERVICE_ADDRESS, ClusterOptions
 from fairlead.kube.dev.real_node import ADDRESS, BRIDGE, CGROUP, NAME
 from fairlead.ledger.place import open_for_reading
 from fairlead.ports.dataplane import Backend
+from fairlead.ports.faults import PermanentFault
 from tests.dataplane.ebpf.places import Place, own_cgroup
 from tests.kube import charts
 from tests.kube.container_image import REFERENCE, build
+from tests.kube.monitors import endpoints, scrape_job
+from tests.kube.network_policy import enforced
 from tests.kube.real_nodes import BUSYBOX, busybox_image
 from tests.kube.traffic_world import TrafficWorld, route_group, service
 from tests.kube.world import Document, World, run, team, until
 from tests.ledger.postgres_server import server
+from tests.monitoring.prometheus import Prometheus
 
 pytestmark = [
     pytest.mark.component("real-node"),
@@ -40,6 +46,7 @@ pytestmark = [
 WITHIN_S = 120.0
 PINS = "/sys/fs/bpf"
 GPUS = 2
+OTHER_PORT = 9999
 
 
 @pytest.fixture(scope="module")
@@ -73,27 +80,30 @@ def disk(path: Path, mode: str = "ReadWriteOnce") -> Document:
     }
 
 
-def install(cluster: Cluster, folder: Path) -> None:
+def values(cluster: Cluster) -> dict[str, Any]:
+    """All in the node's network."""
     repository, _, tag = REFERENCE.partition(":")
-    charts.install(
-        cluster,
-        image_repository=repository,
-        image_tag=tag,
-        image_pullPolicy="Never",
-        api_port=free_port(),
-        controller_hostNetwork=True,
-        controller_resolver="enforce",
-        kubernetes_host="127.0.0.1",
-        kubernetes_port=cluster.port,
-        ledger_storage_className="disk",
-        ledger_storage_size="1Gi",
-        admissionPolicy_enabled=True,
-        cpu_enabled=True,
-        cpu_hostNetwork=True,
-        cpu_cgroupRoot=CGROUP,
-        cpu_stateDirectory=str(folder / "state"),
-        cpu_config={"clear_ms": 1000, "guardrails": {"cooldown_ms": 0, "grace_ms": 0}},
-    )
+    return {
+        "image_repository": repository,
+        "image_tag": tag,
+        "image_pullPolicy": "Never",
+        "controller_hostNetwork": True,
+        "controller_resolver": "enforce",
+        "kubernetes_host": "127.0.0.1",
+        "kubernetes_port": cluster.port,
+        "ledger_storage_className": "disk",
+        "ledger_storage_size": "1Gi",
+        "admissionPolicy_enabled": True,
+        "cpu_enabled": True,
+        "cpu_hostNetwork": True,
+        "cpu_cgroupRoot": CGROUP,
+        "cpu_config": {"clear_ms": 1000, "guardrails": {"cooldown_ms": 0, "grace_ms": 0}},
+    }
+
+
+def install(cluster: Cluster, folder: Path) -> None:
+    state = str(folder / "state")
+    charts.install(cluster, api_port=free_port(), cpu_stateDirectory=state, **values(cluster))
 
 
 def ready(cluster: Cluster, what: str) -> None:
@@ -195,6 +205,57 @@ def test_a_lost_volume_is_restored_by_the_page(cluster: Cluster, tmp_path: Path)
     world.kubectl("-n", "team-a", "delete", "run", "--all", "--timeout=60s")
 
 
+@pytest.mark.component("prometheus")
+def test_prometheus_scrapes_what_the_monitors_of_the_chart_find(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """After the tests above. A Prometheus with the jobs that the operator makes of the chart's
+    monitors finds one controller and one node agent, trusts the certificate, and is let in by the
+    role of the page alone."""
+    rows = charts.rendered(cluster.programs, serviceMonitor_enabled=True, **values(cluster))
+    (service,) = [row for row in rows if row["kind"] == "ServiceMonitor"]
+    (pod,) = [row for row in rows if row["kind"] == "PodMonitor"]
+    for command in (
+        ("create", "serviceaccount", "prometheus"),
+        ("create", "serviceaccount", "another"),
+        (
+            *("create", "clusterrolebinding", "prometheus", "--clusterrole=fairlead-metrics"),
+            "--serviceaccount=default:prometheus",
+        ),
+    ):
+        cluster.kubectl("-n", "default", *command)
+    # Of the same pods, and not the Service that is meant.
+    meta = {"name": "decoy", "namespace": charts.NAMESPACE, "labels": {"app": "decoy"}}
+    rule = {"selector": service["spec"]["selector"]["matchLabels"]}
+    rule["ports"] = [{"name": "api", "port": 443, "targetPort": "api"}]
+    cluster.apply([{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": rule}])
+    until(lambda: len(endpoints(cluster, charts.NAMESPACE)) == 2, "both Services have endpoints")
+    mine, other = (
+        cluster.kubectl("-n", "default", "create", "token", name).strip()
+        for name in ("prometheus", "another")
+    )
+    jobs = [scrape_job(cluster, row, tmp_path, mine) for row in (service, pod)]
+    refused = scrape_job(cluster, service, tmp_path, other) | {"job_name": "refused"}
+    refused["relabel_configs"].append({"target_label": "job", "replacement": "refused"})
+    prometheus = Prometheus(tmp_path / "prometheus", {}, [*jobs, refused])
+
+    def up(job: str) -> list[str]:
+        return [row["value"][1] for row in prometheus.query(f'up{{job="{job}"}}')]
+
+    try:
+        for name in ("fairlead-controller", "fairlead-node"):
+            prometheus.until(f"{name} is scraped", lambda name=name: up(name) == ["1"])
+        prometheus.until("the other account is refused", lambda: up("refused") == ["0"])
+        for job_name, metric in (
+            ("fairlead-controller", "fairlead_kube_pod_mismatches_total"),
+            ("fairlead-node", "apex_allocation_mode"),
+        ):
+            expression = f'{metric}{{job="{job_name}"}}'
+            prometheus.until(expression, lambda text=expression: prometheus.query(text))
+    finally:
+        prometheus.stop()
+
+
 @contextmanager
 def forwarded(address: tuple[str, int], port: int) -> Iterator[None]:
     """Connections to an address of the node reach a port of this machine's loopback."""
@@ -240,6 +301,112 @@ def process_of(pod: str) -> int:
             if f"HOSTNAME={pod}".encode() in env and b"controller" in command:
                 return int(folder.name)
     raise AssertionError(f"{pod} has no controller")
+
+
+def test_the_charts_node_agent_governs_weights(cluster: Cluster, tmp_path: Path) -> None:
+    """After the tests above. `cpu.actuate=weights` puts the limit back that was lowered, and raises
+    the request; the agent's pod sees how long the threads of other pods waited."""
+    state = {"cpu_stateDirectory": str(tmp_path / "state"), "cpu_actuate": "weights"}
+    charts.install(cluster, **values(cluster) | state)
+    ready(cluster, "daemonset/fairlead-node")
+    ready(cluster, "deployment/fairlead-controller")
+
+    def resources() -> Document:
+        (row,) = cluster.get("/api/v1/namespaces/team-a/pods/idle")["spec"]["containers"]
+        return dict(row["resources"])
+
+    raised = until(
+        lambda: millicores(resources()["requests"]["cpu"]) > 50 and resources(),
+        "it is raised",
+        WITHIN_S,
+    )
+    assert raised["limits"]["cpu"] == "500m"
+    inside = ("-n", charts.NAMESPACE, "exec", "daemonset/fairlead-node", "--")
+    where = ("--state-dir", "/var/lib/fairlead/node", "-o", "json")
+    shown = json.loads(cluster.kubectl(*inside, "fairlead", "node", "status", *where))
+    reasons = {pod["pod"]: pod["reasons"] for pod in shown["pods"]}
+    assert reasons["team-a/idle"] == ["demand-driven"], "else signal-missing"
+
+
+@pytest.mark.component("iptables")
+def test_the_network_policy_lets_in_the_api_port_and_out_what_the_controller_needs(
+    cluster: Cluster, tmp_path: Path, service_address: str
+) -> None:
+    """After the tests above, in a pod with an address of its own. In force, the policy keeps a
+    second pod from all ports but the API's, and the controller from all but `egressPorts`; a
+    controller that starts under it leads and completes a Run."""
+    world = World(cluster, tmp_path)
+    other = Neighbour(cluster, world)
+    with ExitStack() as opened:
+        opened.enter_context(forwarded((service_address, 443), cluster.port))
+        own = {"controller_hostNetwork": False, "kubernetes_host": "", "cpu_enabled": False}
+        charts.install(cluster, **values(cluster) | own | {"networkPolicy_egressPorts": [443]})
+        ready(cluster, "deployment/fairlead-controller")
+        path = f"/apis/networking.k8s.io/v1/namespaces/{charts.NAMESPACE}/networkpolicies"
+        policy = cluster.get(f"{path}/{charts.CONTROLLER}")
+        (selector,) = policy["spec"]["podSelector"]["matchLabels"].items()
+        pods = f"/api/v1/namespaces/{charts.NAMESPACE}/pods?labelSelector={'='.join(selector)}"
+        (pod,) = cluster.get(pods)["items"]
+        address = pod["status"]["podIP"]
+        opened.enter_context(other.listening())
+
+        def ways() -> tuple[bool, bool, bool]:
+            let_in = (other.let_in(address, port) for port in (8443, OTHER_PORT))
+            return (*let_in, other.let_out())
+
+        until(lambda: ways() == (True, True, True), "all is open", WITHIN_S)
+        with enforced(policy, [address]):
+            assert ways() == (True, False, False)
+            before = leader(cluster)
+            os.kill(process_of(pod["metadata"]["name"]), signal.SIGKILL)
+            until(lambda: leader(cluster) not in ("", before), "it leads again", WITHIN_S)
+            ready(cluster, "deployment/fairlead-controller")
+            args = {"name": "main", "image": BUSYBOX, "args": ["true"]}
+            world.apply(run("guarded", 1, template={"spec": {"containers": [args]}}))
+            until(lambda: world.phase("guarded") == "Completed", "a Run completes", WITHIN_S)
+            # A new ledger, as that of the next test, would start it anew.
+            world.kubectl("-n", "team-a", "delete", "run", "--all", "--timeout=60s")
+
+
+class Neighbour:
+    """A pod that talks to the controller's, and listens as that does."""
+
+    def __init__(self, cluster: Cluster, world: World) -> None:
+        self._cluster, self._world = cluster, world
+        server = {"name": "main", "image": BUSYBOX, "args": ["httpd", "-f", "-p", str(OTHER_PORT)]}
+        meta = {"name": "other", "namespace": "team-a"}
+        spec = {"containers": [server], "terminationGracePeriodSeconds": 1}
+        world.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        self._inside = ("-n", charts.NAMESPACE, "exec", "deployment/fairlead-controller", "--")
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """On another port in the controller's pod."""
+        command = (*self._inside, "python3", "-m", "http.server", str(OTHER_PORT))
+        kubectl = [
+            self._cluster.programs.path("kubectl"),
+            f"--kubeconfig={self._cluster.kubeconfig}",
+        ]
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen([*kubectl, *command], stdout=quiet, stderr=quiet) as listener:
+            yield
+            listener.kill()
+
+    def let_in(self, address: str, port: int) -> bool:
+        command = ("/busybox", "nc", "-w", "2", address, str(port), "-e", "/busybox", "true")
+        return self._does("-n", "team-a", "exec", "other", "--", *command)
+
+    def let_out(self) -> bool:
+        where = (self._world.get("pod", "other", "team-a")["status"].get("podIP"), OTHER_PORT)
+        code = f"import socket; socket.create_connection({where!r}, 2)"
+        return self._does(*self._inside, "python3", "-c", code)
+
+    def _does(self, *command: str) -> bool:
+        try:
+            self._cluster.kubectl(*command)
+        except PermanentFault:
+            return False
+        return True
 
 
 @pytest.mark.component("postgres")

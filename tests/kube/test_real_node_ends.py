@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.host.clock import wait_until
 from fairlead.kube.dev.assets import Programs
-from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.dev.cluster import Cluster, apply, kubectl
 from fairlead.kube.dev.components import ClusterOptions
 from fairlead.kube.dev.node_init import SYSCTLS
 from fairlead.kube.dev.real_node import BRIDGE, LOCK, SOCKETS
@@ -42,7 +42,7 @@ KILLED = """
 import json, sys, time
 from pathlib import Path
 from fairlead.kube.dev.assets import Programs
-from fairlead.kube.dev.cluster import Cluster
+from fairlead.kube.dev.cluster import Cluster, apply, kubectl
 from fairlead.kube.dev.components import ClusterOptions
 programs, directory, image = map(Path, sys.argv[1:])
 with Cluster(Programs(programs), directory, ClusterOptions(real_node=True, images=(image,))) as up:
@@ -110,3 +110,44 @@ def test_kill_9_ends_every_process_of_the_node(node_programs: Programs, tmp_path
     with Cluster(node_programs, directory, options):
         pass
     assert outside() == before
+
+
+def test_the_command_adds_a_real_node_and_its_agent(
+    node_programs: Programs, tmp_path: Path
+) -> None:
+    """`fairlead kube dev --real-node`: an image is imported as the page says, a pod runs as a
+    process of this machine, and its CPU limit is governed. Ctrl-C ends everything."""
+    before, image = outside(), busybox_image(tmp_path)
+    command = [sys.executable, "-m", "fairlead", "kube", "dev", "--nodes", "0", "--real-node"]
+    command += ["--dir", str(tmp_path / "cluster")]
+    log = (tmp_path / "log").open("w+")
+    with log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("export KUBECONFIG="), (tmp_path / "log").read_text()
+            _is_governed(
+                node_programs, Path(line.strip().removeprefix("export KUBECONFIG=")), image
+            )
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+        log.seek(0)
+        assert process.returncode == 0, log.read()
+    assert outside() == before
+
+
+def _is_governed(programs: Programs, config: Path, image: Path) -> None:
+    """A pod of the image is a process, and soon has another limit."""
+    ctr = [programs.path("ctr"), "-a", str(SOCKETS / "containerd.sock"), "-n", "k8s.io"]
+    subprocess.run([*ctr, "images", "import", str(image)], check=True, capture_output=True)
+    idle = pod("idle", "sleep", "600", cpu="500m")
+    idle["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "50m"}
+    apply(programs, config, [idle])
+
+    def limit() -> str:
+        path = "jsonpath={.status.containerStatuses[0].resources.limits.cpu}"
+        return kubectl(programs, config, "get", "pod", "idle", "-o", path)
+
+    assert wait_until(lambda: limit() not in ("", "500m"), within_s=90), limit()
+    assert processes_with("sleep 600"), "it is a process of this machine"

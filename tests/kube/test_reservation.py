@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from fairlead.engine.gpu import Author
-from tests.kube.world import Document, World, made, node, plane_of, run, team, until
+from fairlead.kube.kinds import KINDS
+from tests.kube.world import Document, World, due_now, made, node, plane_of, run, team, until
 
 VERIFIER = Path(__file__).parents[2] / "verify" / "fairlead_verify.py"
 SMALL = [f"small-{i}" for i in range(8)]
@@ -108,6 +109,40 @@ def test_a_window_that_begins_causes_a_deficit_and_a_lottery(world: World, tmp_p
     changed["result"]["actions"] = changed["result"]["actions"][1:]
     file.write_text(json.dumps(changed, separators=(",", ":"), sort_keys=True) + "\n")
     assert checked(file)[0] != 0, "an outcome that was not drawn does not verify"
+
+
+def test_every_kind_can_be_waited_for(world: World) -> None:
+    """By a condition, with `kubectl wait`; leases are the ledger's, and no object owns one."""
+    world.apply(node("n1"), *team("team-a", gpus=8), *team("team-b", gpus=8), run("first", 8))
+    with world.controlled():
+        world.reach("first", "Running")
+        reserve = due_now("big")
+        world.apply(run("big", 8, "team-b"), made("Reservation", "now", reserve, "team-b"))
+        world.reach("big", "Running", "team-b")
+        world.apply(made("Query", "ask", {"method": "GET", "path": "/v1/budgets"}, "team-b"))
+        outcome = until(lambda: _applied(world), "the outcome is shown")
+        leases = until(lambda: world.names("gpuleases"), "its leases are shown")
+        for kind, name, condition in (
+            ("budget", "team-a", "Accepted"),
+            ("ownerbinding", "team-a", "Bound"),
+            ("run", "big", "Running"),
+            ("reservation", "now", "Accepted"),
+            ("gpulease", leases[0], "Open"),
+            ("resolveroutcome", outcome["metadata"]["name"], "Applied"),
+            ("query", "ask", "Answered"),
+        ):
+            wait = ("wait", f"--for=condition={condition}", f"{kind}/{name}", "--timeout=30s")
+            assert "condition met" in world.kubectl("-n", "team-b", *wait)
+        for lease in world.get("gpuleases")["items"]:
+            assert "ownerReferences" not in lease["metadata"]
+        listed = world.kubectl("api-resources", "--api-group=fairlead.dev", "-o", "wide")
+        for kind in KINDS.values():
+            (row,) = [line for line in listed.splitlines() if line.split()[0] == kind.plural]
+            assert ",".join(kind.short) in row
+            assert row.endswith("fairlead"), "the category"
+            shown = world.kubectl("get", kind.plural, "-A").splitlines()
+            assert not shown or all(name.upper() in shown[0] for name, _, _ in kind.columns)
+        assert "run.fairlead.dev/big" in world.kubectl("get", "fairlead", "-A", "-o", "name")
 
 
 def _applied(world: World) -> Document | None:
