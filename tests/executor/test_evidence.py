@@ -124,6 +124,8 @@ CHANGES: dict[str, Any] = {
     "secret_env": {"KEY": "/etc/shadow"},
     "user": "root",
     "working_directory": None,
+    "umask": 0,
+    "terminal": True,
 }
 
 
@@ -131,7 +133,8 @@ CHANGES: dict[str, Any] = {
 def test_what_was_not_submitted_is_not_started(
     world: World, job: Job, tmp_path: Path, field: str
 ) -> None:
-    """Another user, command, variable, secret, directory or device than the ledger has."""
+    """Another user, command, variable, secret, directory or device than the ledger has; files that
+    others may write, and a terminal to type into."""
     evidence, verifier = follow(world, tmp_path)
     shown = evidence.of_start(job)
     with pytest.raises(NotRecorded):
