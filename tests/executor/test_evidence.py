@@ -142,6 +142,19 @@ def test_what_was_not_submitted_is_not_started(
     verifier.start(job, shown)
 
 
+def test_a_terminal_and_a_umask_that_were_submitted_are_had(world: World, tmp_path: Path) -> None:
+    """And no others."""
+    asked = {**COMMAND, "terminal": True, "umask": "0022"}
+    world.plane.objects.apply(run("shell", **asked), author=ALICE)
+    world.turn()
+    (job,) = world.executor.jobs.values()
+    assert (job.terminal, job.umask) == (True, 0o022)
+    evidence, verifier = follow(world, tmp_path)
+    for other in (replace(job, terminal=False), replace(job, umask=None)):
+        with pytest.raises(NotRecorded):
+            verifier.start(other, evidence.of_start(job))
+
+
 def test_nothing_runs_as_the_holder_of_the_keys(world: World) -> None:
     """Even if its submission is recorded, whatever its user is called."""
     ours = replace(ALICE, user=str(CONTROL))
