@@ -908,7 +908,7 @@ FORMAT = "fairlead-outcome/2"
 CHANGES = ("key.rotated", "ledger.epoch")
 VERSIONS = {"owners": 1, "tokens": 2, "stake": 3}  # of the rules
 SYSTEM = "fairlead"  # the author of what the control plane does by itself
-BY_PEOPLE = ("gpu.resolve.void", "lease.close", "owner.key", "gpu.resolve.nonce")
+BY_PEOPLE = ("gpu.resolve.void", "lease.close", "owner.key", "gpu.resolve.nonce", *CHANGES)
 LEFT_OUT = ("beneficiary", "ending", "min-runtime", "cooldown", "funded")  # in scope, and spared
 
 
@@ -972,7 +972,8 @@ class Checks:
 
     def entries(self):
         """Each entry is there once, by its author, and not earlier than those before it."""
-        entries = sorted((each.entry for each in self.shown), key=lambda entry: entry.seq)
+        shown = self.shown + self.x.get("changes", [])
+        entries = sorted((each.entry for each in shown), key=lambda entry: entry.seq)
         heads = [self.x.head] + ([self.said.commit_head] if self.answer else [])
         for first, second in zip(entries, entries[1:]):
             need(first.seq < second.seq, f"entry {second.seq} is shown twice")
@@ -992,7 +993,7 @@ class Checks:
             need(ruled or entry.version == 1, f"entry {entry.seq} is of a version unknown here")
         effects = Counter((entry.plan_id, entry.effect) for entry in entries)
         for plan, effect in effects:
-            twice = effects[plan, effect] > 1
+            twice = effects[plan, effect] > 1 and (plan, effect) != (None, None)
             need(not twice, f"{plan} has several entries for {effect}; a ledger has one")
 
     def consistency(self):
@@ -1162,6 +1163,9 @@ class Checks:
         good = self.commit.body.continued or self.commit.time_ms < due
         need(good, "the round had happened before the conflict was frozen")
         network = (beacon.genesis_ms, beacon.period_ms, beacon.public_key)
+        known = {NETWORKS[name][2]: (name, NETWORKS[name]) for name in NETWORKS}
+        same = known.get(beacon.public_key, (beacon.source, network)) == (beacon.source, network)
+        need(same, f"{known.get(beacon.public_key, '?')[0]} has other rounds than this says")
         if NETWORKS.get(beacon.source) == network or beacon.public_key in self.networks:
             self.label = self.said.label
             self.say(f"Round {number} is signed by {beacon.source}, and came after the conflict.")

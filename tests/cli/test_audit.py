@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 import subprocess
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from fairlead.host.clock import now_ms
 from fairlead.ledger.place import open_file
 from tests.cli.shells import run_inside
 from tests.ledger.drafts import draft, drafts
@@ -188,6 +190,20 @@ def test_upkeep_keeps_the_ledger_verifiable(state: Path, tmp_path: Path) -> None
     assert audit("verify", "--head", held, state=state).returncode == 0
     lost = audit("verify", "--head", late, state=state)
     assert (lost.returncode, b"restored from a backup" in lost.stdout) == (1, True)
+
+
+def test_upkeep_is_not_earlier_than_what_was_recorded(state: Path, tmp_path: Path) -> None:
+    """A clock that was ahead: verifiers refuse an entry that is dated before the one before it."""
+    ahead_ms, copy = now_ms() + 3_600_000, tmp_path / "copy.db"
+    with open_file(state / "ledger.db") as ledger:
+        ledger.append([replace(draft(11), time_ms=ahead_ms)])
+    assert audit("rotate-key", state=state).returncode == 0
+    assert audit("archive", tmp_path, "--last", 6, state=state).returncode == 0
+    assert audit("backup", copy, state=state).returncode == 0
+    (state / "ledger.db").rename(tmp_path / "old.db")
+    assert audit("restore", copy, "--reason", "disk died", state=state).returncode == 0
+    with open_file(state / "ledger.db") as ledger:
+        assert {entry.time_ms for entry in ledger.entries(12)} == {ahead_ms}
 
 
 def test_upkeep_can_be_tried_without_doing_it(state: Path, tmp_path: Path) -> None:

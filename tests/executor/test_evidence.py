@@ -124,6 +124,8 @@ CHANGES: dict[str, Any] = {
     "secret_env": {"KEY": "/etc/shadow"},
     "user": "root",
     "working_directory": None,
+    "umask": 0,
+    "terminal": True,
 }
 
 
@@ -131,12 +133,26 @@ CHANGES: dict[str, Any] = {
 def test_what_was_not_submitted_is_not_started(
     world: World, job: Job, tmp_path: Path, field: str
 ) -> None:
-    """Another user, command, variable, secret, directory or device than the ledger has."""
+    """Another user, command, variable, secret, directory or device than the ledger has; files that
+    others may write, and a terminal to type into."""
     evidence, verifier = follow(world, tmp_path)
     shown = evidence.of_start(job)
     with pytest.raises(NotRecorded):
         verifier.start(replace(job, **{field: CHANGES[field]}), shown)
     verifier.start(job, shown)
+
+
+def test_a_terminal_and_a_umask_that_were_submitted_are_had(world: World, tmp_path: Path) -> None:
+    """And no others."""
+    asked = {**COMMAND, "terminal": True, "umask": "0022"}
+    world.plane.objects.apply(run("shell", **asked), author=ALICE)
+    world.turn()
+    (job,) = world.executor.jobs.values()
+    assert (job.terminal, job.umask) == (True, 0o022)
+    evidence, verifier = follow(world, tmp_path)
+    for other in (replace(job, terminal=False), replace(job, umask=None)):
+        with pytest.raises(NotRecorded):
+            verifier.start(other, evidence.of_start(job))
 
 
 def test_nothing_runs_as_the_holder_of_the_keys(world: World) -> None:

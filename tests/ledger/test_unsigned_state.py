@@ -195,6 +195,21 @@ def test_the_mark_of_a_real_archive_cannot_be_moved(place: SqliteWorld, tmp_path
             place.open()
 
 
+@pytest.mark.parametrize("change", ["kind = 'x.y'", "plan_id = 'p'", "effect = NULL"])
+def test_an_archived_entry_keeps_its_names(place: SqliteWorld, tmp_path: Path, change: str) -> None:
+    """By them nothing is recorded twice; its content is in the segment, and says them."""
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    with place.open() as ledger:
+        ledger.append(drafts(0, 20))
+        ledger.archive(folder, last=5, time_ms=TIME_MS, author="root")
+        assert ledger.verify_archive(folder).ok
+    attack(place.path, f"UPDATE entries SET {change} WHERE seq = 5")
+    with SqliteReader(place.path, inspect=True) as reader:
+        found = reader.verify_archive(folder)
+    assert (found.problem, found.seq) == ("entry 5 is kept under other names than it says", 5)
+
+
 # --- entries where an opening does not look
 
 

@@ -256,6 +256,8 @@ class Case:
     carry: Document | None = None
     """The luck that the outcome before hands on, which was voided; nonces by owner."""
     start_ms: int = TIME_MS
+    change_ms: int = 0
+    """How much later than it was a change of the key or the epoch is said to be."""
     epochs: int = 0
     """How often the ledger was restored between the commitment and its answer."""
     entries: Lies = field(default_factory=dict)
@@ -478,10 +480,11 @@ class Teller:
         head = self.early if "commit" in case.late else self.ledger.head()
         if case.rotate:
             self.time_ms += 1_000
-            self.ledger.rotate_key(time_ms=self.time_ms, author="operator")
+            self.ledger.rotate_key(time_ms=self.time_ms + case.change_ms, author="operator")
         for _ in range(case.epochs):
             self.time_ms += 1_000
-            self.ledger.begin_epoch(time_ms=self.time_ms, author="operator", reason="a backup")
+            time_ms = self.time_ms + case.change_ms
+            self.ledger.begin_epoch(time_ms=time_ms, author="operator", reason="a backup")
         body: Document = {
             "chain": self.chain.hex(),
             "k": case.k,

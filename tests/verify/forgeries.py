@@ -150,6 +150,16 @@ def _times() -> dict[str, Forgery]:
         "the head is earlier than its entries": lied(
             "draw", "entries", "head", resigned(time_ms=1)
         ),
+        **{
+            f"the {what} is {how} than {other}": Forgery(
+                base, "entries", more=(("change_ms", change_ms),)
+            )
+            for what, base in (("rotation", "rotated"), ("restore", "restored"))
+            for how, other, change_ms in (
+                ("earlier", "the commitment", -day),
+                ("later", "the draw", day),
+            )
+        },
     }
 
 
@@ -480,6 +490,9 @@ def _beacons() -> dict[str, Forgery]:
             "beacon", "seed", more=(("beacon", {**BEACON, "round": 1_001}),)
         ),
         "a round that had happened": Forgery("beacon", "seed", more=late),
+        "a known network under another name": Forgery(
+            "beacon", "seed", more=(("beacon", {**BEACON, "source": "ours"}),)
+        ),
         "another network of the name": Forgery("beacon", "seed", more=(("beacon", FOREIGN),)),
         "another period of the network": Forgery("beacon", "seed", more=(("beacon", other),)),
         "a beacon that was not announced": lied(

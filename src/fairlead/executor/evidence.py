@@ -242,12 +242,15 @@ _SPEC: dict[str, Any] = {
     "env": ({str: str}, None),
     "secretEnv": ({str: {"file": str}}, None),
     "workingDirectory": (str, None),
+    "umask": (str, None),
+    "terminal": (bool, None),
 }
 
 
 def _check_submission(job: Job, submitted: Mapping[str, Any]) -> None:
-    """What is run is what was submitted, by the author of the entry; the rest of a run's spec gives
-    no rights."""
+    """What is run is what was submitted, by the author of the entry, with the umask and the
+    terminal, or none, that it asked for: who types into a command decides what it does, and who may
+    write its files, what its user's later commands do. The rest of a run's spec gives no rights."""
     body = submitted["body"]
     expect({"spec": body.get("spec"), "uid": body.get("uid")}, _SUBMITTED, "submission")
     spec = {name: body["spec"].get(name) for name in _SPEC}
@@ -261,7 +264,16 @@ def _check_submission(job: Job, submitted: Mapping[str, Any]) -> None:
         "secret_env": {name: row["file"] for name, row in secrets.items()},
         "user": submitted["author"],
         "working_directory": spec["workingDirectory"],
+        "umask": _octal(spec["umask"]),
+        "terminal": spec["terminal"] is True,
     }
     for name, value in said.items():
         if getattr(job, name) != value:
             raise NotRecorded(f"{name} of {job.run} is not what was submitted")
+
+
+def _octal(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text, 8)
+    except ValueError as error:
+        raise NotRecorded("the umask of the submission is no number") from error

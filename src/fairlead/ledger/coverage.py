@@ -24,7 +24,9 @@ class CoverageList:
         self._covers("archive mark", archived_to, "against the ledger.archived entries")
         if archived_to:
             self.leaves_out(
-                "archived entries", archived_to, "their hashes are; the segments with --archive"
+                "archived entries",
+                archived_to,
+                "their hashes are; segments and names with --archive",
             )
 
     def beside(self, blobs: int) -> None:

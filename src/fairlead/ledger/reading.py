@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -13,7 +14,7 @@ from fairlead.core.units import INTEGER_MAX
 from fairlead.host import files
 from fairlead.ledger.bindings import newest_binding, position_sealed, problem_of
 from fairlead.ledger.entries import entry_of
-from fairlead.ledger.segment import verify_archive, write_segment
+from fairlead.ledger.segment import open_segment, verify_archive, write_segment
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, LedgerIdentity
 from fairlead.ledger.store import Execute, Found, SqlSession, read_kept, read_nodes
 from fairlead.ledger.verify import LedgerWalk
@@ -30,6 +31,7 @@ from fairlead.ports.ledger import (
 
 LIMIT_MAX = 100_000
 """Entries in one answer: a projection reads page by page."""
+_PAGE = 2_000
 _log = structlog.get_logger("fairlead.ledger")
 
 
@@ -155,7 +157,29 @@ class StoreReader:
     def verify_archive(self, directory: Path, *, progress: Progress | None = None) -> Verification:
         head, archived_to = self.head().head, self.archived_to()
         segments = sorted(directory.glob(f"{head.ledger}-*.jsonl"))
-        return verify_archive(segments, archived_to, self._nodes, self.keys(), progress)
+        found = verify_archive(segments, archived_to, self._nodes, self.keys(), progress)
+        # Their rows stay: by plan and effect nothing is recorded twice.
+        renamed = self._renamed(segments, archived_to) if found.ok else None
+        if renamed is None:
+            return found
+        problem = f"entry {renamed} is kept under other names than it says"
+        return Verification(renamed - 1, found.root, problem, renamed)
+
+    def _renamed(self, segments: Sequence[Path], archived_to: int) -> int | None:
+        """The first archived entry whose row has other names than the segment says."""
+        text = "SELECT seq, kind, plan_id, effect FROM entries WHERE seq > ? AND seq <= ?"
+        for path in segments:
+            with open_segment(path) as segment:
+                if segment.header.first > archived_to:
+                    break
+                entries = (each for each in segment.entries() if each.seq <= archived_to)
+                while page := list(islice(entries, _PAGE)):
+                    said = [(each.seq, each.kind, each.plan_id, each.effect) for each in page]
+                    rows = set(self._query(text, page[0].seq - 1, page[-1].seq))
+                    for names in said:
+                        if names not in rows:
+                            return names[0]
+        return None
 
     def export(
         self,

@@ -320,6 +320,8 @@ def restore(
         with SqliteLedger.open(draft, signers) as ledger:
             if drop_snapshots:
                 ledger.snapshots_drop()
+            # Verifiers refuse an entry that is earlier than the one before it.
+            time_ms = max(time_ms, ledger.head().head.time_ms)
             entry = ledger.begin_epoch(time_ms=time_ms, author=author, reason=reason, lost=lost)
         lock_file(draft).unlink()
     return entry

@@ -1,10 +1,12 @@
 """A wall clock that jumps: no run is charged for it, none starts, and an operator judges it."""
 
+import dataclasses
 from hashlib import sha256
 
 import pytest
 from msgspec.structs import replace
 
+from fairlead.compose.clock import upkeep_time_ms
 from fairlead.core.canonical import canonical
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.engine.gpu.clock import LedgerClock
@@ -27,6 +29,7 @@ from tests.engine.gpu.worlds import (
     run,
     state_of,
 )
+from tests.ledger.memory import MemoryLedger
 
 DAY = 24 * HOUR
 
@@ -246,6 +249,34 @@ def test_a_restart_makes_up_for_no_difference_at_once() -> None:
     before_ms = world.plane.committer.now()
     world.plane = world.open()
     assert world.plane.committer.now() - before_ms <= 1_000
+
+
+@pytest.mark.parametrize("days", [400, -400, 0])
+def test_upkeep_under_a_wrong_clock_charges_nothing(days: int) -> None:
+    """`fairlead audit rotate-key` and `archive`: they were dated by the wall clock, ledger time
+    went on from there, and a run was charged 38 400 GPU-hours that no operator had accepted."""
+    world = running()
+    clocks = world.clocks
+    assert clocks is not None
+    clocks.pass_ms(HOUR)
+    wrong = dataclasses.replace(clocks(), wall_ms=clocks.wall_ms + days * DAY)
+    time_ms = upkeep_time_ms(world.ledger, wrong)
+    assert time_ms == pytest.approx(START + 2 * HOUR, abs=1_000)
+    world.ledger.rotate_key(time_ms=time_ms, author="root")
+    world.plane = world.open()
+    world.turn(1)
+    end(world)
+    assert used_hours(world) == pytest.approx(4 * 3, abs=0.01)
+    clocks.reboot(days * DAY)
+    assert upkeep_time_ms(world.ledger, clocks()) == world.log[-1].time_ms
+
+
+def test_upkeep_of_a_ledger_without_anchors_goes_by_the_clock() -> None:
+    """That of a traffic agent has none, nothing is charged for it."""
+    ledger, clocks = MemoryLedger(time_ms=START), Clocks()
+    assert upkeep_time_ms(ledger, clocks()) == START
+    clocks.pass_ms(HOUR)
+    assert upkeep_time_ms(ledger, clocks()) == START + HOUR
 
 
 def _rebuilt(world: World) -> World:

@@ -33,6 +33,7 @@ from fairlead.cli.table import (
     to_yaml,
 )
 from fairlead.compose.archive import archivable
+from fairlead.compose.clock import upkeep_time_ms
 from fairlead.compose.rebuild import rebuild as make_again
 from fairlead.core.audit import SignedHead, leaf_hash
 from fairlead.host.clock import now_ms
@@ -325,7 +326,9 @@ def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:
         size = opened.head().head.size
         if last > size:
             raise click.UsageError(f"the ledger has entries 1 to {size}")
-        path = opened.archive(directory, last=last, time_ms=now_ms(), author=_author())
+        path = opened.archive(
+            directory, last=last, time_ms=upkeep_time_ms(opened), author=_author()
+        )
     click.echo(str(path))
 
 
@@ -367,7 +370,7 @@ def rotate_key(*, dry_run: bool, ledger: str) -> None:
         click.echo(f"a new key would take over from {key} (dry run)")
         return
     with open_file(file_of(ledger)) as opened:
-        entry = opened.rotate_key(time_ms=now_ms(), author=_author())
+        entry = opened.rotate_key(time_ms=upkeep_time_ms(opened), author=_author())
     click.echo(f"key {entry.body['new_key_id']} signs from entry {entry.seq} on")
 
 
