@@ -184,6 +184,7 @@ def test_an_address_without_anything_says_so(lab: Running, browser: Browser) -> 
     visits = Visits(browser)  # the console tells of each 404
     page = visits.open(lab, "/no-such-view")
     expect(page.locator("h1")).to_have_text("No such view")
+    expect(page.locator("#state")).to_have_text("Live")
     page.clock.install()
     page.goto("/runs/none")
     expect(page.locator("#not-found")).to_contain_text("There is no Run 'none'.")

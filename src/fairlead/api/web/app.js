@@ -52,7 +52,12 @@ async function show() {
   if (current && current.close) current.close();
   current = null;
   view.replaceChildren(root);
-  if (!load) { root.append(...nothing(title, `There is nothing at ${path}.`)); say(live ? "Live" : "Waiting for events…"); return; }
+  if (!load) {
+    root.append(...nothing(title, `There is nothing at ${path}.`));
+    current = {params: {}, async refresh() { /* the header says whether the page is live */ }};
+    await refresh();
+    return;
+  }
   const params = match(pattern, path);
   const context = {params, query: Object.fromEntries(new URLSearchParams(location.search)), go, again: refresh};
   let module;

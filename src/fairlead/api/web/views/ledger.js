@@ -1,7 +1,8 @@
 // The ledger: its checkpoint, checked here and kept; and a search of its entries, done by the server.
 import {read} from "../lib/api.js";
 import {examine} from "../lib/checkpoint.js";
-import {el, link, moment, nameClass, number, section, soft, Table} from "../lib/dom.js";
+import {el, link, moment, number, section, soft, Table} from "../lib/dom.js";
+import {about, saying} from "../lib/events.js";
 import {save} from "../lib/files.js";
 import {standing} from "../lib/standing.js";
 import {plain} from "../lib/words.js";
@@ -10,10 +11,8 @@ const FILTERS = [["kind", "Kind", "gpu.resolve"], ["object", "Object", "Run/trai
   ["since", "From", null], ["until", "To", null]];
 
 function cells(row) {
-  const about = row.object && `${row.object.kind.toLowerCase()}/${row.object.name}`;
-  return [link(`/ledger/${row.seq}`, `#${row.seq}`), moment(row.time), el("code", null, row.kind),
-    about ? row.object.kind === "Run" ? el("a", {class: nameClass("run", about), href: `/runs/${encodeURIComponent(row.object.name)}`}, about) : row.object.kind === "Budget" ? link("/gpu#budgets", about) : about : soft("–"),
-    row.author, row.message ? plain(row.message) : soft(row.reason || "–")];
+  return [link(`/ledger/${row.seq}`, `#${row.seq}`), moment(row.time), el("code", null, row.kind), about(row) || soft("–"),
+    row.author, row.message ? plain(row.message) : soft(saying(row) || "–")];
 }
 
 // What a field of the form has, as the server wants it.
