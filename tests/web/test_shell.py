@@ -190,6 +190,7 @@ def test_an_address_without_anything_says_so(lab: Running, browser: Browser) -> 
     expect(page.locator("#not-found")).to_contain_text("There is no Run 'none'.")
     expect(page.get_by_role("heading", name="Funding plan")).to_be_hidden()
     expect(page.locator("#state")).to_have_text("Live")
+    assert sum(url.endswith("/v1/explain/Run/none") for url in visits.asked) == 1
     asked = len(visits.asked)
     for name in ("other", "another"):
         page.clock.fast_forward(60_000)  # a view that is there asks every five seconds
