@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from fairlead.api.access import user_name
 from fairlead.api.lab import CASTS, OWNERS, POLICY, manifests
+from fairlead.cli.client import Client
 from fairlead.cli.up import command
 from tests.e2e.demos import Demo
 
@@ -36,6 +37,7 @@ def test_the_lab_lives_and_leaves_nothing_behind(tmp_path: Path) -> None:
         (applied,) = demo.ask("/v1/entries?kind=object.applied&limit=1")["items"]
         assert applied["author"] == user_name(os.geteuid()), "who started it, root too"
         _look_from_another_shell(demo, tmp_path)
+        _eject_a_backend(demo)
         assert "cover failed" in (demo.folder / "fairlead.log").read_text(), "the log is a file"
     finally:
         demo.stop()
@@ -53,6 +55,13 @@ def _look_from_another_shell(demo: Demo, home: Path) -> None:
     subprocess.run(["sh", "-ec", f"{lines}\nfairlead status"], env=env, check=True)
     assert (demo.folder / "heads.json").is_file()
     assert not list(home.rglob("heads.json"))
+
+
+def _eject_a_backend(demo: Demo) -> None:
+    """As on the page. The simulated service obeys as an agent does."""
+    control = Client(str(demo.folder / "fairlead.sock"))
+    control.change("POST", "/v1/groups/simulated-web/backends/a/orders/isolate")
+    demo.until("is ejected", lambda: demo.ask("/v1/groups/simulated-web")["ejected"] == ["a"])
 
 
 def test_the_lab_is_what_it_says() -> None:

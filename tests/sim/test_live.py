@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.core.traffic import Cause
 from fairlead.engine.traffic import TickRound
 from fairlead.recorder import read, replay
 from fairlead.schema.replay import Verdict
@@ -47,3 +48,19 @@ def test_a_sick_backend_is_ejected_and_returns(tmp_path: Path, *, fails: bool) -
     assert made.plan.slots["d"] > 0, "it serves again"
     service.close()
     assert {entry.verdict for entry in replay(read(tmp_path / "record"))} == {Verdict.SAME}
+
+
+def test_an_operators_order_is_obeyed_and_no_crisis(tmp_path: Path) -> None:
+    rounds: list[TickRound] = []
+    service = LiveService(3, tmp_path, lambda round, _: rounds.append(round))
+    seconds(service, 10)
+    service.obey({"a": "isolate"})
+    assert seconds(service, 5) == [], "an operator ejected it, nobody is sick"
+    (made,) = rounds[-1].groups.values()
+    assert made.plan.slots["a"] == 0
+    assert made.decision.observed.isolated == {"a": Cause.OPERATOR}
+    service.obey({})
+    seconds(service, 60)
+    (made,) = rounds[-1].groups.values()
+    assert made.plan.slots["a"] > 0, "it serves again"
+    service.close()

@@ -378,6 +378,11 @@ def test_an_admin_ejects_and_restores_a_backend(lab: Running, visits: Visits) ->
     actions.get_by_role("button", name="Restore").click()
     page.get_by_role("button", name="Restore the backend").click()
     expect(page.locator("details")).not_to_contain_text("ejected by an admin")
+    for view, row in (("/", "#event-list li"), ("/ledger?kind=traffic.order", "#entry-rows tr")):
+        page.goto(view)  # what was ordered is told where operators look for it
+        told = page.locator(row).filter(has_text=f"backend {name} ejected")
+        expect(told.get_by_role("link", name="group/web")).to_have_attribute("href", "/traffic/web")
+        expect(page.locator(row).filter(has_text=f"backend {name} restored")).to_be_visible()
     assert lab.ok("GET", "/v1/groups/web")["orders"] == {}
     events = lab.ok("GET", "/v1/events?limit=1000")["items"]
     orders = [row for row in events if row["kind"] == "traffic.order"]

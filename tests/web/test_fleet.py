@@ -95,6 +95,9 @@ def test_nodes_over_time_and_each_decision(
     expect(again.locator("output.moment")).to_contain_text("decision 2")
     again.locator("#pod").select_option("search")
     expect(again.get_by_role("img", name="CPU of search, cores")).to_be_visible()
+    again.reload()  # the address has the pod
+    expect(again.get_by_role("img", name="CPU of search, cores")).to_be_visible()
+    expect(again.locator("output.moment")).to_contain_text("decision 2")
     again.get_by_role("button", name="Newest").click()
     expect(again.locator("#decision-summary")).to_contain_text("overloaded")
     assert_accessible(again)
@@ -134,6 +137,7 @@ def test_a_route_group_over_time_and_each_decision(
     assert_accessible(page)
     page.go_back()
     expect(page.locator("#decision-summary")).to_contain_text("every backend is ejected")
+    expect(page.get_by_role("img", name="Pressure by backend: latency")).to_be_visible()
 
 
 @pytest.mark.parametrize("view", ["/cpu", "/cpu/gpu-1", "/traffic", "/traffic/web"])

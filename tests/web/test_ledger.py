@@ -107,6 +107,28 @@ def _after(page: Page, lab: Running, **changes: Any) -> None:
     expect(page.locator("#standing.alarm")).to_contain_text("cannot be trusted")
 
 
+def test_a_ledger_that_stays_open_does_not_grow(lab: Running, visits: Visits) -> None:
+    """It shows a page of the newest entries, and as many older ones as the reader asked for."""
+    lab.apply(*(budget(f"many-{number}") for number in range(25)))
+    page = visits.open(lab, "/ledger")
+    rows, newest = page.locator("#entry-rows tr"), page.locator("#entry-rows tr th").first
+    expect(rows).to_have_count(50)
+    for shown in (50, 100):
+        for number in range(3):
+            lab.apply(*(budget(f"more-{shown}-{number}-{each}") for each in range(5)))
+            lab.until(
+                "it is seen", lambda: newest.inner_text() == f"#{lab.ok('GET', '/v1/head')['size']}"
+            )
+        expect(rows).to_have_count(shown)
+        numbers = [
+            int(text.removeprefix("#")) for text in page.locator("#entry-rows th").all_inner_texts()
+        ]
+        assert numbers == list(range(numbers[0], numbers[0] - shown, -1)), "none is left out"
+        if shown == 50:
+            page.click("#older")
+            expect(rows).to_have_count(100)
+
+
 def test_another_past_is_an_alarm(lab: Running, visits: Visits) -> None:
     """Rewritten, shortened, of another ledger; until the reader says that it was meant."""
     page = visits.open(lab, "/ledger")

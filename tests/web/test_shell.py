@@ -184,11 +184,13 @@ def test_an_address_without_anything_says_so(lab: Running, browser: Browser) -> 
     visits = Visits(browser)  # the console tells of each 404
     page = visits.open(lab, "/no-such-view")
     expect(page.locator("h1")).to_have_text("No such view")
+    expect(page.locator("#state")).to_have_text("Live")
     page.clock.install()
     page.goto("/runs/none")
     expect(page.locator("#not-found")).to_contain_text("There is no Run 'none'.")
     expect(page.get_by_role("heading", name="Funding plan")).to_be_hidden()
     expect(page.locator("#state")).to_have_text("Live")
+    assert sum(url.endswith("/v1/explain/Run/none") for url in visits.asked) == 1
     asked = len(visits.asked)
     for name in ("other", "another"):
         page.clock.fast_forward(60_000)  # a view that is there asks every five seconds

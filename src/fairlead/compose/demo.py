@@ -112,6 +112,7 @@ class SimulatedWorld:
         self._cleared(self._node.agent.turn)
         for crisis in crises:
             self._tell(Act.CONGESTED, f"Node {NODE} is {crisis.text}.", "node", NODE, crisis)
+        self._service.obey(self._control.access.orders(GROUP))
         for crisis in self._service.advance(step_ms):
             self._tell(Act.SLOW, f"Service {GROUP}: {crisis.text}.", "group", GROUP, crisis)
 
@@ -146,9 +147,10 @@ class SimulatedWorld:
         if now_ms - self._reported_ms < REPORT_MS and not round.transitions:
             return
         self._reported_ms = now_ms
+        orders = self._control.access.orders(GROUP)
         for name, made in round.groups.items():
             isolated = loop.groups[name].governor.isolated
-            moment = group_moment(now_ms, made, loop.plane.name, isolated, None)()
+            moment = group_moment(now_ms, made, loop.plane.name, isolated, orders)()
             group = GroupMoments(GROUP, REPORT_MS, [moment])
             self._report(AgentReport(1, AGENT, self._started_ms, 0, groups=[group]))
 

@@ -5,12 +5,13 @@ agent on a machine would report it. Each story round begins with a fresh one: a 
 grows must not outlive a demo of days.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from fairlead.core.cpu import CpuMode, NodePlan, Policy
+from fairlead.core.traffic import Cause
 from fairlead.engine.traffic import TickRound, TrafficLoop
 from fairlead.ports.traffic import Transition
 from fairlead.schema.scenario import (
@@ -30,6 +31,7 @@ from fairlead.schema.traffic_scenario import (
 )
 from fairlead.sim.agent import SimAgent
 from fairlead.sim.simulation import Simulation
+from fairlead.sim.traffic.result import GROUP
 from fairlead.sim.traffic.virtual import VirtualRun
 
 OnRound = Callable[[TickRound, TrafficLoop], None]
@@ -159,13 +161,18 @@ class LiveService:
         well = EventDocument(0, backend=SICK, latency_ms=40.0, latency_factor=1.0, error_rate=0.0)
         self.run.apply(well)
 
+    def obey(self, orders: Mapping[str, str]) -> None:
+        """Backends that an operator ejects or drains, from the next tick on."""
+        self.run.orders = {GROUP: dict(orders)}
+
     def close(self) -> None:
         self.run.close()
 
     def _listen(self, round: TickRound) -> None:
         self._report(round, self.run.loop)
         for change in round.transitions:
-            if change.what == "isolation" and change.after is not None:
+            # What an operator ejects is no crisis.
+            if change.what == "isolation" and change.after not in (None, Cause.OPERATOR):
                 number = round.groups[change.group].sequence
                 self._crises.append(Crisis(number, _ejected(round, change)))
 

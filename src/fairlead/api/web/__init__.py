@@ -61,6 +61,7 @@ SCRIPTS = (
             "devices",
             "dialog",
             "dom",
+            "events",
             "files",
             "fleet",
             "gantt",

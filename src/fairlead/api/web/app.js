@@ -38,7 +38,7 @@ function match(pattern, path) {
   return found && Object.fromEntries(names.map((name, at) => [name, decoded(found[at + 1])]));
 }
 
-let current = null, opening = 0, busy = false, again = false, timer = 0;
+let current = null, opening = 0, busy = false, again = false, heard = false, lost = false, timer = 0;
 
 async function show() {
   const path = location.pathname, turn = ++opening;
@@ -52,9 +52,14 @@ async function show() {
   if (current && current.close) current.close();
   current = null;
   view.replaceChildren(root);
-  if (!load) { root.append(...nothing(title, `There is nothing at ${path}.`)); say(live ? "Live" : "Waiting for events…"); return; }
+  if (!load) {
+    root.append(...nothing(title, `There is nothing at ${path}.`));
+    current = {params: {}, async refresh() { /* the header says whether the page is live */ }};
+    await refresh();
+    return;
+  }
   const params = match(pattern, path);
-  const context = {params, query: Object.fromEntries(new URLSearchParams(location.search)), go, again: refresh};
+  const context = {params, query: Object.fromEntries(new URLSearchParams(location.search)), go, again() { heard = true; return refresh(); }};
   let module;
   try { module = await load(); } catch (error) { failed(error); reloadLater(turn); return; }
   try {
@@ -92,6 +97,7 @@ async function refresh() {
   if (busy) { again = true; return; }
   if (!current) return;
   busy = true;
+  heard = false;
   try {
     const asked = current;
     try {
@@ -116,6 +122,7 @@ const nothing = (title, words) => [el("h1", null, title), el("p", null, words), 
 // seconds, the browser would log an error each time.
 function missing(view, error) {
   view.missing = true;
+  if (!heard) { clearTimeout(timer); timer = 0; again = false; }  // what was asked for meanwhile was for something else
   byId("view").firstChild.hidden = true;
   if (byId("not-found")) return;
   const words = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
@@ -169,8 +176,19 @@ document.addEventListener("click", (event) => {
   go(target.getAttribute("href"));
 });
 addEventListener("popstate", show);
-onConnection((now) => { if (now) refresh(); else if (current) say("Connection lost; trying again", true); });
-onEvent((event) => { if (current && (!current.missing || isAbout(event))) soon(); });
+onConnection((now) => {
+  if (!now && current) say("Connection lost; trying again", true);
+  else if (now && lost) refresh();
+  else if (now && current && !busy && !byId("state").classList.contains("lost")) say("Live");  // what was read is not read again: events follow from before it
+  lost = !now;
+});
+lost = false;  // none was made before
+onEvent((event) => {
+  if (!current) return;
+  const about = isAbout(event);
+  heard = heard || about;
+  if (about || !current.missing) soon();
+});
 setInterval(() => { if (current && !current.missing) refresh(); }, EVERY_MS);
 identify().catch(failed).then(() => { onWho(() => { if (location.pathname !== "/signin") show(); }); return show(); });
 connect();

@@ -1,5 +1,6 @@
 // One route group: slots, pressure, admission, latency and errors over time, and every decision that is kept.
 import {BackendOrders} from "../lib/actions.js";
+import {readdress} from "../lib/address.js";
 import {read} from "../lib/api.js";
 import {lineChart} from "../lib/chart.js";
 import {el, link, moment, number, section, Table} from "../lib/dom.js";
@@ -43,7 +44,7 @@ function rates(points, key) {
 export function open(root, {params, query, again}) {
   const name = params.group, path = `/v1/groups/${encodeURIComponent(name)}`, agent = {agent: query.agent};
   const about = el("dl", {class: "facts plain"}), charts = el("div", {class: "charts"}), summed = el("div", {id: "decision-summary"});
-  const term = el("select", {id: "term", change: () => draw()}, TERMS.map((word) => el("option", {value: word}, word)));
+  const term = el("select", {id: "term", change: () => { readdress({term: term.value}); draw(); }}, TERMS.map((word) => el("option", {value: word, selected: word === query.term}, word)));
   const backends = new Table("Backends", ["Backend", "Slots", "Target", "Pressure", "p95", "Errors", "Queue", "State"], {key: (row) => row.backend, cells: backendCells, numbers: ["Slots", "Target", "p95", "Errors", "Queue"], nothing: "The group has no backends."});
   backends.body.id = "backend-rows";
   const series = new Series(`${path}/series`), orders = new BackendOrders(name);

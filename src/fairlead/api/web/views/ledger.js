@@ -1,19 +1,19 @@
 // The ledger: its checkpoint, checked here and kept; and a search of its entries, done by the server.
 import {read} from "../lib/api.js";
 import {examine} from "../lib/checkpoint.js";
-import {el, link, moment, nameClass, number, section, soft, Table} from "../lib/dom.js";
+import {el, link, moment, number, section, soft, Table} from "../lib/dom.js";
+import {about, saying} from "../lib/events.js";
 import {save} from "../lib/files.js";
 import {standing} from "../lib/standing.js";
 import {plain} from "../lib/words.js";
 
 const FILTERS = [["kind", "Kind", "gpu.resolve"], ["object", "Object", "Run/train-7"], ["author", "Author", "alice"], ["text", "Text", "preempted"],
   ["since", "From", null], ["until", "To", null]];
+const ROWS = 50;
 
 function cells(row) {
-  const about = row.object && `${row.object.kind.toLowerCase()}/${row.object.name}`;
-  return [link(`/ledger/${row.seq}`, `#${row.seq}`), moment(row.time), el("code", null, row.kind),
-    about ? row.object.kind === "Run" ? el("a", {class: nameClass("run", about), href: `/runs/${encodeURIComponent(row.object.name)}`}, about) : row.object.kind === "Budget" ? link("/gpu#budgets", about) : about : soft("–"),
-    row.author, row.message ? plain(row.message) : soft(row.reason || "–")];
+  return [link(`/ledger/${row.seq}`, `#${row.seq}`), moment(row.time), el("code", null, row.kind), about(row) || soft("–"),
+    row.author, row.message ? plain(row.message) : soft(saying(row) || "–")];
 }
 
 // What a field of the form has, as the server wants it.
@@ -45,13 +45,19 @@ export function open(root, {query, go}) {
   const more = el("p", {class: "buttons", id: "more"});
   const asked = Object.fromEntries(FILTERS.map(([name]) => [name, query[name]]));
   const page = async (before) => read("/v1/entries", {...asked, before});
-  let rows = [];  // newest first
-  const onward = ({next, oldest}) => more.replaceChildren(next === null
-    ? soft(oldest > 1 ? `Entries before ${number(oldest)} are in the archive.` : "These are all.")
-    : el("button", {type: "button", id: "older", click: () => older(next)}, rows.length ? "Older entries" : `Search before entry ${number(next)}`));
-  const older = async (before) => {
+  let rows = [], room = 0;  // newest first; how many the reader asked for
+  let before = null, offered = "";
+  const onward = ({next, oldest}) => {
+    const words = next === null ? oldest > 1 ? `Entries before ${number(oldest)} are in the archive.` : "These are all." : rows.length ? "Older entries" : `Search before entry ${number(next)}`;
+    before = next;
+    if (words === offered) return;
+    offered = words;
+    more.replaceChildren(next === null ? soft(words) : el("button", {type: "button", id: "older", click: () => older()}, words));
+  };
+  const older = async () => {
     const found = await page(before);
     rows = [...rows, ...found.items];
+    room = rows.length;
     entries.show(rows);
     onward(found);
   };
@@ -59,6 +65,10 @@ export function open(root, {query, go}) {
     const found = await page(null);
     if (rows.length && (found.next === null || found.next <= rows[0].seq + 1)) {
       rows = [...found.items.filter((row) => row.seq > rows[0].seq), ...rows];
+      if (rows.length > Math.max(ROWS, room)) {  // else a view that stays open would grow for good
+        rows = rows.slice(0, Math.max(ROWS, room));
+        onward({next: rows.at(-1).seq});
+      }
     } else {  // the first time, or so much is new that there would be a gap
       rows = found.items;
       onward(found);

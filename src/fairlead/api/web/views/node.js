@@ -1,5 +1,6 @@
 // One node: need, allocation, usage and throttling over time, and every decision that is kept.
 import {nodeActions} from "../lib/actions.js";
+import {readdress} from "../lib/address.js";
 import {read} from "../lib/api.js";
 import {lineChart} from "../lib/chart.js";
 import {el, link, moment, number, section, Table} from "../lib/dom.js";
@@ -52,7 +53,7 @@ function ofDecision({input, output}) {
 
 export function open(root, {params, query, again}) {
   const name = params.node, path = `/v1/nodes/${encodeURIComponent(name)}`, agent = {agent: query.agent};
-  const about = el("dl", {class: "facts plain"}), charts = el("div", {class: "charts"}), choice = el("select", {id: "pod", change: () => refresh()}, el("option", {value: ""}, "the whole node"));
+  const about = el("dl", {class: "facts plain"}), charts = el("div", {class: "charts"}), choice = el("select", {id: "pod", change: () => { readdress({pod: choice.value}); refresh(); }}, el("option", {value: query.pod || ""}, query.pod || "the whole node"));
   const pods = new Table("Pods", ["Pod", "Need", "Allocation", "Limit", "Usage", "Throttled", "Bounds", "Why"], {key: (row) => row.pod, cells: podCells, numbers: ["Need", "Allocation", "Limit", "Usage", "Throttled", "Bounds"], nothing: "No pod is governed here."});
   pods.body.id = "pod-rows";
   const about2 = el("p", {id: "decision-summary"}), series = new Series(`${path}/series`);

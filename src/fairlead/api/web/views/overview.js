@@ -1,6 +1,7 @@
 // The three governors at a glance, what needs attention now, and what happened last.
 import {read} from "../lib/api.js";
 import {ago, count, el, link, moment, number, redraw, section, soft} from "../lib/dom.js";
+import {about, saying} from "../lib/events.js";
 import {followReports, onEvent, recent} from "../lib/live.js";
 import {EVENTS, plain, said} from "../lib/words.js";
 
@@ -8,10 +9,8 @@ const EVENTS_MAX = 60, PACE_MS = 1000, SIGNS = {bad: "!", warn: "▲", note: "i"
 const WORDS = {bad: "urgent", warn: "warning", note: "note"};
 
 function event(item) {
-  const object = item.object, about = object ? `${object.kind.toLowerCase()}/${object.name}` : "";
-  const shown = object && object.kind === "Run" ? link(`/runs/${encodeURIComponent(object.name)}`, about) : object && object.kind === "Budget" ? link("/gpu#budgets", about) : about;
   return el("li", {value: item.seq}, link(`/ledger/${item.seq}`, `#${item.seq}`), moment(item.time), el("b", {title: item.kind}, said(EVENTS, item.kind)),
-    el("span", null, shown), el("span", null, plain([item.reason, item.message].filter(Boolean).join(": "))));
+    el("span", null, about(item)), el("span", null, saying(item)));
 }
 
 // Parts of a whole as one bar, and the same in words below it.

@@ -3,6 +3,7 @@ import {runActions} from "../lib/actions.js";
 import {read} from "../lib/api.js";
 import {lineChart} from "../lib/chart.js";
 import {ago, byId, count, el, hours, link, moment, number, pace, section, soft, Table} from "../lib/dom.js";
+import {saying} from "../lib/events.js";
 import {Output} from "../lib/output.js";
 import {introduce, ownerKey} from "../lib/owners.js";
 import {phaseWord, runLink} from "../lib/runs.js";
@@ -69,19 +70,6 @@ const attemptCells = (row) => {
   return [String(row.attempt), moment(row.start), row.end ? moment(row.end) : el("span", {class: "good"}, "running"), row.length,
     row.leases.flatMap((lease) => lease.slots).join(", "), payers.join(", "), reasons.join(", ") || "–", hours(row.leases.reduce((sum, lease) => sum + lease.gpu_hours, 0))];
 };
-
-// What an entry says that has no message of its own.
-const SAYS = {
-  "object.applied": (body) => body.generation > 1 ? "changed" : "submitted",
-  "gpu.fund": ({output}) => output.funded ? `paid by ${output.plan.map((line) => `${line.budget}/${line.envelope} (${line.gpus})`).join(", ")}` : `not funded: ${output.refusal.code}`,
-  "gpu.place": ({output}) => output.placed ? `on ${[...new Set(output.groups.flatMap((group) => [...group.active, ...group.spares]).map((slot) => slot.split("#")[0]))].join(", ")}` : `${count(output.shortfall_gpus, "device")} short`,
-  "lease.open": (body) => `${body.slots.join(", ")}, paid by ${body.budget}/${body.envelope}`,
-};
-
-function saying(event) {
-  const own = plain([event.reason, event.message].filter(Boolean).join(": ")), more = SAYS[event.kind];
-  try { return [own, more && !event.message && more(event.body)].filter(Boolean).join(": "); } catch { return own; }  // an entry of another version
-}
 
 function eventCells(row) {
   return [entry(row.seq), moment(row.time), el("span", {title: row.kind}, worded(KINDS, row.kind)), row.words || NONE(), row.author, row.decides ? decision(row.seq) : NONE()];
