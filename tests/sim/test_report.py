@@ -2,12 +2,14 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from fairlead.core.canonical import canonical
+from fairlead.ports.faults import PermanentFault
 from fairlead.schema.kinds import KINDS
 from fairlead.sim import ScenarioResult, play, report
 from fairlead.sim.report import NotAReport, check_target, write_report
@@ -122,3 +124,19 @@ def test_a_report_replaces_a_report_and_nothing_else(
         with pytest.raises(NotAReport):
             check_target(tmp_path / name)
     assert (home / "report.json").read_text() == '["not ours"]'
+
+
+def test_where_no_report_can_be_written_is_said_before_the_work(
+    played: ScenarioResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path below a file, a folder without rights: refused beforehand. What shows only then is a
+    fault of the machine, not a bug."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(NotAReport, match="Not a directory"):
+        check_target(tmp_path / "file" / "r")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+        with pytest.raises(NotAReport, match="cannot be written: Permission denied"):
+            check_target(tmp_path / "new" / "r")
+    with pytest.raises(PermanentFault, match="cannot write /proc/r"):
+        write_report(played, Path("/proc/r"), plots=False)

@@ -6,14 +6,17 @@ same bytes.
 
 import csv
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from errno import EACCES, ENOTDIR
 from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
+from fairlead.ports.faults import faults
 from fairlead.sim.plots import draw_plots
 from fairlead.sim.record import NodeFigures, PodFigures, SimEvent
 from fairlead.sim.simulation import PolicyRun, ScenarioResult
@@ -34,7 +37,7 @@ Write = Callable[[Path], object]
 
 
 class NotAReport(ValueError):
-    """The target holds something that Fairlead did not write."""
+    """The target holds something that Fairlead did not write, or cannot be written."""
 
 
 # --- one writer for all reports
@@ -42,11 +45,10 @@ class NotAReport(ValueError):
 
 def check_target(target: Path) -> None:
     """Refuse to replace anything but an earlier report; called before the work, not after it."""
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise NotAReport(f"{target} is not a folder")
-    if not target.exists():
-        return
-    there = {entry.name for entry in target.iterdir()}
+    try:
+        there = _entries(target)
+    except OSError as error:
+        raise NotAReport(f"{target} cannot be written: {error.strerror}") from error
     if not there:
         return
     try:
@@ -55,6 +57,19 @@ def check_target(target: Path) -> None:
         raise NotAReport(f"{target} holds something else than a report; name another") from None
     if extra := sorted(there - ours):
         raise NotAReport(f"{target} holds more than a report ({extra[0]}); name another")
+
+
+def _entries(target: Path) -> set[str]:
+    """What the folder holds; an error where no report could be put in its place."""
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise NotAReport(f"{target} is not a folder")
+    there = {entry.name for entry in target.iterdir()} if target.exists() else set()
+    folder = next((folder for folder in target.absolute().parents if folder.exists()), target)
+    if not folder.is_dir():
+        raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(EACCES, os.strerror(EACCES))
+    return there
 
 
 def write_folder(
@@ -70,21 +85,22 @@ def write_folder(
     `page` makes report.md from the names of the pictures that `draw` made.
     """
     check_target(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    workshop = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        fresh = workshop / "report"
-        fresh.mkdir()
-        for name, write in parts.items():
-            write(fresh / name)
-        pictures = list(draw(fresh)) if draw else []
-        (fresh / "report.md").write_text(page(pictures), encoding="utf-8")
-        files = sorted({MARKER, "report.md", *parts, *pictures})
-        whole = {**document, "files": files}
-        (fresh / MARKER).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-        _exchange(fresh, target, workshop / "old")
-    finally:
-        shutil.rmtree(workshop, ignore_errors=True)
+    with faults(f"write {target}"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        workshop = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            fresh = workshop / "report"
+            fresh.mkdir()
+            for name, write in parts.items():
+                write(fresh / name)
+            pictures = list(draw(fresh)) if draw else []
+            (fresh / "report.md").write_text(page(pictures), encoding="utf-8")
+            files = sorted({MARKER, "report.md", *parts, *pictures})
+            whole = {**document, "files": files}
+            (fresh / MARKER).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+            _exchange(fresh, target, workshop / "old")
+        finally:
+            shutil.rmtree(workshop, ignore_errors=True)
     return files
 
 
