@@ -11,6 +11,7 @@ import click
 import pytest
 
 from fairlead.cli.agents import AgentCommands, agent_log, lasting
+from fairlead.node.state import StateDirectory
 
 
 class Writes(io.StringIO):
@@ -40,6 +41,23 @@ def test_a_status_that_is_not_there_says_how_to_name_another_place(tmp_path: Pat
     commands = AgentCommands("traffic", lambda: tmp_path)
     with pytest.raises(click.UsageError, match=r"no agent has run in .*/traffic .*--state-dir"):
         commands.read_status(commands.directory(None))
+
+
+def test_what_needs_the_agent_stopped_says_so(tmp_path: Path) -> None:
+    """An agent may say "another agent" of one; a command that puts things back may not."""
+    config = tmp_path / "web.yaml"
+    backend = "{id: a, host: 127.0.0.1, port: 9001}"
+    group = f"{{name: web, vip: 127.0.0.1, port: 8080, backends: [{backend}]}}"
+    config.write_text(f"{{plane: haproxy, groups: [{group}]}}")
+    state = StateDirectory(tmp_path / "state")
+    state.create()
+    state.lock()
+    command = [sys.executable, "-m", "fairlead", "traffic", "remove", config]
+    done = subprocess.run(
+        [*command, "--state-dir", state.path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert done.stderr == f"fault: an agent is running on {state.path}: stop it first\n"
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "full"), ValueError("closed")])

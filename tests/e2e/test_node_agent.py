@@ -115,7 +115,8 @@ def test_restore_refuses_while_an_agent_runs(tree: RealTree, tmp_path: Path) -> 
         agent.until("running", lambda: True)
         result = fairlead("node", "restore", "--root", str(tree.root), state=agent.state)
         assert result.returncode == 3
-        assert "another agent is running" in result.stderr
+        assert "an agent is running on" in result.stderr
+        assert "stop it first" in result.stderr
     finally:
         agent.stop()
 

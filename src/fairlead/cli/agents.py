@@ -113,12 +113,15 @@ class AgentCommands:
     def directory(self, state_dir: Path | None) -> StateDirectory:
         return StateDirectory(state_dir or self.home() / self.agent)
 
+    def never_ran(self, directory: StateDirectory) -> click.UsageError:
+        hint = f"(see `fairlead {self.agent} run`; --state-dir names another directory)"
+        return click.UsageError(f"no agent has run in {directory.path} {hint}")
+
     def read_status(self, directory: StateDirectory) -> dict[str, Any]:
         """The agent's last status, with its age; stale after three of its periods."""
         status = directory.read(STATUS)
         if status is None:
-            hint = f"(see `fairlead {self.agent} run`; --state-dir names another directory)"
-            raise click.UsageError(f"no agent has run in {directory.path} {hint}")
+            raise self.never_ran(directory)
         age_ms, running = directory.age_ms(STATUS), directory.running()
         # The traffic agent writes its status every second, not every tick.
         late_ms = 3 * (

@@ -15,6 +15,7 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
 STATE, ORIGINALS, STATUS = "state.json", "originals.json", "status.json"
 OBSERVE, LOCK, RECORD = "observe-only", "agent.lock", "record"
+RUNNING = "an agent is running on {}: stop it first"
 _RETRY_AFTER_MS = 5_000
 
 
@@ -34,11 +35,11 @@ class StateDirectory:
         with faults(f"make {self.path}"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def lock(self) -> None:
+    def lock(self, refusal: str = "another agent is running on {}") -> None:
         """One agent per directory: two would fight over the same limits."""
         self._lock = files.try_lock(self.path / LOCK)
         if self._lock is None:
-            raise PermanentFault(f"another agent is running on {self.path}")
+            raise PermanentFault(refusal.format(self.path))
 
     def unlock(self) -> None:
         if self._lock is not None:

@@ -15,7 +15,7 @@ from fairlead.cli.node.status import explain_pod, print_status
 from fairlead.cli.options import FILE, Integer, flag, option
 from fairlead.cli.table import Output
 from fairlead.host.paths import state_directory
-from fairlead.node.state import STATE, fields
+from fairlead.node.state import RUNNING, STATE, fields
 from fairlead.node.supervisor import end_with_supervisor
 
 if TYPE_CHECKING:
@@ -187,10 +187,10 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     document = node_document(config_file, {"root": root, "state_dir": state_dir})
     directory = agent_commands.directory(node_directory(document))
     if not directory.path.is_dir():
-        raise click.UsageError(f"no agent has run in {directory.path}")
+        raise agent_commands.never_ran(directory)
     with bad_usage(config_file):
         files = node_files(document)
-    directory.lock()
+    directory.lock(RUNNING)
     try:
         restored, failed = Originals(directory).restore(files)
         # The user sets limits from here on: the old ceilings must not outlive this.

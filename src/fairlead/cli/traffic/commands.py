@@ -23,7 +23,7 @@ from fairlead.cli.options import (
 from fairlead.cli.table import Output
 from fairlead.cli.traffic.status import explain_backend, explain_group, print_status
 from fairlead.host.paths import state_directory
-from fairlead.node.state import STATUS, StateDirectory, fields
+from fairlead.node.state import RUNNING, STATUS, StateDirectory, fields
 from fairlead.node.supervisor import end_with_supervisor
 from fairlead.node.traffic.commands import BackendCommand, change_command
 
@@ -404,7 +404,7 @@ def remove(*, file: Path, **flags: Any) -> None:
     document = traffic_document(file, flags)
     directory = agent_commands.directory(composed.traffic_directory(document))
     directory.create()
-    directory.lock()
+    directory.lock(RUNNING)
     try:
         composed.remove_dataplane(document.plane, directory.path)
     finally:
