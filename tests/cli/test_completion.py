@@ -52,6 +52,9 @@ CASES = [
     (["fairlead", "nominate", "tr"], {"train-1", "train-2"}),
     (["fairlead", "resolve", "--cap", "team-a"], {"team-a/main"}),
     (["fairlead", "logs", "--fo"], {"--follow"}),
+    (["fairlead", "decide", "cpu."], {"cpu.allocate", "cpu.clear"}),
+    (["fairlead", "sim", "run", "qu"], {"quiet"}),
+    (["fairlead", "traffic", "harness", "un"], {"unhurried"}),
 ]
 IDS = [" ".join(words) for words, _ in CASES]
 

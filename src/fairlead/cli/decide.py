@@ -29,7 +29,11 @@ the path of the offending field and exit code 2; a refusal is a result with exit
 
 
 @click.command("decide", help=HELP)
-@click.argument("kind", required=False)
+@click.argument(
+    "kind",
+    required=False,
+    shell_complete=lambda _, __, typed: [kind for kind in sorted(KINDS) if kind.startswith(typed)],
+)
 @click.argument("file", type=click.File("rb"), default="-")
 @flag("--jsonl", "Read one document per line, print one result per line.")
 @flag("--schema", "Print the JSON Schema of input and output.")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 from fairlead.cli.input import BadFile, head_of
 from fairlead.cli.main import EXIT_REFUSED
@@ -31,6 +32,18 @@ no_plots_option = flag("--no-plots", "Write the report without plots.")
 _policy_choice = click.Choice([policy.value for policy in Policy])
 _PODS = ("POD", "WANT", "GRANTED", "USED", "THROTTLED", "SLACK", "REVERSALS/MIN")
 _POLICIES = ("POLICY", "USED", "GRANTED", "UNSERVED", "CONGESTED", "OVERLOADED", "REVERSALS/MIN")
+
+
+def scenario_argument(
+    package: str = "fairlead.sim", *, required: bool = True
+) -> Callable[[Any], Any]:
+    """SCENARIO; the shell completes the bundled ones, or files where none fits."""
+
+    def offer(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+        names = [CompletionItem(n) for n in bundled_names(package) if n.startswith(typed)]
+        return names or [CompletionItem(typed, type="file")]
+
+    return click.argument("scenario", required=required, shell_complete=offer)
 
 
 @click.group("sim")
@@ -68,7 +81,7 @@ def schema() -> None:
 
 
 @command.command("run")
-@click.argument("scenario")
+@scenario_argument()
 @seed_option
 @option(
     "--policy policies", _policy_choice, "Run under this policy; repeat to compare.", multiple=True

@@ -16,6 +16,7 @@ from fairlead.cli.sim import (
     out_option,
     print_result,
     report_target,
+    scenario_argument,
     seed_option,
 )
 from fairlead.core.units import counted
@@ -43,7 +44,7 @@ kept, 1 one was broken, 2 bad input, 3 the dataplane is not available here.
 
 
 @click.command("harness", help=HELP)
-@click.argument("scenario", required=False)
+@scenario_argument(traffic.__name__, required=False)
 @flag("--list listing", "List the bundled scenarios.")
 @flag("--schema", "Print the JSON Schema of a scenario.")
 @seed_option
