@@ -64,6 +64,75 @@ def test_a_spawned_process_leads_its_own_session(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "True ''\n"
 
 
+class _Connection:
+    """Like one of TLS: to let go of it takes a lock that another thread may have held at a fork."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() != self._owner:
+            time.sleep(3600)
+
+
+def test_what_other_threads_hold_does_not_keep_a_process_from_starting() -> None:
+    """A child that waited between fork and exec kept its parent waiting for good."""
+    held, begun, end = threading.local(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.connection = _Connection()
+        begun.set()
+        end.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert begun.wait(10)
+    started: list[subprocess.Popen[bytes]] = []
+    command = [sys.executable, "-c", "pass"]
+    starter = threading.Thread(
+        target=lambda: started.append(process.spawn(command, ends_with_us=signal.SIGKILL)),
+        daemon=True,
+    )
+    starter.start()
+    starter.join(30)
+    end.set()
+    holder.join()
+    assert started, "it hangs"
+    started[0].wait()
+
+
+def test_a_process_ends_with_the_thread_that_started_it(tmp_path: Path) -> None:
+    """And has its own arguments, environment and folder."""
+    code = "import os, sys, time; print(os.getcwd(), os.environ['A'], sys.argv[1:], flush=True)"
+    command = [sys.executable, "-c", f"{code}; time.sleep(3600)", "-c", "two words"]
+    started: list[subprocess.Popen[bytes]] = []
+    said = tmp_path / "said"
+
+    def start() -> None:
+        with said.open("wb") as output:
+            child = process.spawn(
+                command,
+                output=output,
+                env={"A": "b"},
+                cwd=str(tmp_path),
+                ends_with_us=signal.SIGTERM,
+            )
+        started.append(child)
+        assert clock.wait_until(lambda: said.read_bytes().endswith(b"\n"), within_s=30)
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    starter.join()
+    assert started[0].wait(30) == -signal.SIGTERM
+    assert said.read_text() == f"{tmp_path} b ['-c', 'two words']\n"
+
+
+def test_a_program_that_is_not_there_is_said_at_once() -> None:
+    for env in (None, {"PATH": "/nowhere"}):
+        with pytest.raises(FileNotFoundError, match="no-such-program"):
+            process.spawn(["no-such-program"], env=env, ends_with_us=signal.SIGTERM)
+
+
 def test_a_program_that_does_not_leave_in_time_is_killed() -> None:
     assert process.run_detached(["sh", "-c", "exit 3"]) == 3
     with pytest.raises(subprocess.TimeoutExpired):

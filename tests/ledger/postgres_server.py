@@ -1,6 +1,5 @@
 """A real PostgreSQL server for the tests: its own data, on loopback, stopped again."""
 
-import ctypes
 import os
 import pwd
 import secrets
@@ -16,7 +15,6 @@ from typing import Any
 
 from fairlead.host.process import free_port
 
-_PR_SET_PDEATHSIG = 1
 START_S = 60
 
 
@@ -117,12 +115,12 @@ def _running(programs: Path, account: dict[str, Any], place: Path, password: str
     ]
     with (place / "log").open("wb") as log:
         process = subprocess.Popen(
-            command,
+            # A killed test run leaves no server behind.
+            ["setpriv", "--pdeathsig", "INT", *command],
             stdout=log,
             stderr=log,
             cwd=place,
             **account,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - a system call, no Python lock is taken
         )
     address = f"postgresql://fairlead:{password}@127.0.0.1:{port}/postgres"
     try:
@@ -131,11 +129,6 @@ def _running(programs: Path, account: dict[str, Any], place: Path, password: str
     finally:
         process.send_signal(signal.SIGINT)  # a fast shutdown: sessions are ended, data is synced
         process.wait(timeout=START_S)
-
-
-def _die_with_parent() -> None:
-    """A killed test run leaves no server behind."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
 
 
 def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -5,9 +5,11 @@ import ctypes
 import errno
 import itertools
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from fairlead.host.kernel import DIE_WITH_PARENT, load_prctl
+from fairlead.host.kernel import DIE_WITH_PARENT
 
 _PORTS, _ASKED = 12_000, itertools.count()
 _CLAIMS, _CLAIMS_MAX = deque[socket.socket](), 256
@@ -33,29 +35,40 @@ def spawn(
 
     `ends_with_us`: the signal that the kernel sends it when the calling thread ends.
     """
-    ending = None if ends_with_us is None else _end_with(ends_with_us)
     return subprocess.Popen(
-        command,
+        command if ends_with_us is None else _ending_with_us(command, ends_with_us, env),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=None if output is None else subprocess.STDOUT,
         start_new_session=True,
         env=env,
         cwd=cwd,
-        preexec_fn=ending,  # noqa: PLW1509 - two system calls, no lock of Python is taken
     )
 
 
-def _end_with(number: int) -> Callable[[], None]:
-    """For the forked child: the C library is loaded before the fork."""
-    prctl, parent = load_prctl(), os.getpid()
+_ENDING = """
+import ctypes, os, sys
+option, number, parent = map(int, sys.argv[1:4])
+ctypes.CDLL(None).prctl(option, number, 0, 0, 0)
+if os.getppid() != parent:
+    os._exit(1)
+os.execvp(sys.argv[4], sys.argv[4:])
+"""
 
-    def in_the_child() -> None:
-        prctl(DIE_WITH_PARENT, number)
-        if os.getppid() != parent:
-            os._exit(1)
 
-    return in_the_child
+def _ending_with_us(
+    command: Sequence[str], number: int, env: Mapping[str, str] | None
+) -> Sequence[str]:
+    """The command behind a program that asks the kernel for the signal and becomes the command.
+
+    A function between fork and exec would hang where another thread holds a lock of the C library
+    or of OpenSSL: in the child Python lets go of what the other threads had, their connections too.
+    """
+    path = None if env is None else env.get("PATH", os.defpath)
+    if shutil.which(command[0], path=path) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+    asked = (DIE_WITH_PARENT, number, os.getpid())
+    return [sys.executable, "-I", "-S", "-c", _ENDING, *map(str, asked), *command]
 
 
 def run_detached(
