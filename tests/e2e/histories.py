@@ -36,7 +36,7 @@ class Client:
         self.faults: list[str] = []
         self._socket, self._end, self._rng = socket, threading.Event(), random.Random(seed)
         self._work = work
-        self._thread = threading.Thread(target=self._loop)
+        self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()
 
     def _loop(self) -> None:
