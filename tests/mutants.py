@@ -64,7 +64,11 @@ TESTS = {
     "traffic/memory": ("test_brown_out", "test_common_errors", "test_counters", "test_pace"),
     "traffic/model": ("test_pressure", "test_scale", "test_tick", "test_values"),
     "traffic/nodes": ("test_confirm_props", "test_pressure", "test_tick"),
-    "traffic/observe": ("test_brown_out", "test_buried", "test_common_errors", "test_counters"),
+    "traffic/observe": (
+        *("test_alone", "test_brown_out", "test_buried", "test_common_errors", "test_counters"),
+        *("test_govern", "test_learn", "test_pace", "test_proven_latency", "test_retries"),
+        "test_signals",
+    ),
     "traffic/pressure": ("test_contract_signals", "test_contract_slots", "test_counters"),
     "traffic/remembered": ("test_values",),
     "traffic/sighting": ("test_counters", "test_nodes"),
