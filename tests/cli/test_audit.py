@@ -14,8 +14,10 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fairlead.host.clock import now_ms
+from fairlead.ledger import entries
 from fairlead.ledger.place import open_file
 from tests.cli.shells import run_inside
+from tests.engine.gpu.worlds import Clocks, World, budget, node, run
 from tests.ledger.drafts import draft, drafts
 
 
@@ -204,6 +206,29 @@ def test_upkeep_is_not_earlier_than_what_was_recorded(state: Path, tmp_path: Pat
     assert audit("restore", copy, "--reason", "disk died", state=state).returncode == 0
     with open_file(state / "ledger.db") as ledger:
         assert {entry.time_ms for entry in ledger.entries(12)} == {ahead_ms}
+
+
+def test_a_restored_ledger_goes_on_where_its_backup_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a control plane wrote it, on another machine or before a boot: the time since then is
+    what `fairlead clock` asks the operator for. It was the wall clock's, whatever that said, and
+    what ran was charged for it."""
+    a_year_ago_ms = now_ms() - 365 * 86_400_000
+    monkeypatch.setattr(entries, "now_ms", lambda: a_year_ago_ms)
+    before, copy = tmp_path / "before", tmp_path / "copy.db"
+    before.mkdir()
+    with open_file(before / "ledger.db") as ledger:
+        world = World(ledger, clocks=Clocks(a_year_ago_ms))
+        world.apply(budget("a"), node(), run("r", gpus=4, command=["x"]))
+        world.turn()
+        last_ms = ledger.head().head.time_ms
+    assert audit("backup", copy, state=before).returncode == 0
+    (before / "ledger.db").rename(tmp_path / "old.db")
+    assert audit("restore", copy, "--reason", "disk died", state=before).returncode == 0
+    with open_file(before / "ledger.db") as ledger:
+        assert ledger.head().head.epoch == 1
+        assert ledger.head().head.time_ms == last_ms
 
 
 def test_upkeep_can_be_tried_without_doing_it(state: Path, tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ from fairlead.compose.archive import archivable
 from fairlead.compose.clock import upkeep_time_ms
 from fairlead.compose.rebuild import rebuild as make_again
 from fairlead.core.audit import SignedHead, leaf_hash
-from fairlead.host.clock import now_ms
 from fairlead.ledger import sqlite
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.place import KEYS, file_of, open_file, open_for_reading
@@ -282,11 +281,13 @@ def restore(
             keys.load(reader.head().head.key_id)
         click.echo(f"{verification.size} entries would be restored to {path} (dry run)")
         return
+    with open_for_reading(source) as reader:
+        time_ms = upkeep_time_ms(reader)
     entry = sqlite.restore(
         source,
         path,
         keys,
-        time_ms=now_ms(),
+        time_ms=time_ms,
         author=_author(),
         reason=reason,
         lost=held,
