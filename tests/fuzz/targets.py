@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
+from itertools import product
 from pathlib import Path
 from unittest.mock import patch
 
@@ -215,10 +216,13 @@ def _kubernetes(data: bytes) -> None:
     meta |= {"creationTimestamp": "2026-01-01T00:00:00Z", "labels": {groups.SERVICE_NAME: "x"}}
     if data[:1] == b"\1":
         pod = {"metadata": {**meta, **dict(document.get("metadata", {}))}, **document}
-        for read in (pods.left_alone, pods.resize_state, pods.floors, pods.in_force):
-            read(pod)
-        for known in (pods.last_resize, pods.originals, pods.container_ids, pods.is_over):
+        by_resource = (pods.left_alone, pods.resize_state, pods.in_force, pods.originals)
+        for read, resource in product(by_resource, (pods.LIMITS, pods.REQUESTS)):
+            read(pod, resource)
+        for known in (pods.floors, pods.last_resize, pods.container_ids, pods.is_over):
             known(pod)
+        pods.resized(pod)
+        pods.scheduled_millicores(pod)
     elif data[:1] == b"\2":
         node = nodes.node_manifest({**document, "metadata": meta})
         if node is not None:
