@@ -103,8 +103,8 @@ def test_the_verdicts_beside_kueue_follow_from_the_runs() -> None:
 
 
 def test_many_readers_on_one_core() -> None:
-    """The stored run of `bench.api` keeps its goals: latency, also beside readers that take nothing,
-    first paint, no event lost."""
+    """The stored run of `bench.api` keeps its goals: latency, also beside readers that take
+    nothing, first paint, no event lost."""
     document = stored("api.json")
     load, goals = document["load"], document["goals"]
     assert load["milliseconds"]["p99"] < goals["p99_ms"] == 50
