@@ -72,7 +72,7 @@ class _Connection:
 
     def __del__(self) -> None:
         if os.getpid() != self._owner:
-            time.sleep(3600)
+            time.sleep(3600)  # the lock that its thread would release is gone: for good
 
 
 def test_what_other_threads_hold_does_not_keep_a_process_from_starting() -> None:
@@ -102,7 +102,7 @@ def test_what_other_threads_hold_does_not_keep_a_process_from_starting() -> None
 
 
 def test_a_process_ends_with_the_thread_that_started_it(tmp_path: Path) -> None:
-    """And has its own arguments, environment and folder."""
+    """And has its own arguments, environment and folder. By itself it would sleep on."""
     code = "import os, sys, time; print(os.getcwd(), os.environ['A'], sys.argv[1:], flush=True)"
     command = [sys.executable, "-c", f"{code}; time.sleep(3600)", "-c", "two words"]
     started: list[subprocess.Popen[bytes]] = []

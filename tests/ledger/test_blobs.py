@@ -160,7 +160,7 @@ def test_a_blob_of_a_former_release_is_read() -> None:
     ids=["begun", "cut", "longer", "other", "garbled", "bomb"],
 )
 def test_what_is_stored_of_a_blob_is_not_believed(stored: bytes) -> None:
-    """Whoever can write the file can put anything there; it is never more than a document."""
+    """A user who can write the file can put anything there. No more than a document is read."""
     ledger = MemoryLedger(time_ms=TIME_MS)
     ledger.append([with_blobs(1, LARGE[0])])
     ledger.connection.execute("UPDATE blobs SET data = ?", (stored,))
