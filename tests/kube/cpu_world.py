@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -114,27 +114,40 @@ def pod(
     }
 
 
-class RequestWatch:
-    """Σ of the requests of all pods of a namespace, as a scheduler adds them up, at every look."""
+class SumWatch:
+    """The highest sum of millicores at any look, and how many looks there were: a thread looks
+    again and again until the block ends. A look that fails is told there."""
 
-    def __init__(self, world: World, namespace: str) -> None:
-        self._world, self._namespace = world, namespace
+    def __init__(self, look: Callable[[], int]) -> None:
+        self._look, self._failures = look, list[Exception]()
         self.highest, self.looks, self._stop = 0, 0, threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> "RequestWatch":
+    def __enter__(self) -> "SumWatch":
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(20)
+        assert not self._failures, self._failures
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            rows = self._world.get("pods", namespace=self._namespace)["items"]
-            total = sum(cpu_pods.scheduled_millicores(row) for row in rows)
-            self.highest, self.looks = max(self.highest, total), self.looks + 1
+        try:
+            while not self._stop.is_set():
+                self.highest, self.looks = max(self.highest, self._look()), self.looks + 1
+        except Exception as error:  # noqa: BLE001 - told where the block ends
+            self._failures.append(error)
+
+
+def watch_requests(world: World, namespace: str) -> SumWatch:
+    """The requests of all pods of a namespace, as a scheduler adds them up."""
+
+    def look() -> int:
+        rows = world.get("pods", namespace=namespace)["items"]
+        return sum(cpu_pods.scheduled_millicores(row) for row in rows)
+
+    return SumWatch(look)
 
 
 class NodeAgent:

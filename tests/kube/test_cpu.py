@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from fairlead.core.cpu import ResizeState
 from fairlead.kube.cpu import pods as cpu_pods
-from tests.kube.cpu_world import HOLD, NODE, SPACE, NodeAgent, Pods, pod
+from tests.kube.cpu_world import HOLD, NODE, SPACE, NodeAgent, Pods, SumWatch, pod
 from tests.kube.world import Document, World, until
 
 
@@ -115,37 +114,21 @@ def _events(pods: Pods) -> set[str]:
     return {row["reason"] for row in pods.world.get("events", namespace=SPACE)["items"]}
 
 
-class Watcher:
-    """Σ limits of pods whose first resize is in force, after every change that is told."""
+def watch_limits(pods: Pods) -> SumWatch:
+    """The limits of pods whose first resize is in force."""
+    adopted: set[str] = set()
 
-    def __init__(self, pods: Pods, names: list[str]) -> None:
-        self._pods, self._names = pods, names
-        self.highest, self._stop = 0, threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    def look() -> int:
+        found = {row["metadata"]["name"]: row for row in _items(pods)}
+        for name, row in found.items():
+            last = cpu_pods.last_resize(row)
+            settled = cpu_pods.resize_state(row, cpu_pods.LIMITS) is ResizeState.SETTLED
+            low = cpu_pods.asked(row, cpu_pods.LIMITS)["main"] < 2000
+            if last is not None and settled and low:
+                adopted.add(name)
+        return sum(cpu_pods.in_force(found[name])["main"] for name in adopted)
 
-    def __enter__(self) -> "Watcher":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(20)
-
-    def _run(self) -> None:
-        adopted: set[str] = set()
-        while not self._stop.is_set():
-            found = {row["metadata"]["name"]: row for row in _items(self._pods)}
-            for name, row in found.items():
-                last = cpu_pods.last_resize(row)
-                settled = cpu_pods.resize_state(row, cpu_pods.LIMITS) is ResizeState.SETTLED
-                if (
-                    last is not None
-                    and settled
-                    and cpu_pods.asked(row, cpu_pods.LIMITS)["main"] < 2000
-                ):
-                    adopted.add(name)
-            total = sum(cpu_pods.in_force(found[name])["main"] for name in adopted)
-            self.highest = max(self.highest, total)
+    return SumWatch(look)
 
 
 def _items(pods: Pods) -> list[Document]:
@@ -163,7 +146,7 @@ def test_a_killed_controller_is_continued_and_the_sum_holds_at_every_instant(
     last = {name: 25 if index < 4 else 225 for index, name in enumerate(names)}
     first, last = ({n: max(50, m) for n, m in rows.items()} for rows in (first, last))
     capacity = 1100
-    with Watcher(pods, names) as watcher:
+    with watch_limits(pods) as watcher:
         process = _controller(pods.world, tmp_path)
         try:
             pods.decide(capacity, **first)

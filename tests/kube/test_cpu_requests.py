@@ -11,7 +11,7 @@ import pytest
 from fairlead.kube.cpu import pods as cpu_pods
 from fairlead.kube.cpu import resizer
 from fairlead.kube.cpu.pods import REQUESTS
-from tests.kube.cpu_world import HOLD, NODE, SPACE, NodeAgent, Pods, RequestWatch, pod
+from tests.kube.cpu_world import HOLD, NODE, SPACE, NodeAgent, Pods, pod, watch_requests
 from tests.kube.world import Document, World, node, until
 
 ROOM = 1000
@@ -98,7 +98,7 @@ def test_no_request_rises_above_what_the_node_has_left_for_the_scheduler(pods: P
     )
     pods.make(busy=900)
     pods.running("slow", "other")
-    with pods.world.controlled(), RequestWatch(pods.world, SPACE) as seen:
+    with pods.world.controlled(), watch_requests(pods.world, SPACE) as seen:
         pods.decide(5000, resource=REQUESTS, slow=400, busy=250)
         pods.applied(REQUESTS, busy=250)
         until(lambda: request(pods, "slow") == 400, "it is sent")

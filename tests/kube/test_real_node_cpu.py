@@ -26,7 +26,7 @@ from fairlead.kube.dev.cluster import Cluster
 from fairlead.kube.dev.components import ClusterOptions
 from fairlead.kube.dev.real_node import CGROUP, NAME
 from fairlead.kube.kinds import crds
-from tests.kube.cpu_world import RequestWatch
+from tests.kube.cpu_world import watch_requests
 from tests.kube.real_nodes import busybox_image, cgroups, found, phase, pod
 from tests.kube.world import World, until
 
@@ -302,7 +302,7 @@ def test_weights_follow_the_load_by_requests(node: Node) -> None:
                 0.2
             )  # requests in force are shown by the API server alone: it is asked again
 
-    with one_core(), node.world.controlled(), RequestWatch(node.world, "default") as sums:
+    with one_core(), node.world.controlled(), watch_requests(node.world, "default") as sums:
         node.run("rival", RIVAL, None, "sh", "-c", spin, **off)
         node.shell("a", "touch", "/go")
         until(lambda: node.shell("a", "ls", "/").count("count"), "it works")
