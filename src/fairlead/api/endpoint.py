@@ -204,7 +204,7 @@ def account_of(request: Request, author: Author | None) -> Hashable:
     of a user have one share: a tenant that starts a hundred has no hundred."""
     if author is None or author.in_run:
         return place_of(request)
-    return None if author.admin else (author.user, False)
+    return None if author.admin else ("user", author.user)
 
 
 def has_two_ends(request: Request) -> bool:
