@@ -39,7 +39,8 @@ def state(tmp_path: Path) -> Path:
         job = world.projection.runs["r"].job
     folder = path / "runs" / "jobs" / "one"
     folder.mkdir(parents=True)
-    document = {"id": job, "run": "r", "uid": os.getuid(), "argv": ["true"], "refused": None}
+    document = {"id": job, "run": "r", "uid": os.getuid(), "argv": ["true"]}
+    document |= {"refused": None, "allow_root": True}
     files.replace_json(folder / "job.json", document)
     return path
 
@@ -78,6 +79,7 @@ def test_the_answer_lists_what_was_covered_and_what_not(state: Path) -> None:
         ({"uid": 2989}, "runs as user 2989"),
         ({"argv": ["sh"]}, "another command"),
         ({"id": "x"}, "no start"),
+        ({"argv": [1]}, "is not the file of a job: "),
     ],
 )
 def test_a_job_that_runs_as_another_user_is_found(

@@ -59,6 +59,7 @@ def started(small: Small, gpus: int = 2) -> None:
     put(small.sources.nodes, node("n1"))
     small.turn()
     until(small.sources.pods.all, "its pod is made")
+    until(lambda: not small.executor._making, "and nothing is written to it any more")
 
 
 def findings(small: Small) -> list[str]:

@@ -179,9 +179,10 @@ def test_a_lost_volume_is_restored_by_the_page(cluster: Cluster, tmp_path: Path)
     spec = {"containers": [{"name": "main", "image": BUSYBOX, "args": sleeping}]}
     world.apply(run("kept", 1, template={"spec": spec}))
     until(lambda: world.phase("kept") == "Running", "it runs", WITHIN_S)
+    until(lambda: "kept-0" in world.names("pod"), "its pod is made", WITHIN_S)
     until(
         lambda: world.get("pod", "kept-0", "team-a")["status"]["phase"] == "Running",
-        "its pod does",
+        "its pod runs",
         WITHIN_S,
     )
     pod = world.get("pod", "kept-0", "team-a")

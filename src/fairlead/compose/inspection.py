@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_IMODE, S_ISDIR
-from typing import Any
 
 import msgspec
 
@@ -26,7 +25,7 @@ from fairlead.ledger.place import FILE, KEYS
 from fairlead.ledger.reading import LIMIT_MAX, StoreReader
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Coverage, Damaged, Progress
-from fairlead.schema.convert import decode_json
+from fairlead.schema.convert import convert, decode_json
 
 PAGE = 1_000
 _ALWAYS = (
@@ -35,6 +34,17 @@ _ALWAYS = (
     ),
     Coverage("records of node and traffic agents", None, "`fairlead replay` and `fairlead audit`"),
 )
+
+
+class JobFile(msgspec.Struct):
+    """What is compared of a job's file; `argv` and `allow_root` are missing in a refused one."""
+
+    id: str
+    run: str
+    uid: int
+    refused: str | None
+    argv: list[str] = []
+    allow_root: bool = False
 
 
 @dataclass(slots=True)
@@ -166,29 +176,34 @@ def _jobs(
     found.covers("jobs of the executor", len(jobs), "run, command and user against the ledger")
 
 
-def _read_jobs(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _read_jobs(folder: Path) -> Iterator[tuple[Path, JobFile]]:
+    """Those that are not over: the others decide nothing."""
     if not folder.is_dir():
         return
-    for path in sorted(folder.iterdir()):
-        job = files.read_json(path / shim.JOB)
-        if job:
-            yield path / shim.JOB, job
+    for path in sorted(path / shim.JOB for path in folder.iterdir()):
+        document = files.read_json(path)
+        if not document or (path.parent / shim.EXIT).exists():
+            continue
+        try:
+            yield path, convert(document, JobFile)
+        except msgspec.ValidationError as error:
+            raise Damaged(f"{path} is not the file of a job: {error}") from error
 
 
-def _problem(job: dict[str, Any], projection: Projection, executor: int) -> str:
+def _problem(job: JobFile, projection: Projection, executor: int) -> str:
     """What a job's file says otherwise than the ledger; `executor`: its user, whose runs have no
     user of their own."""
-    name, run = job["id"], projection.runs.get(job["run"])
-    stored = projection.get("Run", job["run"])
+    name, run = job.id, projection.runs.get(job.run)
+    stored = projection.get("Run", job.run)
     if run is None or stored is None or run.job != name:
         return f"job {name} of the executor is of no start that the ledger has"
-    if job["refused"] is not None:
+    if job.refused is not None:
         return ""
-    if list(projection.run_spec(job["run"]).command) != job["argv"]:
-        return f"job {name} runs another command than the ledger has for {job['run']}"
+    if list(projection.run_spec(job.run).command) != job.argv:
+        return f"job {name} runs another command than the ledger has for {job.run}"
     uid = executor if stored.user is None else environment.uid_of(stored.user)
-    if uid == ROOT and not job["allow_root"]:  # it would be refused, but for the demo's executor
+    if uid == ROOT and not job.allow_root:  # it would be refused, but for the demo's executor
         uid = NOBODY_UID
-    if uid != job["uid"]:
-        return f"job {name} runs as user {job['uid']}, the ledger says {stored.user}"
+    if uid != job.uid:
+        return f"job {name} runs as user {job.uid}, the ledger says {stored.user}"
     return ""
