@@ -22,7 +22,7 @@ from fairlead.schema.gpu import STYLE
 from fairlead.schema.times import format_time
 
 T = TypeVar("T")
-ROWS_AT_ONCE = 500
+ROWS_AT_ONCE = 100
 """Rows of a recorded order in memory as plain data: they take ten times as much as their text."""
 _MARK = Rendered("\0")
 """No text has one as it is written."""

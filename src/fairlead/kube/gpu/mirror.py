@@ -56,14 +56,14 @@ RECENT_MS, RECENT_ENTRIES = 300_000, 1_000
 LAST = -(10**9)
 """Behind every number of GPUs."""
 ENDED = frozenset(phase.value for phase in Phase if phase.ended)
-AHEAD_S = 3.0
+AHEAD_S = 5.0
 """Writes for so long are handed over at once, or for half as long again as the last turn took: on a
 busy machine a turn is late, and the client's limit is not to be left unused."""
 STALE = 100
 """Ranks of the past that are not worth a look."""
-OLDEST = 100
+OLDEST = 500
 """One in so many writes is of the item that waits longest, whatever it is: nothing waits for ever,
-and where the client's limit binds for minutes this costs runs that start a hundredth of it."""
+and where the client's limit binds for minutes this costs runs that start a 500th of it."""
 
 
 Rank = tuple[int, int, int]
