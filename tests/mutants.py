@@ -8,6 +8,8 @@ changed is not played again.
 
     python -m tests.mutants                     # all that changed, the smallest modules first
     python -m tests.mutants gpu/clock audit     # these modules, or all of these areas
+    python -m tests.mutants --survivors gpu     # after tests were added, and nothing else changed:
+                                                # what was killed is not played again
 
 FAIRLEAD_SOAK_S: after so many seconds no further module begins. FAIRLEAD_LANES: so many modules are
 played at once. Survivors that no test should kill are explained by a rule (`rule_of`) or in
@@ -127,8 +129,9 @@ def digest(module: Path) -> str:
     return whole.hexdigest()[:16]
 
 
-def play(module: Path) -> Row:
-    """All mutants of a module, against its tests."""
+def play(module: Path, before: Row | None = None) -> Row:
+    """All mutants of a module, against its tests; those that survived `before`, if that is given:
+    the others are killed by the tests that were there."""
     row: Row = {"digest": digest(module), "commit": sources.commit()}
     began_s = time.monotonic()
     with tempfile.NamedTemporaryFile(prefix="fairlead-mutants-") as result:
@@ -136,6 +139,7 @@ def play(module: Path) -> Row:
         command = [sys.executable, "-m", "tests.mutating", str(CORE / module), result.name]
         command += [*tests, *golden(module)]
         environment = {**os.environ, "FAIRLEAD_HYPOTHESIS": "mutants"}
+        environment["FAIRLEAD_MUTANTS"] = "\n".join(before["survived"] if before else ())
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
         )
@@ -145,6 +149,8 @@ def play(module: Path) -> Row:
             )
         found = json.loads(Path(result.name).read_text())
     counts = Counter(found["outcomes"].values())
+    if before:
+        counts.update(killed=before["killed"], timeout=before["timeouts"])
     return {
         **row,
         "mutants": counts.total(),
@@ -224,10 +230,19 @@ def _due(wanted: list[str], report: dict[str, Row]) -> Iterator[Path]:
             yield module
 
 
-def _play_until(end_s: float, module: Path) -> Row | None:
+def _unchanged(module: Path, row: Row | None) -> Row | None:
+    """A row of the same module, whatever its tests were."""
+    if row is None or not row["survived"]:
+        return None
+    command = ["git", "diff", "--quiet", row["commit"], "--", str(CORE / module)]
+    same = subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    return row if same else None
+
+
+def _play_until(end_s: float, module: Path, before: Row | None) -> Row | None:
     """A module that cannot be played is said to be so, and stops no other."""
     try:
-        return play(module) if time.monotonic() < end_s else None
+        return play(module, before) if time.monotonic() < end_s else None
     except RuntimeError as error:
         print(error, file=sys.stderr, flush=True)
         return None
@@ -237,9 +252,14 @@ def main() -> int:
     end_s = time.monotonic() + float(os.environ.get("FAIRLEAD_SOAK_S", inf))
     kept = json.loads(REPORT.read_text()) if REPORT.exists() else {"modules": {}}
     report: dict[str, Row] = kept["modules"]
-    due = list(_due(sys.argv[1:], report))
+    wanted = [name for name in sys.argv[1:] if name != "--survivors"]
+    survivors = wanted != sys.argv[1:]
+    due = list(_due(wanted, report))
+    known = {
+        module: _unchanged(module, report.get(str(module))) if survivors else None for module in due
+    }
     with ThreadPoolExecutor(LANES) as lanes:
-        began = {lanes.submit(_play_until, end_s, module): module for module in due}
+        began = {lanes.submit(_play_until, end_s, module, known[module]): module for module in due}
         for done in as_completed(began):
             module, row = began[done], done.result()
             if row is None:

@@ -6,6 +6,8 @@ the function, and runs the tests that reach the changed statement, the shortest 
 fails. Which changes are made is mutmut's.
 
     python -m tests.mutating MODULE.py RESULT.json TEST...
+
+FAIRLEAD_MUTANTS: names, a line each; only these are played.
 """
 
 import __future__
@@ -147,7 +149,9 @@ class Player:
     def __init__(self, path: Path) -> None:
         sys.path.insert(0, str(_root(path)))
         self._module = importlib.import_module(_dotted(path))
-        self.mutants = list(mutants_of(path))
+        chosen = os.environ.get("FAIRLEAD_MUTANTS", "").split()
+        every = mutants_of(path)
+        self.mutants = [each for each in every if not chosen or each.name in chosen]
         self.outcomes: Outcome = {}
         self.survived: dict[str, str] = {}
 
