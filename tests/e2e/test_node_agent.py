@@ -1,6 +1,7 @@
 """The node agent on real cgroups: load spikes, contention, restarts, restores."""
 
 import json
+import resource
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.node.cgroups import CONTAINERS_MAX
 from fairlead.schema.metrics import Process
 from tests.e2e.agents import AgentProcess, fairlead
 from tests.node.cgroup_worlds import RealTree, real_tree
@@ -43,6 +45,26 @@ def test_load_spike(tree: RealTree, tmp_path: Path) -> None:
         agent.until("raised", lambda: (tree.limit("web") or 0) >= 400)
         tree.end(spike)
         agent.until("small again", lambda: (tree.limit("web") or 9999) <= 300, seconds=30)
+    finally:
+        assert agent.stop() == 0
+
+
+def test_cgroups_of_some_pods_leave_files_for_the_others(tree: RealTree, tmp_path: Path) -> None:
+    """A service has 1024 open files by default, and three pods with 64 cgroups took them all."""
+    for pod in ("a", "b"):
+        tree.create(pod)
+        for number in range(CONTAINERS_MAX):
+            tree.create(f"{pod}/{number}")
+    tree.create("web")
+    tree.run("web", LIGHT)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        agent = AgentProcess(tree.root, tmp_path, capacity_millicores=8000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        agent.until("small", lambda: (tree.limit("web") or 9999) <= 250)
     finally:
         assert agent.stop() == 0
 

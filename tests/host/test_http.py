@@ -153,7 +153,8 @@ def test_addresses() -> None:
     assert http.parse("/run/x.sock") == http.parse("unix:/run/x.sock")
     secure = http.parse("https://example.org")
     assert (secure.host, secure.port, secure.tls is not None) == ("example.org", 443, True)
-    for bad, problem in (("http://", "names no host"), ("http://host:port", "Port")):
+    wrong = {"http://": "no host", "http://host:port": "Port", "htp://host": "no http or https"}
+    for bad, problem in wrong.items():
         with pytest.raises(ValueError, match=problem):
             http.parse(bad)
 

@@ -73,6 +73,8 @@ class HttpEndpoint:
 def parse(where: str, *, tls: "ssl.SSLContext | None" = None) -> HttpEndpoint:
     """The endpoint of a URL, or of a socket's path (`unix:PATH`, `PATH`); raises ValueError."""
     if not where.startswith(("http://", "https://")):
+        if "://" in where:
+            raise ValueError("is no http or https address")
         return HttpEndpoint(unix=where.removeprefix("unix:"))
     parts = urlsplit(where)
     if not parts.hostname:

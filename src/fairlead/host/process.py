@@ -1,10 +1,11 @@
 """Child processes in a session of their own, without our terminal and input, and ports for them;
-what signals ask of this process, and how it keeps memory."""
+what signals ask of this process, how it keeps memory, and how many files it may open."""
 
 import ctypes
 import errno
 import itertools
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -159,3 +160,15 @@ def keep_little() -> None:
         library.mallopt(_MMAP_THRESHOLD, 128 * 1024)
     except (OSError, AttributeError):
         return
+
+
+FILES_MAX = 65_536
+
+
+def allow_files() -> None:
+    """As many open files as we may have: the lower bound is there for programs that use `select`,
+    and containers of other users decide how many a node agent needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

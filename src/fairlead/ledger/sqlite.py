@@ -248,7 +248,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 def open_reader(path: Path, *, inspect: bool = False) -> sqlite3.Connection:
     if not path.is_file():
-        raise PermanentFault(f"there is no ledger at {path}")
+        raise PermanentFault(f"there is no ledger at {path} (--ledger says where)")
     with sqlite_faults(f"read {path}"), _opening(path, "ro", inspect=inspect) as connection:
         connection.execute("PRAGMA query_only = ON")
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")

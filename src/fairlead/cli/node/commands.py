@@ -15,6 +15,7 @@ from fairlead.cli.node.status import explain_pod, print_status
 from fairlead.cli.options import FILE, Integer, flag, option
 from fairlead.cli.table import Output
 from fairlead.host.paths import state_directory
+from fairlead.host.process import allow_files
 from fairlead.node.state import RUNNING, STATE, fields
 from fairlead.node.supervisor import end_with_supervisor
 
@@ -87,6 +88,7 @@ _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 @option("--clears", Integer(1), "Stop after this many clearings.")
 def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
     end_with_supervisor()
+    allow_files()
     document = node_document(config_file, flags)
     log = NodeLog(dry_run=dry_run)
     if document.kube:
