@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import msgspec
-import structlog
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -33,6 +32,7 @@ from fairlead.api.access import AccessGate
 from fairlead.api.endpoint import Beside, Call, Endpoint, has_two_ends, problem, read_call, reply_to
 from fairlead.api.openapi import document
 from fairlead.api.service import HEAD, Service
+from fairlead.host.log import Log
 from fairlead.ports.faults import Fault
 
 ENDPOINTS = (
@@ -49,7 +49,7 @@ _SAFE = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
 }
-_log = structlog.get_logger("fairlead.api")
+_log = Log("fairlead.api")
 
 
 @cache

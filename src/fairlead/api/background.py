@@ -9,16 +9,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import structlog
-
 from fairlead.api.service import Service
+from fairlead.host.log import Log
 from fairlead.ports.faults import Fault
 from fairlead.schema.words import readable
 
 TURN_S = 1.0
 _READ = 500
 _BREACHES = ("Exhausted", "Overcommitted")
-_log = structlog.get_logger("fairlead.gpu")
+_log = Log("fairlead.gpu")
 
 
 class Background:

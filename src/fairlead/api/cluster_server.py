@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
-import structlog
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -47,7 +46,6 @@ from fairlead.schema.metrics import Process
 from fairlead.schema.reports import NOT_LEADER, AgentReport
 from fairlead.schema.samples import Samples
 
-_log = structlog.get_logger("fairlead.api")
 STOP_S = 2
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 RELOAD_S = 5.0

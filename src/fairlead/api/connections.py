@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fairlead.api.peers import JobOf, Peer, peer_of, tcp_user
+from fairlead.host.log import Log
 
 HEADERS_S, BODY_S, STUCK_S = 10.0, 10.0, 30.0
 BODY_BYTES_PER_S, BODY_S_MOST = 16 * 1024, 300.0
@@ -39,7 +39,7 @@ ACCEPT_AT_ONCE = 16
 """Connections that are accepted from a listener before they are looked at."""
 LISTEN_QUEUE = 128
 _LOG_EVERY_S = 60.0
-_log = structlog.get_logger("fairlead.api")
+_log = Log("fairlead.api")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import msgspec
-import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -26,6 +25,7 @@ from fairlead.api.rates import TooManyRequests
 from fairlead.api.service import Service
 from fairlead.core.invariant import InvariantBroken
 from fairlead.engine.gpu import Author, Denied, EditConflict, Forbidden, NotFound, Refused
+from fairlead.host.log import Log
 from fairlead.ports.faults import Fault, TemporaryFault
 from fairlead.ports.ledger import Archived
 from fairlead.schema.border import BadInput, check_shape, parse_json
@@ -45,7 +45,7 @@ NO_GRANTS = (
     "without a token"
 )
 ONLY_REPORTS = "the token of an agent reports its node and its groups, and nothing else"
-_log = structlog.get_logger("fairlead.api")
+_log = Log("fairlead.api")
 Needs = Literal["nothing", "user", "admin", "agent"]
 Beside = Callable[..., Awaitable[Any]]
 """Calls a function with what else it is given, while the event loop takes other requests."""

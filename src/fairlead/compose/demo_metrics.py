@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-import structlog
 from prometheus_client import CollectorRegistry, start_http_server
 
 from fairlead.core.invariant import known
 from fairlead.engine.cpu import CpuLoop, CpuTurn
 from fairlead.engine.traffic import TickRound
+from fairlead.host.log import Log
 from fairlead.node.metrics import NodeMeasures
 from fairlead.node.traffic.reports import traffic_collector
 
-_log = structlog.get_logger("fairlead.demo")
+_log = Log("fairlead.demo")
 
 
 @dataclass(slots=True)

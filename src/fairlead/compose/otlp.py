@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-import structlog
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -15,10 +14,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Tracer
 
 from fairlead import __version__
+from fairlead.host.log import Log
 from fairlead.ports.tracing import Attribute
 
 EXPORT_S, EVERY_MS, FLUSH_MS = 2.0, 1_000, 2_000
-_log = structlog.get_logger("fairlead.traces")
+_log = Log("fairlead.traces")
 
 
 @contextmanager

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import structlog
-
 from fairlead.api.access import Access
 from fairlead.api.server import ControlServer, Listen, Listeners
 from fairlead.api.service import Service
@@ -39,6 +37,7 @@ from fairlead.executor.devices import (
 from fairlead.executor.local import LocalExecutor
 from fairlead.executor.proofs import LedgerEvidence, RunFacts
 from fairlead.executor.remote import GONE, RemoteExecutor
+from fairlead.host.log import Log
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.ledger.seen import remember
@@ -355,4 +354,4 @@ def retire_foreign(plane: ControlPlane) -> None:
     for name, why in foreign_nodes(plane.committer.projection, plane.config.host).items():
         plane.verbs.act("Node", name, "cordon", author=Author("fairlead", admin=True))
         plane.faults[f"*node {name}"] = why
-        structlog.get_logger("fairlead.gpu").warning("node.foreign", node=name, why=why)
+        Log("fairlead.gpu").warning("node.foreign", node=name, why=why)

@@ -14,9 +14,9 @@ from itertools import count
 from typing import Any, Self
 
 import msgspec
-import structlog
 
 from fairlead.core.audit import Frontier, Head, SignedHead, check_consistency, consistency_proof
+from fairlead.host.log import Log
 from fairlead.ledger import postgres_schema, store
 from fairlead.ledger.entries import Numbered, Position, Prepared, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
@@ -53,7 +53,7 @@ BATCHES_AT_ONCE = 64
 # Answers are kept so long for a writer that lost its connection and asks again.
 ANSWERS_KEPT = "1 hour"
 DOING = "read the ledger"
-_log = structlog.get_logger("fairlead.ledger")
+_log = Log("fairlead.ledger")
 _PAGE = 2_000
 # Drafts as one value: a batch is one row, so it is there whole or not at all.
 _drafts = msgspec.msgpack.Decoder(list[Prepared])

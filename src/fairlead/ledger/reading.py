@@ -6,12 +6,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-import structlog
-
 from fairlead.core.audit import Proof, SignedHead, consistency_proof, inclusion_proof
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
 from fairlead.host import files
+from fairlead.host.log import Log
 from fairlead.ledger.bindings import newest_binding, position_sealed, problem_of
 from fairlead.ledger.entries import entry_of
 from fairlead.ledger.segment import open_segment, verify_archive, write_segment
@@ -32,7 +31,7 @@ from fairlead.ports.ledger import (
 LIMIT_MAX = 100_000
 """Entries in one answer: a projection reads page by page."""
 _PAGE = 2_000
-_log = structlog.get_logger("fairlead.ledger")
+_log = Log("fairlead.ledger")
 
 
 class StoreReader:

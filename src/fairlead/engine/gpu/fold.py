@@ -166,7 +166,7 @@ def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
 
 def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None:
     payer = known.budgets[body.budget].owner
-    lease = state.LeaseFact(**_shared(body.terms()), id=body.lease, seq=at.seq, payer=payer)
+    lease = state.LeaseFact(**_shared(known, body.terms()), id=body.lease, seq=at.seq, payer=payer)
     run = known.runs[lease.run]
     run.add_lease(lease)
     if lease.reason == "Grow":
@@ -176,11 +176,11 @@ def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None
     known.accounts.hold(lease.to_lease(lease.id))
 
 
-def _shared(terms: entries.Document) -> entries.Document:
+def _shared(known: "Projection", terms: entries.Document) -> entries.Document:
     """The terms of a lease with texts that others have too: thousands of ended leases are kept."""
     slots = tuple(intern(slot) for slot in terms["slots"])
     shared = {key: intern(value) for key, value in terms.items() if isinstance(value, str)}
-    return {**terms, **shared, "slots": slots}
+    return {**terms, **shared, "run": known.shared_name(terms["run"]), "slots": slots}
 
 
 def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> None:
