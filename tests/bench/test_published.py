@@ -100,6 +100,10 @@ def test_the_verdicts_beside_kueue_follow_from_the_runs() -> None:
     memory = judged["controller under 130 MiB"]["numbers"].partition(" ")[0]
     assert f"{factor} of the 1.3 times" in row
     assert f"{memory} MiB of 130" in row
+    unlimited = [v for v in verdicts if v["arm"] == "Fairlead, no limit; 15000 workloads"]
+    assert all(verdict["passed"] for verdict in unlimited), unlimited
+    times = unlimited[0]["numbers"].rpartition("= ")[2]
+    assert f"without a limit: {times} times" in row
 
 
 def test_many_readers_on_one_core() -> None:
