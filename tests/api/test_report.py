@@ -176,6 +176,18 @@ def test_idle_devices_over_time_and_since_when() -> None:
     assert [(row["idle_gpus"], row["idle_gpu_hours"]) for row in rows] == [(0, 44.0)]
 
 
+def test_a_node_that_was_away_had_no_device_before_it_came_back() -> None:
+    world = World()
+    world.apply(node(devices=8), node("n2", devices=4))
+    world.plane.objects.delete("Node", "n1", author=ADMIN)
+    world.turn(24)
+    world.apply(node(devices=2), node("n2", devices=6))
+    world.turn(24)
+    rows = idle_rows(service_of(world), "day", START + 12 * HOUR, world.now_ms)
+    idle = [(row["node"], row["period"][-2:], row["idle_gpu_hours"]) for row in rows]
+    assert idle == [("n2", "01", 48.0), ("n1", "02", 48.0), ("n2", "02", 144.0)]
+
+
 def test_a_report_may_begin_in_the_middle_of_leases() -> None:
     """A lease that was open when the report begins counts as leased, closed or still open."""
     world = lent_world()

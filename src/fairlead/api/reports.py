@@ -9,9 +9,10 @@ closed after the period began, so only closings since then are read.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from heapq import merge
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -251,23 +252,32 @@ def _nodes(service: Service, start_ms: int) -> dict[str, _Devices]:
         created_ms = parse_time(node["metadata"]["creationTimestamp"], "creationTimestamp")
         if node["metadata"]["name"] not in changes:
             nodes[node["metadata"]["name"]] = _Devices([(created_ms, node["spec"]["devices"])])
-    for name, steps in changes.items():
+    for steps in changes.values():
         steps.sort()
-        before = _devices_before(service.ledger, name, steps[0][0])
+    before = _devices_before(service.ledger, {name: rows[0][0] for name, rows in changes.items()})
+    for name, steps in changes.items():
         later = [(time_ms, devices) for _, time_ms, devices in steps]
-        nodes[name] = _Devices([(0, before), *later])
+        nodes[name] = _Devices([(0, before.get(name, 0)), *later])
     return nodes
 
 
-def _devices_before(ledger: Ledger, name: str, seq: int) -> int:
-    """A node's devices before its first change in the report; few nodes change."""
-    devices = 0
-    for entry, body in entries_of(ledger, ObjectApplied):
-        if entry.seq >= seq:
+_Change = tuple[Entry, ObjectApplied | ObjectDeleted]
+
+
+def _devices_before(ledger: Ledger, changed: Mapping[str, int]) -> dict[str, int]:
+    """The devices of nodes before their first change in the report, which has that entry's number.
+    All entries before are read once, whatever the number of nodes."""
+    found: dict[str, int] = {}
+    kinds: tuple[Iterator[_Change], ...] = (
+        entries_of(ledger, ObjectApplied),
+        entries_of(ledger, ObjectDeleted),
+    )
+    for entry, body in merge(*kinds, key=lambda row: row[0].seq) if changed else ():
+        if body.kind == "Node" and entry.seq < changed.get(body.name, 0):
+            found[body.name] = 0 if isinstance(body, ObjectDeleted) else body.spec["devices"]
+        elif entry.seq >= max(changed.values()):
             break
-        if (body.kind, body.name) == ("Node", name):
-            devices = body.spec["devices"]
-    return devices
+    return found
 
 
 class _Lease(NamedTuple):
