@@ -218,3 +218,17 @@ def test_what_could_not_be_recorded_is_not_remembered() -> None:
     recorder.fault = None
     loop.clear(5000)
     assert loop.governor.decide(5000) != before, "the test would see a change"
+
+
+def test_a_pod_that_was_never_read_is_told_of() -> None:
+    """It is not governed, and was ignored in silence: with cgroup v1 one that is in `cpu` alone."""
+
+    class Half(World):
+        def sample(self, now_ms: int) -> list[PodSighting]:
+            half = PodSighting("half", 100, (ContainerSighting("", None, None),))
+            return [*super().sample(now_ms), half, half._replace(uid="out", opted_out=True)]
+
+    world = Half(web=300)
+    turn = turned(world).clear(5000)
+    assert turn.unread == ("half",)
+    assert [pod.uid for pod in turn.snapshot.pods] == ["web"]

@@ -173,6 +173,7 @@ def status_document(turn: CpuTurn, governor: CpuGovernor) -> dict[str, Any]:
             {"pod": f.write.uid, "container": f.write.container, "reason": f.reason}
             for f in turn.failures
         ],
+        "unread": list(turn.unread),
         "pods": [_pod(turn, governor, pod) for pod in turn.snapshot.pods],
     }
 

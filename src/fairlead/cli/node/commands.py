@@ -11,7 +11,7 @@ import click
 
 from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
 from fairlead.cli.main import EXIT_FAULT
-from fairlead.cli.node.status import explain_pod, print_status
+from fairlead.cli.node.status import UNREAD, explain_pod, print_status
 from fairlead.cli.options import FILE, Integer, flag, option
 from fairlead.cli.table import Output
 from fairlead.host.paths import state_directory
@@ -239,6 +239,8 @@ class NodeLog:
     def __init__(self, *, dry_run: bool) -> None:
         self._log = agent_log("node", sys.stdout if dry_run else None)
         self._mode: str | None = None
+        self._unread: tuple[set[str], set[str]] = (set(), set())
+        """Pods that could not be read in the last clearing; those of them that were told."""
 
     def started(self, agent: "Agent", document: "NodeAgentDocument", port: int | None) -> None:
         self._log.info(
@@ -279,6 +281,7 @@ class NodeLog:
                 limit_millicores=limit.limit_millicores,
                 sequence=turn.sequence,
             )
+        self.tell_unread(set(turn.unread))
         for failure in turn.failures:
             self._log.warning(
                 "not limited",
@@ -287,6 +290,14 @@ class NodeLog:
                 after_millicores=failure.write.after,
                 reason=failure.reason,
             )
+
+    def tell_unread(self, unread: set[str]) -> None:
+        """Once of each: a pod that is just made is not readable for a moment."""
+        before, told = self._unread
+        lasting = unread & before
+        for pod in sorted(lasting - told):
+            self._log.warning("not governed", pod=pod, reason=UNREAD)
+        self._unread = unread, lasting
 
     def notice(self, text: str) -> None:
         self._log.warning("notice", reason=text)

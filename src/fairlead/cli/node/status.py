@@ -27,6 +27,8 @@ MODES = {
     "overloaded": "Not even the minimums fit the node: they are scaled down.",
 }
 
+UNREAD = "not all of its cgroups can be read; with cgroup v1 it has to be in cpu and in cpuacct"
+
 
 def _millicores(value: int | None) -> str:
     return "none" if value is None else f"{value}m"
@@ -77,6 +79,7 @@ def _headline(document: dict[str, Any]) -> list[str]:
     if document["observed_only"]:
         lines.append("Observe-only: decisions are recorded, limits are not touched.")
     lines.extend(f"not limited: {f['pod']} {f['reason']}" for f in document["failures"])
+    lines.extend(f"not governed: {pod}: {UNREAD}" for pod in document.get("unread", ()))
     return lines
 
 

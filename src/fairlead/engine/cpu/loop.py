@@ -40,6 +40,8 @@ class CpuTurn:
     observed_only: bool = False
     contain: tuple[Containment, ...] = ()
     """The limits beside the guarantees that were to be written."""
+    unread: tuple[str, ...] = ()
+    """Pods that are not governed, because they were never read whole."""
 
 
 class CpuLoop:
@@ -60,6 +62,8 @@ class CpuLoop:
         self.governor = governor
         self._sensor, self._actuator, self._recorder = sensor, actuator, recorder
         self._keep, self._paused, self._limits = keep, paused, limits
+        self._sighted: list[str] = []
+        """Pods of the last sample that are to be governed."""
 
     def heal(self, now_ms: int) -> int:
         """Void plans that were recorded but not applied: their snapshots are old.
@@ -73,10 +77,13 @@ class CpuLoop:
         return len(left)
 
     def sample(self, now_ms: int) -> None:
-        self.governor.observe(now_ms, self._sensor.sample(now_ms))
+        sample = self._sensor.sample(now_ms)
+        self._sighted = [pod.uid for pod in sample if not pod.opted_out]
+        self.governor.observe(now_ms, sample)
 
     def clear(self, now_ms: int) -> CpuTurn:
         """Decide, record durably, keep the state, and only then touch anything."""
+        unread = tuple(uid for uid in self._sighted if uid not in self.governor.pods)
         snapshot, plan, contain = self.governor.decide(now_ms)
         sequence = None
         if self._recorder is not None:
@@ -86,7 +93,9 @@ class CpuLoop:
         self._keep(self.governor.export())
         if self._actuator is None or self._paused():
             self._mark(sequence, "voided", now_ms, "observe-only")
-            return CpuTurn(sequence, snapshot, plan, observed_only=True, contain=contain)
+            return CpuTurn(
+                sequence, snapshot, plan, observed_only=True, contain=contain, unread=unread
+            )
         decision = known(sequence, "what is applied was recorded")
         written, failures = self._apply(decision, plan, self._actuator)
         failures += self._contain(decision, contain)
@@ -96,7 +105,15 @@ class CpuLoop:
         self._mark(sequence, "applied", now_ms, note)
         if written or contain:
             self._keep(self.governor.export())
-        return CpuTurn(sequence, snapshot, plan, tuple(written), tuple(failures), contain=contain)
+        return CpuTurn(
+            sequence,
+            snapshot,
+            plan,
+            tuple(written),
+            tuple(failures),
+            contain=contain,
+            unread=unread,
+        )
 
     def _mark(self, sequence: int | None, status: Status, now_ms: int, note: str) -> None:
         if self._recorder is not None and sequence is not None:
