@@ -135,3 +135,17 @@ def test_nearly_equal_levels_are_told_apart() -> None:
     claims = [Claim(0, big, 0, big - 1), Claim(0, big - 1, 0, big - 2), Claim(0, 1, 0, big)]
     for total in (2 * big - 4, 2 * big - 3, 2 * big - 2):
         assert sum(water_fill(total, claims).grants) == total
+
+
+def test_events_next_to_each_other_come_in_their_order() -> None:
+    """The second claim stops at 1 - 1/(n - 1), the first one at 1 - 1/n: the level between them is
+    that of the first and the third.
+    """
+    big = 10**12
+    claims = [Claim(0, big, 0, big - 1), Claim(0, big - 1, 0, big - 2)]
+    claims.append(Claim(0, 3 * big * (big - 1), 0, 10**40))
+    total = 2 * big - 2 + 3 * big * (big - 2)
+    fill = water_fill(total, claims)
+    level = Fraction(fill.numerator, fill.denominator)
+    assert Fraction(big - 2, big - 1) < level < Fraction(big - 1, big)
+    assert level_by_bisection(total, claims, level) == total

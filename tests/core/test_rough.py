@@ -50,6 +50,7 @@ def test_what_doubles_grant_is_exact() -> None:
     [
         pytest.param(10, [Claim(5, 1, 0, 4, weight=1.0)], id="a base above its bound"),
         pytest.param(10, [Claim(0, 1, 0, EXACT_MAX + 1, weight=1.0)], id="a size beyond doubles"),
+        pytest.param(10, [Claim(0, 1, 0, 10**400, weight=1.0)], id="a size that is no double"),
         pytest.param(10, [Claim(0, 1, 0, 90, weight=1e-300)], id="a rate beyond its range"),
         pytest.param(10, [Claim(10, 1, 10, 90, weight=1.0)], id="nothing to hand out"),
         pytest.param(10, [Claim(0, 1, 0, 90, weight=1.0)], id="a whole share"),
@@ -62,6 +63,11 @@ def test_what_doubles_grant_is_exact() -> None:
             10**12 + 1,
             [Claim(0, 1, 0, 2 * 10**12, weight=rate) for rate in (1.0, 1.1, 1.3) * 50],
             id="shares known to less than a millicore",
+        ),
+        pytest.param(
+            10**11 + 1,
+            [Claim(0, 1, 0, 2 * 10**12, weight=rate) for rate in (1.0, 1.1, 1.3) * 50],
+            id="shares whose sum is known to half a millicore",
         ),
     ],
 )
@@ -76,6 +82,39 @@ def test_rates_that_only_round_to_the_same_are_no_tie() -> None:
         claims = [Claim(0, 0, 0, 10**6, weight=weight, demand=part) for weight, part in pairs]
         assert claims[0].pace == claims[2].pace
         assert not all(rough_fill(total, claims) for total in range(100, 140))
+
+
+SMALL, FIRST, SECOND = 10**6, 11_453_246_124, 14_316_557_652
+
+
+@pytest.mark.parametrize(
+    ("total", "claims"),
+    [
+        pytest.param(
+            2 * FIRST + 2 * SMALL + 4,
+            [
+                Claim(0, 2**33, FIRST - 1, FIRST),
+                Claim(0, 2**33, FIRST + 2 * SMALL, 10**12),
+                *(Claim(0, rate, 0, 9) for rate in (1, 2)),
+            ],
+            id="the level falls",
+        ),
+        pytest.param(
+            2 * SECOND - 2 * SMALL + 5,
+            [
+                Claim(0, 2**33, SECOND, SECOND + 1),
+                Claim(0, 2**33, 0, SECOND - 2 * SMALL),
+                *(Claim(0, rate, 0, 9) for rate in (1, 1, 1)),
+            ],
+            id="the level rises",
+        ),
+    ],
+)
+def test_a_claim_at_the_wrong_one_of_its_bounds_is_noticed(total: int, claims: list[Claim]) -> None:
+    """The first two are put aside at once, as far off on either side. What is left rises so slowly
+    that the level moves far, past both bounds of the first one, which are a unit apart.
+    """
+    assert fill_grants(total, claims) == water_fill(total, claims).grants
 
 
 def test_rates_beyond_doubles_are_filled_exactly() -> None:
@@ -120,6 +159,9 @@ def test_what_doubles_divide_is_exact() -> None:
         pytest.param(100, [], id="no shares"),
         pytest.param(100, [0.0, 0.0], id="nothing but zeros"),
         pytest.param(100, [1.3, 1.3], id="shares that add up to more than about 1"),
+        pytest.param(7, [0.2, 0.3], id="shares that add up to a half"),
+        pytest.param(7, [0.7, 1.3], id="shares that add up to 2"),
+        pytest.param(7, [1.0, 1.3], id="shares that add up to more than 2"),
         pytest.param(0, [0.3, 0.7], id="nothing to divide"),
         pytest.param(SHARED_MAX + 1, [0.3, 0.7], id="more than doubles are trusted with"),
         pytest.param(256, [0.25, 0.75], id="whole quotas"),
@@ -129,6 +171,25 @@ def test_what_doubles_divide_is_exact() -> None:
 )
 def test_doubles_divide_nothing_that_they_cannot_prove(total: int, shares: list[float]) -> None:
     assert rough_shares(total, shares) == []
+
+
+def test_doubles_divide_a_single_unit_and_the_most_that_they_may() -> None:
+    """By shares that add up to less than 1, too: 1.75 and 5.25 of 7."""
+    assert rough_shares(1, [0.3, 0.7]) == [0, 1]
+    assert rough_shares(SHARED_MAX, [0.3, 0.7]) == [314_573, 734_003]
+    assert rough_shares(7, [0.2, 0.6]) == [2, 5]
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_a_quota_too_near_to_a_whole_number_is_left_alone(side: int) -> None:
+    """Above or below it: doubles may be off by `blur`."""
+    rng = random.Random(side)
+    for _ in range(200):
+        total = rng.randint(1_000, SHARED_MAX)
+        blur = 2.0**-52 * 11 * total
+        near = (rng.randint(1, total // 4) + side * rng.uniform(0.4, 0.8) * blur) / total
+        other = rng.uniform(0.2, 0.5)
+        assert rough_shares(total, [near, other, 1 - near - other]) == []
 
 
 def generic_claims(rng: random.Random) -> list[Claim]:
@@ -220,6 +281,29 @@ def test_prices_next_to_halfway_are_rounded_right_or_left_alone() -> None:
     assert priced > 400
     assert left > 100
     assert rough_price(1, [rising_claim(1.0), rising_claim(2.0**-53)], []) == 0
+
+
+def test_a_price_too_near_to_halfway_is_left_alone() -> None:
+    """A sum of two products may be off by 12 * 2^-76, on either side of half of the last digit."""
+
+    def price(off: float) -> float:
+        return rough_price(1, [rising_claim(1.0), rising_claim(2.0**-53 + off)], [])
+
+    assert price(2.0**-73) == price(-(2.0**-73)) == 0
+    assert (price(2.0**-71), price(-(2.0**-71))) == (1 + 2.0**-52, 1)
+
+
+def test_products_of_factors_near_the_largest_add_up_exactly() -> None:
+    """Many of them: the bits of their upper parts are as many as the sum has room for."""
+    rng, priced = random.Random("large"), 0
+    for _ in range(200):
+        count = rng.choice((3, 13, 15))
+        claims = [rising_claim(rng.uniform(0.9, 1), rng.uniform(0.9, 1)) for _ in range(count)]
+        total = rng.randint(1, 2**20)
+        price = rough_price(total, claims, [])
+        priced += price > 0
+        assert price in (0.0, float(exact_price(total, claims)))
+    assert priced > 190
 
 
 @pytest.mark.parametrize("odd", ["an upper bound", "a lower bound", "a whole number"])

@@ -20,9 +20,9 @@ from fairlead.core.cpu import (
     allocate,
     clear,
 )
-from fairlead.core.cpu.allocate import Bound, Container, GovernedPod
+from fairlead.core.cpu.allocate import Bound, Container, GovernedPod, split_grant
 from fairlead.core.reasons import BoundReason
-from fairlead.core.units import OutOfRange
+from fairlead.core.units import SIZE_MAX, OutOfRange
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS
 
@@ -53,6 +53,13 @@ def test_a_step_is_at_most_twofold() -> None:
     assert grant(100, 9000, 0.0, 8000) == 6000
     plan = node(10_000, pod("a", 100, 9000, 1.0, 3000))
     assert plan.bounds["a"] == Bound(1500, 5000, (BoundReason.STEP,))
+
+
+def test_a_step_ends_at_the_largest_size() -> None:
+    rails = Guardrails(step_millicores=SIZE_MAX)
+    large = pod("a", 0, SIZE_MAX, 1.0, SIZE_MAX - SIZE_MAX // 10)
+    plan = node(SIZE_MAX, large, guardrails=rails)
+    assert plan.bounds["a"].upper_millicores == plan.allocations["a"] == SIZE_MAX
 
 
 def test_cooldown_holds() -> None:
@@ -102,6 +109,23 @@ def test_a_newly_found_pod_keeps_its_limit_while_nobody_needs_it() -> None:
     assert grant(100, 6000, 0.0, 6000, adopted=False) == 6000
     assert grant(100, 6000, 0.0, 6000, adopted=False, capacity=3000) == 3000
     assert grant(100, 6000, 1.0, 300, adopted=False) == 6000
+    assert grant(0, 6000, 0.0, 1, adopted=False) == 1
+    as_it_needs = node(10_000, pod("a", 100, 6000, 1.0, 6000, adopted=False))
+    assert as_it_needs.bounds["a"] == Bound(None, None, (BoundReason.NEWCOMER,))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "high", "lower", "upper"), [(1000, 4000, 100, 100), (1700, 900, 350, 800)]
+)
+def test_a_lower_bound_is_kept_as_far_as_what_is_lent_allows(
+    capacity: int, high: int, lower: int, upper: int
+) -> None:
+    """Each gets half and lacks the rest of its need; a step of the first ends at 350m."""
+    pods = (pod("a", 100, high, 1.0, 700), pod("b", 100, high, 1.0))
+    assert node(capacity, *pods, lend=True).bounds == {
+        "a": Bound(lower, upper, (BoundReason.STEP, BoundReason.LENDING)),
+        "b": Bound(None, upper, (BoundReason.UNLIMITED, BoundReason.LENDING)),
+    }
 
 
 def test_unknown_pods_are_free_to_move() -> None:
@@ -175,6 +199,18 @@ def test_a_split_is_kept_while_the_grant_stays_and_it_is_not_far_off() -> None:
     assert node(1000, near).writes == ()
     assert node(1000, far).split == {"a": {"app": 450, "sidecar": 150}}
     assert node(1000, near, guardrails=Guardrails(split_band=0.0)).writes != ()
+    just = node(1000, of_two((480, 120), **adopted), guardrails=Guardrails(split_band=0.25))
+    assert just.split == {"a": {"app": 480, "sidecar": 120}}, "a quarter of 120m off"
+
+
+def test_a_container_with_a_limit_of_nothing_is_not_far_off() -> None:
+    parts = (Container("app", 600, 460), Container("off", 0, 0, 0), Container("sidecar", 200, 140))
+    kept = GovernedPod("a", 100, 900, 0.5, 0, parts, adopted=True, changed_ms=NOW)
+    assert node(1000, kept).split == {"a": {"app": 460, "off": 0, "sidecar": 140}}
+
+
+def test_a_grant_is_split_by_needs_down_to_a_millicore() -> None:
+    assert split_grant(100, {"app": 1, "sidecar": 3}) == {"app": 25, "sidecar": 75}
 
 
 def test_decreases_then_newcomers_then_increases() -> None:

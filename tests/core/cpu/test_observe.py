@@ -329,6 +329,32 @@ def test_what_is_known_of_a_pod_stays_when_it_is_sampled() -> None:
     assert blind.windows["web"] == CpuWindow(400, 2, {"app": counters}, 0)
 
 
+def test_throttling_is_smoothed_as_the_node_is_configured() -> None:
+    """Half of the way from a quarter to a half."""
+    window = CpuWindow(0, 0, {"app": Counters(1_000_000, 0, 0, 0, 0)})
+    memory = CpuMemory(pods={"web": LIFE}, windows={"web": window})
+    part = ContainerSighting("app", 700, Counters(2_000_000, 300_000, 10, 5, 100_000))
+    sample = NodeSample(9500, (PodSighting("web", 200, (part,), identity="id"),))
+    config = replace(CONFIG, smoothing=Smoothing(up=0.5))
+    assert observe(memory, sample, config).pods["web"].throttling == 0.375
+
+
+@pytest.mark.parametrize(
+    ("bound", "current", "raised"), [(150, 700, 175), (None, 700, 780), (None, None, 120)]
+)
+def test_a_missed_latency_target_raises_the_last_bound(
+    bound: int | None, current: int | None, raised: int
+) -> None:
+    """At first the limit in force; without a limit the minimum. Threads wait 5 ms, not 2."""
+    life = replace(LIFE, latency_millicores=bound, current_millicores=current)
+    window = CpuWindow(0, 0, {"app": Counters(1_000_000, 0, 0, 0, 0, 0, 0)})
+    memory = CpuMemory(pods={"web": life}, windows={"web": window})
+    part = ContainerSighting("app", current, Counters(2_000_000, 300_000, 0, 0, 0, 50_000, 10))
+    sighting = PodSighting("web", 200, (part,), identity="id", latency_target_ms=2)
+    found = observe(memory, NodeSample(9500, (sighting,)), CONFIG)
+    assert found.pods["web"].latency_millicores == raised
+
+
 def test_a_container_that_is_new_and_cannot_be_read_hides_none_behind_it() -> None:
     counters = Counters(2_000_000, 300_000, 10, 5, 100_000)
     parts = (ContainerSighting("new", None, None), ContainerSighting("app", 650, counters))
@@ -351,6 +377,11 @@ def test_opted_out_pods_take_their_part_of_the_capacity() -> None:
     for reserved, left in ((0, 3600), (600, 3000), (3600, 0), (5000, 0)):
         found = node_snapshot(CpuMemory(None, reserved), 9000, config)
         assert (found.capacity_millicores, found.policy) == (left, Policy.NASH)
+
+
+def test_a_snapshot_says_how_scarce_the_node_was() -> None:
+    for mode in (None, CpuMode.CONGESTED):
+        assert node_snapshot(CpuMemory(mode), 9000, CONFIG).previous_mode is mode
 
 
 def test_a_first_limit_of_a_container_takes_all_of_its_room() -> None:

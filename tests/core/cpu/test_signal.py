@@ -172,6 +172,7 @@ def test_only_what_falls_to_nothing_is_cut() -> None:
     assert smooth(0.001, 0.0) == 0.0
     assert smooth(0.0012, 0.0) == pytest.approx(0.00108)
     assert smooth(0.0005, 0.0001) == pytest.approx(0.00046)
+    assert smooth(0.002, 0.0, Smoothing(down=0.5)) == 0.001
 
 
 def test_figures_are_whole_millicores_of_the_time_that_passed() -> None:
@@ -204,3 +205,8 @@ def test_a_container_in_which_nothing_ran_delays_no_other() -> None:
 def test_peaks_that_are_over_are_all_forgotten() -> None:
     assert hold_peak(((0, 0.9), (10, 0.8), (20, 0.7)), 115, 0.1, 100) == ((20, 0.7), (115, 0.1))
     assert hold_peak(((50, 0.9),), 60, 0.1, 100) == ((50, 0.9), (60, 0.1))
+
+
+def test_of_a_row_of_peaks_only_those_that_are_over_are_forgotten() -> None:
+    row = ((0, 0.9), (10, 0.8), (20, 0.7))
+    assert hold_peak(row, 105, 0.1, 100) == ((10, 0.8), (20, 0.7), (105, 0.1))

@@ -4,6 +4,7 @@ import pytest
 
 from fairlead.core.lottery import bls
 from fairlead.core.lottery.beacon import NETWORKS, QUICKNET, BeaconRound
+from fairlead.core.lottery.isogeny import X_OVER, X_UNDER, A, B
 from tests.core.lottery import network
 
 ROUND = QUICKNET.at(1_000)
@@ -57,11 +58,95 @@ def test_bytes_that_are_no_key() -> None:
 
 
 def test_the_map_of_rfc_9380_knows_its_exception() -> None:
-    """At 0 the general formula would divide by 0."""
-    point = bls._mapped(0)
-    assert point is not None
-    (x, _), (y, _) = point
-    assert (y * y - x**3 - 4) % bls.P == 0
+    """At 0 and where 11u² is -1 the general formula would divide by 0: there x is B / 11A."""
+    other = bls._root(-pow(11, -1, bls.P) % bls.P)
+    assert other is not None
+    before = B * pow(11 * A, -1, bls.P) % bls.P
+    under = pow(bls._value(X_UNDER, before), -1, bls.P)
+    for u in (0, other, bls.P - other):
+        point = bls._mapped(u)
+        assert point is not None
+        (x, _), (y, _) = point
+        assert (y * y - x**3 - 4) % bls.P == 0
+        assert x == bls._value(X_OVER, before) * under % bls.P
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(
+    ("message", "x", "y"),
+    [
+        (
+            b"",
+            "052926add2207b76ca4fa57a8734416c8dc95e24501772c8"
+            "14278700eed6d1e4e8cf62d9c09db0fac349612b759e79a1",
+            "08ba738453bfed09cb546dbb0783dbb3a5f1f566ed67bb6b"
+            "e0e8c67e2e81a4cc68ee29813bb7994998f3eae0c9c6a265",
+        ),
+        (
+            b"abc",
+            "03567bc5ef9c690c2ab2ecdf6a96ef1c139cc0b2f284dca0"
+            "a9a7943388a49a3aee664ba5379a7655d3c68900be2f6903",
+            "0b9c15f3fe6e5cf4211f346271d7b01c8f3b28be689c8429"
+            "c85b67af215533311f0b8dfaaa154fa6b88176c229f2885d",
+        ),
+    ],
+    ids=["nothing", "abc"],
+)
+def test_messages_are_hashed_as_rfc_9380_hashes_them(
+    message: bytes, x: str, y: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J.9.1, with its tag in the place of drand's."""
+    monkeypatch.setattr(bls, "_TAG", b"QUUX-V01-CS02-with-BLS12381G1_XMD:SHA-256_SSWU_RO_")
+    assert bls.hash_to_g1(message) == ((int(x, 16), 0), (int(y, 16), 0))
+
+
+@pytest.mark.interpreted
+def test_messages_are_expanded_as_rfc_9380_expands_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K.1: to as many bytes as are asked for."""
+    monkeypatch.setattr(bls, "_TAG", b"QUUX-V01-CS02-with-expander-SHA256-128")
+    assert bls._expanded(b"", 32).hex() == (
+        "68a985b87eb6b46952128911f2a4412bbc302a9d759667f87f7a21d803f07235"
+    )
+    assert bls._expanded(b"abc", 32).hex() == (
+        "d8ccab23b5985ccea865c6c97b6e5b8350e794e603b4b97902f53a8a0d605615"
+    )
+
+
+def test_a_square_has_a_root_and_nothing_else_has() -> None:
+    """In Fp each number has one, maybe a multiple of u. 1 + u is no square."""
+    for number in ((0, 0), (4, 0), (bls.P - 4, 0), bls._mul2((3, 5), (3, 5))):
+        root = bls._root2(number)
+        assert root is not None
+        assert bls._mul2(root, root) == number
+    assert bls._root2((1, 1)) is None
+
+
+def test_a_point_is_read_as_it_was_written() -> None:
+    """Of the two at an x the one that the third bit says."""
+    generator = (bls._GENERATOR[0], bls._GENERATOR[1])
+    for point in (generator, bls._negated(generator)):
+        assert bls._read(network.compressed(point), (4, 4)) == point
+
+
+@pytest.mark.interpreted
+def test_points_next_to_the_middle_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The middle is half of P. Points at 0 have the order 3, on any curve."""
+    monkeypatch.setattr(bls, "ORDER", 3)
+    for real in range(1, 9):
+        y = (real, bls.P // 2)
+        for point in (((0, 0), y), bls._negated(((0, 0), y))):
+            assert bls._read(network.compressed(point), bls._mul2(y, y)) == point
+
+
+@pytest.mark.interpreted
+def test_only_points_of_the_order_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(0, 2) is none. P is no other way to write 0."""
+    zero, same = bytes(48), bls.P.to_bytes(48, "big")
+    zero, same = (bytes([data[0] | 0x80]) + data[1:] for data in (zero, same))
+    assert bls._read(zero, (4, 0)) is None
+    monkeypatch.setattr(bls, "ORDER", 3)
+    assert bls._read(zero, (4, 0)) == ((0, 0), (2, 0))
+    assert bls._read(same, (4, 0)) is None
 
 
 def test_opposite_points_add_up_to_infinity() -> None:

@@ -163,6 +163,17 @@ def test_entropy_of_another_length_is_never_published() -> None:
         reveal(commitment(), commit_seq=8, entropy=ENTROPY, next_entropy=NEXT[:31])
 
 
+def test_without_a_beacon_its_part_of_the_seed_is_empty() -> None:
+    promised = commitment(nonces={"a": b"n"})
+    assert promised.seed(ENTROPY, None) == derive_seed(
+        conflict_digest=promised.conflict_digest,
+        sequence=promised.k,
+        entropy=ENTROPY,
+        beacon=b"",
+        nonces=promised.nonces,
+    )
+
+
 parts = st.lists(st.binary(max_size=4), max_size=4)
 
 
