@@ -39,7 +39,7 @@ from tests.ledger.postgres_server import server
 
 RUNS, GPUS, STRIKES, STAYING = 8, 4, 3, 10
 NODES = ("n1", "n2", "n3", "n4")
-PASSES_S, LEFT_S = 180.0, 120.0
+PASSES_S, LEFT_S, AGAIN_S = 180.0, 120.0, 20.0
 FATES = ("complete", "fail", "delete", "lose", "lose by force", "stay", "stay", "stay")
 SHOWN = {"complete": "Completed", "stay": "Running"}
 """What becomes of a run by its fate; else it has failed."""
@@ -84,6 +84,8 @@ class Hand:
 
     def __init__(self, client: KubeClient, note: Callable[[str], None]) -> None:
         self._client, self._note = client, note
+        self._told_s: dict[str, float] = {}
+        """When each pod was told last to exit."""
 
     def create(self, *documents: Document) -> None:
         for document in documents:
@@ -103,10 +105,15 @@ class Hand:
         insist(lambda: self._client.delete(path, options or None))
 
     def exit(self, pod: Document, code: int) -> None:
-        meta = pod["metadata"]
-        notes = {"sim.fairlead.dev/exit-code": str(code), "sim.fairlead.dev/run-for": "1ms"}
-        if (meta.get("annotations") or {}).items() >= notes.items():
+        """A simulated node that lost the API server while it ended a pod forgets it until the pod
+        changes: it is told again."""
+        meta, now_s = pod["metadata"], time.monotonic()
+        ended = pod["status"]["phase"] in ("Succeeded", "Failed")
+        if ended or now_s - self._told_s.get(meta["uid"], -AGAIN_S) < AGAIN_S:
             return
+        self._told_s[meta["uid"]] = now_s
+        notes = {"sim.fairlead.dev/exit-code": str(code), "sim.fairlead.dev/run-for": "1ms"}
+        notes["test.fairlead.dev/told"] = str(now_s)
         self._note(f"exit {meta['name']} {code}")
         path, patch = f"{path_of('Pod', meta['namespace'])}/{meta['name']}", {"annotations": notes}
         try:
