@@ -215,6 +215,34 @@ def test_a_new_leader_makes_no_pod_again_that_it_saw_going(small: Small) -> None
     assert (exit.job, exit.lost) == (job, True)
 
 
+ASKED = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
+
+
+@pytest.mark.parametrize(
+    ("meta", "ended", "stopped"),
+    [
+        ({}, "2026-01-01T00:00:10Z", False),
+        (ASKED, "2026-01-01T00:00:09Z", False),
+        (ASKED, "2026-01-01T00:00:10Z", True),  # in the second in which it was asked
+        (ASKED, "2026-01-01T00:00:11Z", True),
+        (ASKED, None, True),
+        ({}, None, True),
+    ],
+)
+def test_who_ended_before_being_asked_was_not_stopped(
+    small: Small, meta: Document, ended: str | None, stopped: bool
+) -> None:
+    """A run that is preempted has not failed, nor completed, by the signal that asks it to end."""
+    for code, phase in ((0, "Succeeded"), (143, "Failed")):
+        pod = rank_pod("train", 0, 1, phase, **meta)
+        state = {"terminated": {"exitCode": code, "finishedAt": ended}}
+        pod["status"]["containerStatuses"] = [{"state": state if ended else {}}]
+        executor = PodExecutor(small.client, small.sources, small.find_run, lambda: START)
+        put(small.sources.pods, pod, version=10 + code)
+        (exit,) = executor.poll()
+        assert exit.stopped is stopped
+
+
 def test_a_run_of_pods_is_not_paused(small: Small) -> None:
     """Refused when it is asked for: a ledger that says `paused` of pods that run would lie."""
     small.add("team-a", run("train", 8))

@@ -101,6 +101,7 @@ EXIT: Document = {
     "lost": bool,
     "interrupted": bool,
     "reason": _MAYBE_TEXT,
+    "stopped": bool,
     "boot": str,
     "since_boot_ms": int,
 }

@@ -74,6 +74,17 @@ def test_who_ended_before_being_asked_has_completed() -> None:
     assert world.projection.closed[-1].end_ms == ended
 
 
+def test_a_process_that_was_stopped_was_preempted_whatever_its_clock_says() -> None:
+    """The clock of another machine was behind: the run had failed by the signal that asked it to
+    end."""
+    world = drawn()
+    cut_ms = world.now_ms
+    world.executor.end("old", cut_ms - 1450, signal=15, stopped=True)
+    world.turn(0.01)
+    assert phases(world) == {"old": "Pending", "new": "Running"}
+    assert world.projection.closed[-1].end_ms == cut_ms
+
+
 def test_cancelling_a_preempted_run_ends_it_for_good() -> None:
     """Its leases were cut all the same, and cite the outcome."""
     world = drawn()

@@ -135,8 +135,9 @@ class Settlement:
             if exit is None and self._effects.has_process(name) and not state.is_ending:
                 return []
             facts: Document = {key: getattr(exit, field, None) for key, field in EXIT.items()}
-            if _was_preempted(state, end_ms):
-                return end_preempted(at, name, end_ms=end_ms, **facts)
+            since_ms = _preempted_since(state, end_ms, exit)
+            if since_ms is not None:
+                return end_preempted(at, name, end_ms=max(since_ms, end_ms), **facts)
             made: list[NewEntry] = []
             if exit is not None and not state.stopping:
                 backoff = self._committer.config.restart_backoff
@@ -277,12 +278,13 @@ def owner_claims(
             yield gpu.OwnerClaim(run, request.flavor, place)
 
 
-def _was_preempted(state: RunState, end_ms: int) -> bool:
-    """Whether a process ended because it was preempted, and not by itself before that."""
+def _preempted_since(state: RunState, end_ms: int, exit: Exit | None) -> int | None:
+    """Since when a run was preempted whose process ended because of that; None: by itself."""
     reclaim = state.reclaim
     if reclaim is None or not reclaim.preempts or state.stopping:
-        return False
-    return end_ms >= reclaim.since_ms
+        return None
+    stopped = end_ms >= reclaim.since_ms or (exit is not None and exit.stopped)
+    return reclaim.since_ms if stopped else None
 
 
 def _ending(state: RunState, exit: Exit | None) -> tuple[Phase, str, str]:

@@ -364,17 +364,18 @@ class PodExecutor:
         run = next(iter(pods.values())).run
         when = max((ended_ms(pod.document) or self._now_ms() for pod in fallen), default=0)
         if not failed:
-            return Exit(job, run, when, code=0)
+            return Exit(job, run, when, code=0, stopped=any(pod.stopped for pod in fallen))
         first = min(failed, key=_order)
-        code = exit_code(first.document)
+        code, stopped = exit_code(first.document), first.stopped
         if code is not None:
-            return Exit(job, run, when, code=code, reason=f"rank {first.rank}")
+            return Exit(job, run, when, code=code, reason=f"rank {first.rank}", stopped=stopped)
         if run in self._stopping:
-            return Exit(job, run, when, signal=15)
+            return Exit(job, run, when, signal=15, stopped=stopped)
         status = first.document.get("status", {})
         why = status.get("message") or status.get("reason")
         name = first.document["metadata"]["name"]
-        return Exit(job, run, when, lost=True, reason=why or f"pod {name} was deleted")
+        reason = why or f"pod {name} was deleted"
+        return Exit(job, run, when, lost=True, reason=reason, stopped=stopped)
 
     def _is_given_up(self, pod: RankPod) -> bool:
         """Whether the run goes on without it: how it ends is no failure."""
