@@ -254,9 +254,9 @@ def test_a_raise_is_followed_over_a_bend_between_two_numbers() -> None:
 
 
 def test_a_raise_over_two_straight_pieces_is_a_whole_number() -> None:
-    """Caps of 7 on ab and of 4 on bd: one more for each of a, from 4 on because d has it."""
+    """Caps of 8 on ab and of 4 on bd: one more for each of a, from 5 on because d has it."""
     wide = [envelope(name, 20) for name in "bd"]
-    bent = budget("t", envelope("a", 1), *wide, caps=[cap("ab", "ab", 7), cap("bd", "bd", 4)])
-    found = remedy(cover(ask("t", 8), bent))
-    assert found == ("envelope-concurrency", "t", "a", 1, 4)
+    bent = budget("t", envelope("a", 1), *wide, caps=[cap("ab", "ab", 8), cap("bd", "bd", 4)])
+    found = remedy(cover(ask("t", 9), bent))
+    assert found == ("envelope-concurrency", "t", "a", 1, 5)
     assert type(found[-1]) is int
