@@ -16,7 +16,7 @@ from fairlead.core.gpu import (
     Window,
     aggregate,
 )
-from fairlead.core.gpu.accounts import Account, Accounts
+from fairlead.core.gpu.accounts import Account, Accounts, Statement
 from fairlead.core.gpu.usage import DAY_MS, settle, split_hold
 from fairlead.core.invariant import InvariantBroken
 
@@ -257,6 +257,7 @@ def test_the_next_end_of_a_period_is_known() -> None:
     assert accounts.rolls_over(at(30)) is None
     accounts.hold(lease())
     assert accounts.rolls_over(at(23)) is None
+    assert accounts.rolls_over(at(24)) == at(24)
     assert accounts.rolls_over(at(30)) == at(24)
     accounts.advance(at(30))
     assert accounts.rolls_over(at(30)) is None
@@ -362,3 +363,94 @@ def test_the_parts_of_a_lent_lease_are_posted_apart_day_by_day() -> None:
     account.redefine(Envelope("west", "H100", 10, recurrence=Recurrence.DAILY), at(30))
     assert account.usage(at(30)) == Usage(0, 6 * HOUR_MS, 0, 0, 4 * HOUR_MS, 0)
     assert account.overdraft_ms(at(30), lent=True) == 4 * HOUR_MS
+
+
+def test_a_look_at_the_very_end_of_a_period_rolls_nothing_over() -> None:
+    """What is lent is told apart ahead of time too. Without open leases the next one has begun."""
+    account = Account(replace(WEST, recurrence=Recurrence.DAILY), T0)
+    account.hold(lease("own", 2, start=20))
+    account.hold(lease("loan", 1, start=20, borrowed=True))
+    for name in ("own", "loan"):
+        account.demote(name, at(22))
+    for hour in (24, 30):
+        since_ms = (hour - 24) * HOUR_MS
+        assert account.usage(at(hour)).used_ms == 3 * since_ms
+        assert account.overdraft_ms(at(hour)) == 3 * since_ms
+        assert account.overdraft_ms(at(hour), lent=True) == since_ms
+        assert account.until_ms == at(24)
+    for name in ("own", "loan"):
+        account.post(name, at(23))
+    assert account.usage(at(24)) == Usage()
+
+
+def test_a_hold_is_over_in_the_millisecond_of_its_end() -> None:
+    """For who looks as for who settles; a lease that is funded again just then holds nothing."""
+    looked, settled, again = (Account(WEST, T0) for _ in range(3))
+    for account in (looked, settled, again):
+        account.hold(lease(lasts=1))
+    looked.usage(at(1))
+    settled.advance(at(1))
+    again.demote("l", at(0.5))
+    again.restore("l", at(1))
+    for account in (looked, settled, again):
+        assert account.leases["l"].hold_end_ms is None
+        assert account.usage(at(1)) == Usage(1, HOUR_MS)
+
+
+def test_no_more_is_held_than_a_lowered_cap_has_left() -> None:
+    account = Account(WEST, T0)
+    account.hold(lease(lasts=10))
+    account.redefine(replace(WEST, max_hours_ms=4 * HOUR_MS), at(1))
+    assert account.statement(at(2)) == Statement(4 * HOUR_MS, 2 * HOUR_MS, 2 * HOUR_MS, 0, 0)
+
+
+def test_an_unfunded_lease_has_nothing_left_to_void() -> None:
+    """Its promise ended with its funding; one that was past it had none."""
+    account = Account(WEST, T0)
+    account.hold(lease(lasts=10))
+    account.hold(lease("late", lasts=1))
+    assert account.demote("l", at(2)) == 8 * HOUR_MS
+    assert account.demote("late", at(2)) == 0
+    quoted = account.quote("l", at(5))
+    assert account.post("l", at(5)) == quoted
+    assert quoted.void_ms == 0
+
+
+def test_loans_of_a_day_add_up_beside_its_own_leases() -> None:
+    account = Account(WEST, T0)
+    for name, borrowed in (("one", True), ("two", True), ("own", False)):
+        account.hold(lease(name, borrowed=borrowed))
+    for hours, name in enumerate(("one", "two", "own"), start=1):
+        account.post(name, at(hours))
+    assert account.days == {20_454: [6 * HOUR_MS, 3 * HOUR_MS, 0, 0]}
+
+
+def test_an_edit_of_a_cap_alone_counts_no_day_again() -> None:
+    """One hour of three was inside the window, before the edit and after it."""
+    envelope = replace(WEST, window=Window(at(2), at(4)))
+    account = Account(envelope, T0)
+    account.hold(lease())
+    account.post("l", at(3))
+    account.redefine(replace(envelope, gpus=4), at(3))
+    assert account.usage(at(3)) == Usage(0, HOUR_MS)
+
+
+def test_an_edited_window_counts_no_day_after_it() -> None:
+    """Two hours of the first day, and one of the second."""
+    account = Account(WEST, T0)
+    for name, start, end in (("one", 1, 3), ("two", 25, 26)):
+        account.hold(lease(name, start=start))
+        account.post(name, at(end))
+    account.redefine(replace(WEST, window=Window(T0, at(24))), at(30))
+    assert account.usage(at(30)).used_ms == 2 * HOUR_MS
+
+
+def test_every_spell_of_overdraft_is_carried_into_another_period() -> None:
+    """An hour, and two more."""
+    account = Account(WEST, T0)
+    account.hold(lease())
+    for since, until in ((1, 2), (3, 5)):
+        account.demote("l", at(since))
+        account.restore("l", at(until))
+    account.redefine(replace(WEST, recurrence=Recurrence.DAILY), at(6))
+    assert account.overdraft_ms(at(6)) == 3 * HOUR_MS

@@ -360,3 +360,10 @@ def test_a_promise_is_kept_by_heads_that_leave_less(works: list[Work]) -> None:
         assert cluster.now < 2_000
     for run, minute in cluster.promised.items():
         assert cluster.started[run] <= minute
+
+
+def test_a_smaller_last_group_needs_room_for_its_spares_too() -> None:
+    """Groups of 3 and 2, each with a spare: 4 and 3 devices, and 6 are free."""
+    pool = Pool("p", {}, 6, (Release(1, NOW_MS, NOW_MS + MINUTE),))
+    outlook = Outlook([pool], NOW_MS, BackfillPolicy())
+    assert outlook.start_ms(Gang("H100", 5, 3, 1)) == NOW_MS + MINUTE

@@ -288,3 +288,25 @@ def test_a_payer_behind_an_unknown_cap_is_refused() -> None:
     document["heads"][0]["funding"]["payers"] = [[0], [1]]
     with pytest.raises(BadInput, match=r"payers\[1\]: names a cap beyond the 1 given"):
         decide(document)
+
+
+def test_a_head_is_not_paid_where_an_end_leaves_it_less() -> None:
+    """Caps on wz, wx and wy: what z gives back goes to w, which takes it from x and from y. All
+    that ends by a time has ended then."""
+
+    def when(room: int, ends: dict[str, int], since: int = 0) -> int | None:
+        caps = (("w", "z"), 0), (("w", "x"), room), (("w", "y"), 2)
+        found = [HeadCap(gpus, tuple(f"a/{name}" for name in names)) for names, gpus in caps]
+        head = HeadFunding(4, tuple(found), ((0, 1, 2), (1,), (2,)))
+        rows = [
+            LeaseCharge(f"a/{name}", 2 if name == "z" else 1, NOW_MS, NOW_MS + minute * MINUTE)
+            for name, minute in ends.items()
+        ]
+        start_ms = outlook(*rows).charges.start_ms(head, NOW_MS + since * MINUTE)
+        return None if start_ms is None else (start_ms - NOW_MS) // MINUTE
+
+    assert when(2, {"z": 3}, since=2) == 2
+    assert when(2, {"z": 3}, since=3) is None
+    assert when(1, {"x": 2, "z": 3}) == 2
+    assert when(1, {"x": 2, "z": 3}, since=3) is None
+    assert when(1, {"x": 3, "z": 3}) is None

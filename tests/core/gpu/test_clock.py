@@ -239,6 +239,8 @@ def test_the_bounds_of_a_gap_between_boots() -> None:
     assert after_boot(downtime_ms + 1, 0).reason is ahead
     assert after_boot(1_000, 1_000 + jump_ms).reason is started
     assert after_boot(1_000, 1_001 + jump_ms).reason is ahead
+    assert after_boot(1, 2 + jump_ms).reason is ahead
+    assert after_boot(0, 1 + jump_ms).reason is back
     assert after_boot(1_000, 1_001 + jump_ms, host="h2").reason is started
 
 

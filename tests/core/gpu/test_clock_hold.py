@@ -70,6 +70,9 @@ def test_an_anchor_that_slews_have_left_behind_is_replaced() -> None:
     base = ClockAnchor(NOW + 10_000, 58_900, "b1", "h1")
     found = judge_clock(asked(9_000, 2_000, last_ms=NOW + 10_000, memory=ClockMemory(base)))
     assert said(found) == ("anchored", "Steady", True)
+    base = replace(base, monotonic_ms=59_000)
+    found = judge_clock(asked(9_000, 1_000, last_ms=NOW + 10_000, memory=ClockMemory(base)))
+    assert said(found) == (None, "Steady", True), "a second behind is not too far"
 
 
 @pytest.mark.parametrize("off_ms", [DAY, -DAY])
@@ -157,3 +160,35 @@ def test_without_a_monotonic_clock_the_wall_clock_is_the_time() -> None:
     assert (found.now_ms, found.ahead_ms, found.offset_ms) == (7_000, 0, 0)
     assert found.reason is ClockReason.STEADY
     assert memory == asked.memory
+
+
+def test_a_new_process_begins_to_make_up_for_a_difference() -> None:
+    """It does not go back for the day since the anchor."""
+    found, _ = follow_clock(asked(DAY, MINUTE))
+    assert (found.now_ms, found.reason) == (NOW + DAY, ClockReason.STEADY)
+
+
+def test_a_small_difference_after_a_boot_is_made_up_for_like_any_other() -> None:
+    _, booted = follow_clock(asked(5_000, 0, "b2"))
+    found, _ = follow_clock(asked(6_000, 500, "b2", memory=booted))
+    assert (found.now_ms, found.reason) == (NOW + 6_001, ClockReason.STEADY)
+
+
+def test_an_offset_is_known_to_a_clock_that_is_set_right_after_the_boot() -> None:
+    """It may still be set again: what was known before the boot is kept."""
+    known = replace(KNOWN, offset_ms=DAY)
+    _, memory = follow_clock(asked(1_000, -40 * DAY, "b2", known=known))
+    right = asked(61_000, DAY, "b2", known=known, memory=memory)
+    found, after = follow_clock(right)
+    assert (found.now_ms, found.offset_ms) == (NOW + 61_000 + 2 * DAY, DAY)
+    assert (found.reason, after.before) == (ClockReason.STARTED, BeforeBoot(known, NOW))
+
+
+def test_a_clock_that_needs_its_offset_again_did_not_jump() -> None:
+    """At the boot it fitted without: now it shows, with it, the very time that has passed."""
+    known = replace(KNOWN, offset_ms=400 * DAY)
+    first, memory = follow_clock(asked(1_000, 0, "b2", known=known))
+    assert (first.offset_ms, first.reason) == (0, ClockReason.STARTED)
+    found, _ = follow_clock(asked(61_000, -400 * DAY, "b2", known=known, memory=memory))
+    assert (found.now_ms, found.offset_ms) == (NOW + 61_000, 400 * DAY)
+    assert found.reason is ClockReason.STARTED

@@ -262,6 +262,7 @@ def test_family_is_not_asked_for_lending_acls_or_sub_caps() -> None:
         (["org"], True, False),
         (["org:ab", "org:", "rg:*"], True, False),
         (["*:a"], True, False),
+        (["org:b*"], True, False),
     ],
 )
 def test_lending_acls(to: list[str], allow: bool, lends: bool) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from fairlead.core.gpu import Book, Budget, Envelope, Request
 from fairlead.core.gpu import cover as core_cover
+from fairlead.core.gpu.cover import find_route
 from fairlead.schema.border import BadInput
 from tests.core.gpu.build import (
     ask,
@@ -214,3 +215,27 @@ def test_an_envelope_without_a_usage_entry_has_used_nothing() -> None:
     plan = core_cover(book, Request("t", "H100", 4), now_ms=0)
     assert plan.funded
     assert plan.lines[0].borrowed is False
+
+
+def test_a_closed_list_hides_no_limit_behind_it() -> None:
+    """To open the list alone would lend 2 of 4."""
+    rich = budget("rich", envelope("e", 8, lending=lend("other", gpus=2)))
+    result = cover(ask("t", 4, sponsors=["rich"]), rich)
+    assert refusal(result)["code"] == "ConcurrencyCapExceeded"
+
+
+@pytest.mark.parametrize(("left_ms", "funded"), [(1, True), (0, False)])
+def test_a_millisecond_is_something(left_ms: int, funded: bool) -> None:
+    """A run without a duration needs no more of it."""
+    own = Envelope("e", "H100", 4, max_hours_ms=left_ms)
+    book = Book([Budget("t", "t", envelopes=(own,))], {})
+    assert core_cover(book, Request("t", "H100", 4), now_ms=0).funded is funded
+
+
+def test_a_route_ends_where_the_request_is_covered_unless_it_is_asked_for_whole() -> None:
+    envelopes = tuple(Envelope(name, "H100", 4) for name in "ab")
+    book, request = Book([Budget("t", "t", envelopes=envelopes)], {}), Request("t", "H100", 4)
+    for asked, names in (({}, ["a"]), ({"whole": False}, ["a"]), ({"whole": True}, ["a", "b"])):
+        route, walk = find_route(book, request, 0, **asked)
+        assert [candidate.envelope.name for candidate in route.candidates] == names
+        assert [line.envelope for line in walk.lines] == ["a"]

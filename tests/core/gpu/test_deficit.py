@@ -14,6 +14,9 @@ from fairlead.core.gpu import (
     Budget,
     CapDemand,
     CapKind,
+    Conflict,
+    ConflictLease,
+    ConflictRun,
     CutTier,
     Deficit,
     Demand,
@@ -38,7 +41,7 @@ from fairlead.core.gpu import (
     resolve,
 )
 from fairlead.core.invariant import InvariantBroken
-from fairlead.core.lottery import Pseudonyms
+from fairlead.core.lottery import OwnerWeighting, Pseudonyms
 from fairlead.core.reasons import DeficitReason, Exclusion
 from fairlead.schema.border import BadInput
 from fairlead.schema.gpu import deficit_document
@@ -210,6 +213,7 @@ def test_caps_are_taken_by_name_and_an_aggregate_cap_first() -> None:
         ("envelope", "lent", ("lent",), 8, True),
         ("envelope", "west", ("west",), 4, True),
     ]
+    assert {(cap.budget, cap.flavor) for cap in caps_of(budget)} == {("b", "H100")}
 
 
 def test_a_frozen_conflict_hides_its_names_and_announces_who_is_left_out() -> None:
@@ -335,3 +339,151 @@ def test_devices_of_leases_that_have_ended_are_free() -> None:
     assert [run.id for run in after.runs] == ["b"]
     assert [lease.id for lease in after.leases] == ["b1"]
     assert before.after(frozenset()) is before
+
+
+def held(name: str, *slots: str, funded: bool = True) -> HeldLease:
+    """The lease of a run of its own."""
+    return HeldLease(f"l-{name}", name, Role.ACTIVE, 0, slots, funded, "b", "west")
+
+
+def world_of(nodes: dict[str, dict[str, str]], *leases: HeldLease, **free: int) -> Holdings:
+    """Nodes by name with their labels and free devices, which are the last of ten."""
+    return Holdings(
+        tuple(
+            Node(name, "H100", labels, tuple(range(10 - free.get(name, 0), 10)))
+            for name, labels in nodes.items()
+        ),
+        tuple(HoldingRun(lease.run, "a", "H100") for lease in leases),
+        leases,
+    )
+
+
+def wanted(gang: Gang, world: Holdings, *, unfunded_only: bool = False) -> Deficit:
+    return find_deficit(GangDemand("new", gang, unfunded_only), world)
+
+
+def test_a_conflict_has_its_runs_whole_and_of_labels_those_that_decide() -> None:
+    """Runs without a candidate are left out."""
+    nodes = (
+        Node("n1", "H100", {"region": "w", "domain": "d1"}),
+        Node("n2", "H100", {"region": "w", "domain": "d2"}),
+    )
+    malleable = Malleable(1, 2)
+    runs = (HoldingRun("r1", "a", "H100", malleable, nominated=True), HoldingRun("r2", "b", "H100"))
+    leases = (
+        HeldLease("l1", "r1", Role.ACTIVE, 3, ("n1#0", "n1#1"), True, "b", "west"),
+        HeldLease("l2", "r1", Role.SPARE, 0, ("n2#0",), False, "c", "east"),
+        HeldLease("l3", "r2", Role.ACTIVE, 0, ("n2#1",), True, "b", "west"),
+    )
+    world = Holdings(nodes, runs, leases)
+    demand = PlaceDemand("H100", {"domain": "d1"}, 2)
+    here, there = {"domain": "d1"}, {"domain": "d2"}
+    assert conflict_of(demand, find_deficit(demand, world), world) == Conflict(
+        demand.scope,
+        2,
+        (ConflictRun("r1", "a", malleable, nominated=True),),
+        (
+            ConflictLease("l1", "r1", Role.ACTIVE, 3, 2, "H100", here, True, "b", "west"),
+            ConflictLease("l2", "r1", Role.SPARE, 0, 1, "H100", there, False, "c", "east"),
+        ),
+    )
+
+
+def test_a_drained_node_is_frozen_as_its_scope_with_the_weights_of_the_draws() -> None:
+    world = world_of({"n1": {"domain": "d1"}}, held("r1", "n1#0"))
+    demand = NodeDemand("n1", "H100")
+    names = Pseudonyms("ab" * 32, 0, lambda owner: owner.encode().ljust(32), lambda budget: "a")
+    weighting = OwnerWeighting.STAKE
+    frozen = freeze(demand, find_deficit(demand, world), world, names, owner_weighting=weighting)
+    assert [lease.location for lease in frozen.conflict.leases] == [{"node": "n1"}]
+    assert frozen.notice.owner_weighting is weighting
+
+
+@pytest.mark.parametrize("funded", [True, False])
+def test_a_cap_on_hours_alone_is_over_where_a_lease_is_unfunded(funded: bool) -> None:
+    world = world_of({"n1": {}}, held("r1", "n1#0", funded=funded))
+    demand = CapDemand(CapKind.AGGREGATE, "b", "all", "H100", ("west",), None, metered=True)
+    found = find_deficit(demand, world)
+    reason = DeficitReason.WITHIN_CAP if funded else DeficitReason.RESOLVABLE
+    assert (found.reason, found.gpus) == (reason, 0 if funded else 1)
+
+
+def test_what_is_on_a_cordoned_node_is_nowhere_for_a_gang() -> None:
+    """It could not be placed there."""
+    world = world_of({"n1": {"domain": "d"}, "n2": {"domain": "d"}}, held("a", "n1#0"))
+    shut = replace(world.nodes[1], cordoned=True)
+    world = Holdings(
+        (world.nodes[0], shut),
+        (*world.runs, HoldingRun("b", "a", "H100")),
+        (*world.leases, held("b", "n2#0")),
+    )
+    found = wanted(Gang("H100", 1), world)
+    assert (found.gpus, [row.run for row in found.candidates]) == (1, ["a"])
+    assert [(row.run, row.reason) for row in found.excluded] == [("b", Exclusion.LOCATION)]
+
+
+def test_a_scope_is_chosen_by_what_may_end_there() -> None:
+    """Of three domains, the one with a run that is not funded; no other rule protects any."""
+    places = {f"n{i}": {"domain": f"d{i}"} for i in range(3)}
+    leases = [held(f"r{i}", f"n{i}#0", funded=i < 2) for i in range(3)]
+    found = wanted(Gang("H100", 1), world_of(places, *leases), unfunded_only=True)
+    assert found.reason is DeficitReason.RESOLVABLE
+    assert found.scope is not None
+    assert found.scope.location == {"domain": "d2"}
+
+
+def test_of_scopes_of_one_size_that_with_the_least_deficit() -> None:
+    """Both could be made free; in the second one device is."""
+    places = {"n1": {"domain": "d1"}, "n2": {"domain": "d2"}}
+    world = world_of(places, held("a", "n1#0", "n1#1"), held("b", "n2#0"), n2=1)
+    found = wanted(Gang("H100", 2), world)
+    assert found.scope is not None
+    assert (found.scope.location, found.gpus) == ({"domain": "d2"}, 1)
+
+
+def test_the_widest_scope_is_everywhere() -> None:
+    """One GPU in each of two regions."""
+    places = {"n1": {"region": "w"}, "n2": {"region": "e"}}
+    found = wanted(Gang("H100", 2), world_of(places, held("a", "n1#0"), held("b", "n2#0")))
+    assert found.scope is not None
+    assert (found.reason, found.scope.location) == (DeficitReason.RESOLVABLE, {})
+
+
+@pytest.mark.parametrize(
+    ("pool", "elsewhere", "scope"),
+    [
+        ("x", False, {"domain": "d", "pool": "x"}),
+        ("x", True, {"domain": "d"}),
+        ("*", False, {"domain": "d"}),
+    ],
+)
+def test_a_scope_has_the_labels_that_a_gang_asks_for(
+    pool: str, elsewhere: bool, scope: dict[str, str]
+) -> None:
+    """Not where any value would do, and not where it may be placed elsewhere."""
+    gang = Gang("H100", 1, location={"pool": pool}, elsewhere=elsewhere)
+    found = wanted(gang, world_of({"n1": {"domain": "d", "pool": "x"}}))
+    assert found.scope is not None
+    assert (found.reason, found.scope.location) == (DeficitReason.NOT_ENOUGH, scope)
+
+
+def test_a_rest_of_each_domain_but_one_may_be_too_small_for_a_group() -> None:
+    """Two groups of 4 in domains of 6, 6 and 2: with 3 and 2 left over, 13 are enough."""
+    places = {f"n{i}": {"region": "w", "domain": f"d{i}"} for i in range(3)}
+    leases = [
+        held(f"r{i}", *(f"n{i}#{at}" for at in range(gpus))) for i, gpus in enumerate((6, 6, 2))
+    ]
+    found = wanted(Gang("H100", 8, 4), world_of(places, *leases))
+    assert (found.reason, found.gpus, found.candidate_gpus) == (DeficitReason.RESOLVABLE, 13, 14)
+
+
+def test_a_gang_that_no_node_can_hold_lacks_its_spares_too() -> None:
+    found = wanted(Gang("H100", 4, 2, 1), Holdings())
+    assert found == Deficit(DeficitReason.NO_DEVICES, None, 6, 0, 6)
+
+
+def test_room_enough_that_cannot_hold_the_gang_is_no_scope() -> None:
+    """A group is not divided between its location and elsewhere."""
+    places = {name: {"domain": "d", "pool": pool} for name, pool in (("n1", "x"), ("n2", "y"))}
+    gang = Gang("H100", 2, 2, location={"pool": "x"}, elsewhere=True)
+    assert wanted(gang, world_of(places, n1=1, n2=1)).reason is DeficitReason.NO_DEVICES

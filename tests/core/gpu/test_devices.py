@@ -108,3 +108,9 @@ def test_devices_that_are_given_back_are_free_beside_the_others() -> None:
     found = devices.after(["a#b#1", "a#b#0"])
     assert [node.free for node in found.nodes] == [(0, 1, 3), (1,)]
     assert (found.gpus("H100"), found.gpus("A100")) == (4, 0)
+
+
+def test_without_spares_nodes_of_all_domains_count_together() -> None:
+    """Two groups of 4 go to two nodes of 4, wherever these are."""
+    fleet = [Node(f"n{i}", "H100", {"domain": f"d{i}"}, (0, 1, 2, 3)) for i in range(3)]
+    assert FreeDevices(fleet).candidates(Gang("H100", 8, group_gpus=4)) == fleet[:2]

@@ -430,3 +430,10 @@ def test_own_leases_are_restored_whatever_is_lent() -> None:
     full = replace(found, envelopes=(replace(X, gpus=9, lending=used_up),))
     assert demotions(full, accounts, at(3)) == []
     assert restorations(full, accounts, at(3)) == ["own"]
+
+
+def test_a_lease_that_used_nothing_gives_nothing_back() -> None:
+    """It began just now. A millisecond too much is promised still: that promise is broken too."""
+    found = budget(replace(X, max_hours_ms=10 * HOUR_MS - 1))
+    accounts = world(found, lease("held", 1, lasts=10), lease("bare", 1, 1))
+    assert lost_at(found, accounts, 1) == [("bare", 1), ("held", 1)]

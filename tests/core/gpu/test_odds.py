@@ -15,6 +15,7 @@ from fairlead.core.gpu import (
     Malleable,
     Role,
     Scope,
+    conflict_digest,
     resolve,
     total_odds,
 )
@@ -98,6 +99,7 @@ def test_simulated_figures_are_near_the_exact_ones_and_always_the_same(
 ) -> None:
     runs = [("abcd"[i % 4], 1 + i % 3, True) for i in range(10)]
     exact = total_odds(conflict(9, *runs), owner_weighting=weighting)
+    assert {row.error for row in exact} == {0.0}, "ten runs are not too many"
     monkeypatch.setattr(module, "EXACT_MAX", 0)
     near = total_odds(conflict(9, *runs), owner_weighting=weighting)
     assert near == total_odds(conflict(9, *runs), owner_weighting=weighting)
@@ -112,3 +114,34 @@ def test_many_runs_are_a_matter_of_a_moment() -> None:
     assert len(found) == 500
     assert abs(sum(row.chance for row in found) - 300) < 1
     assert 0 < found[0].error < 0.2
+
+
+@pytest.mark.parametrize("weighting", [OwnerWeighting.OWNERS, OwnerWeighting.TOKENS])
+def test_games_are_played_as_outcomes_are_with_seeds_of_the_conflict(
+    monkeypatch: pytest.MonkeyPatch, weighting: OwnerWeighting
+) -> None:
+    """All draws of a game with one seed, numbered from 0."""
+    monkeypatch.setattr(module, "EXACT_MAX", 0)
+    monkeypatch.setattr(module, "_GAMES", (40, 40))
+    made = conflict(6, *(("abc"[i % 3], 1 + i % 2, True) for i in range(8)))
+    hits = Counter[str]()
+    for game in range(40):
+        text = f"fairlead odds {conflict_digest(made)} {game}"
+        seed = sha256(text.encode()).digest()
+        drawn = resolve(made, seed, owner_weighting=weighting).draws()
+        hits.update(draw.token for _, draw in drawn)
+    found = total_odds(made, owner_weighting=weighting)
+    assert {row.run: row.chance for row in found} == {
+        f"r{i:03}": round(hits[f"r{i:03}"] / 40, 4) for i in range(8)
+    }
+
+
+def test_a_tier_that_is_just_enough_is_certain_and_not_played() -> None:
+    every = total_odds(conflict(11, *(("a", 1, True) for _ in range(11))))
+    assert {(row.chance, row.error) for row in every} == {(1.0, 0.0)}
+
+
+def test_odds_by_stakes_have_four_places() -> None:
+    three = conflict(1, *(("a", 1, True) for _ in range(3)))
+    found = total_odds(three, owner_weighting=OwnerWeighting.STAKE)
+    assert [row.chance for row in found] == [0.3333] * 3

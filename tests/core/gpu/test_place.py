@@ -132,3 +132,18 @@ def test_a_gang_without_groups_is_scattered_over_few_nodes() -> None:
     ]
     gang = Gang("H100", 7, location={"region": "w"}, elsewhere=True)
     assert slots(nodes, gang) == [["b#0", "b#1", "b#2", "a#0", "d#0", "d#1", "d#2"]]
+
+
+def test_a_domain_with_just_enough_room_is_filled() -> None:
+    """Its spare included."""
+    nodes = [node("x", 4, domain="d1"), node("y", 5, domain="d2")]
+    assert slots(nodes, Gang("H100", 3, group_gpus=3, spares_per_group=1)) == [
+        ["x#0", "x#1", "x#2", "x#3"]
+    ]
+
+
+def test_a_spare_keeps_off_a_node_whatever_its_name_has_in_it() -> None:
+    nodes = [node("a#b", 3), node("c", 4)]
+    assert slots(nodes, Gang("H100", 2, group_gpus=2, spares_per_group=1)) == [
+        ["a#b#0", "a#b#1", "c#0"]
+    ]

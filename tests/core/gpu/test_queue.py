@@ -37,6 +37,8 @@ from tests.core.gpu.test_deficit import shuffled
         (6_000, 999, True),
         (6_000, 1_000, False),
         (6_000, -1, False),
+        (11_000, 1_999, True),
+        (11_000, 2_000, False),
     ],
 )
 def test_an_order_of_thousands_stands_for_a_while(runs: int, age_ms: int, stands: bool) -> None:
@@ -300,3 +302,13 @@ def test_a_run_that_was_promised_its_start_stays_first() -> None:
     assert order(own, also, other, wide) == ["also", "wide", "other", "own"]
     urgent = replace(own, owner_priority=5)
     assert order(wide, other, also, urgent) == ["also", "other", "own", "wide"]
+
+
+def test_of_runs_of_one_time_the_smaller_number_is_older() -> None:
+    """Not the smaller id; the other one is beyond what its owner is granted."""
+    runs = tuple(
+        WaitingRun(name, "a", "H100", 4, number, NOW_MS, submitted_ms=NOW_MS)
+        for number, name in enumerate("ba")
+    )
+    found = queue(Waiting(NOW_MS, runs, (), POLICY, (OwnerUse("a", "H100", 4, 0),)))
+    assert [(row.run, row.tier) for row in found.order] == [("b", 0), ("a", 1)]

@@ -23,7 +23,7 @@ from fairlead.core.gpu import (
     recall,
     relation_of,
 )
-from fairlead.core.gpu.model import Window
+from fairlead.core.gpu.model import Lending, Window
 from fairlead.core.gpu.recall import Recall, RecalledLease, without
 from fairlead.core.reasons import RecallReason
 from fairlead.core.units import HOUR_MS
@@ -201,3 +201,24 @@ def test_a_room_names_no_node_twice() -> None:
     document["room"] = {"nodes": [node, node], "shape": shape}
     with pytest.raises(BadInput, match=r"room\.nodes\[1\]\.name: repeats another"):
         KINDS["gpu.recall"].run(json.dumps(document).encode())
+
+
+def test_what_could_be_covered_if_no_lease_took_a_loan() -> None:
+    """What is lent comes back with the leases, to an envelope that is open now."""
+    lends = Lending(True, ("*",), max_gpus=2)
+    rich = Envelope("e", "H100", 8, window=Window(0, 10), lending=lends)
+    book = Book([Budget("s", "s", envelopes=(rich,))], {("s", "e"): Usage(2, lent_gpus=2)})
+    request = Request("t", "H100", 2, allow_borrow=True, sponsors=("s",))
+    assert not cover(book, request, 5).funded
+    assert could_cover(book, request, 5)
+    assert not could_cover(book, request, 10)
+
+
+def test_a_room_is_looked_at_with_what_is_open_then_and_on_the_nodes_that_decide() -> None:
+    """Of two nodes that are alike the first; one that is too small decides nothing."""
+    own = Budget("a", "a", envelopes=(Envelope("e", "H100", 8, window=Window(0, NOW + 1)),))
+    taken, leases = Book([own], {("a", "e"): Usage(8)}), [lent("x", 8)]
+    request, room = Request("a", "H100", 8), rooms(8, 8, 4)
+    narrow = room.deciding(without(taken, leases), request, NOW)
+    assert narrow == replace(room, nodes=room.nodes[:1])
+    assert recall(taken, request, leases, NOW, narrow).gpus == 8

@@ -243,3 +243,20 @@ def test_a_remedy_for_a_trillion_gpus() -> None:
     mine = budget("t", envelope("e", 1), caps=[cap("c", "e", 10**12)])
     result = cover(ask("t", 10**12), mine)
     assert remedy(result) == ("envelope-concurrency", "t", "e", 1, 10**12)
+
+
+def test_a_raise_is_followed_over_a_bend_between_two_numbers() -> None:
+    """Caps of 10 on ab, bc and bd, and of 5 on ac: with a at 2 there are 14, at 3 and at 4 15."""
+    caps = [cap("ab", "ab", 10), cap("ac", "ac", 5), cap("bc", "bc", 10), cap("bd", "bd", 10)]
+    wide = [envelope(name, 20) for name in "bcd"]
+    bent = budget("t", envelope("a", 1), *wide, caps=caps)
+    assert remedy(cover(ask("t", 15), bent)) == ("envelope-concurrency", "t", "a", 1, 3)
+
+
+def test_a_raise_over_two_straight_pieces_is_a_whole_number() -> None:
+    """Caps of 8 on ab and of 4 on bd: one more for each of a, from 5 on because d has it."""
+    wide = [envelope(name, 20) for name in "bd"]
+    bent = budget("t", envelope("a", 1), *wide, caps=[cap("ab", "ab", 8), cap("bd", "bd", 4)])
+    found = remedy(cover(ask("t", 9), bent))
+    assert found == ("envelope-concurrency", "t", "a", 1, 5)
+    assert type(found[-1]) is int

@@ -179,3 +179,13 @@ def test_a_shrink_counts_no_spares_and_goes_down_to_the_minimum() -> None:
     assert [row.lease for row in found.ended] == ["a2", "s2", "a1", "s1"]
     assert resize(ResizeRequest(Shrink(4, 2, 4), leases)).reason is ResizeReason.STEP
     assert resize(ResizeRequest(Shrink(1, 2, 1), leases)).reason is ResizeReason.WIDTH
+
+
+def test_steps_are_of_what_is_given_back() -> None:
+    """From five to two by three."""
+    leases = (
+        RunLease("a", Role.ACTIVE, 0, ("n#0", "n#1")),
+        RunLease("b", Role.ACTIVE, 1, ("n#2", "n#3", "n#4")),
+    )
+    found = resize(ResizeRequest(Shrink(2, 1, 3), leases))
+    assert (found.reason, found.width) == (ResizeReason.RESIZED, 2)

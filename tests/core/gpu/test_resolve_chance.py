@@ -8,7 +8,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
+from fairlead.core.gpu import CutTier, forecast, resolve
+from fairlead.core.gpu.conflict import Round
+from fairlead.core.lottery import Draw, OwnerWeighting
 from tests.core.gpu import chance
+from tests.core.gpu.conflicts import conflict_of, document, lease, run
 
 SAMPLE = 2_000  # `make soak` judges 20 000
 PROGRAM = """
@@ -64,3 +68,20 @@ def test_the_same_seed_draws_the_same_victims_in_every_process() -> None:
         digests = set(pool.map(digest_in_a_process, ("0", "1", "4242")))
     assert len(digests) == 1
     assert len(digests.pop()) == 64
+
+
+def test_by_stakes_every_run_that_is_lost_is_a_draw_of_its_own() -> None:
+    """All of the unfunded tier is needed. Of two funded runs one is lost: draws are numbered on."""
+    owners = {"u": "a", "x": "b", "y": "a"}
+    leases = [lease("u", "u", 2, funded=False), lease("x", "x"), lease("y", "y")]
+    made = conflict_of(document(3, [run(*row) for row in owners.items()], leases))
+    found = resolve(made, bytes(32), owner_weighting=OwnerWeighting.STAKE)
+    lost = found.rounds[1].draws[0].token
+    assert lost in "xy"
+    assert found.rounds == (
+        Round(CutTier.UNFUNDED, {"a": ("u",)}, (Draw(0, "a", "u"),)),
+        Round(CutTier.FUNDED, {"a": ("y",), "b": ("x",)}, (Draw(1, owners[lost], lost),)),
+    )
+    assert [(row.lease, row.draw) for row in found.actions] == [("u", 0), (lost, 1)]
+    risk = forecast(made, owner_weighting=OwnerWeighting.STAKE).risks[1]
+    assert [(odds.owner, odds.token) for odds in risk.odds] == [("a", "y"), ("b", "x")]

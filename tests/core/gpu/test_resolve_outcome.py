@@ -70,6 +70,7 @@ def test_a_forecast_without_a_draw_is_the_outcome() -> None:
     seen, done = forecast(made), resolve(made, ENTROPY)
     assert (seen.actions, seen.withdrawn) == (done.actions, done.withdrawn)
     assert (seen.risks, seen.first_odds) == ((), ())
+    assert seen.deficit_gpus == done.deficit_gpus == 10
 
 
 def test_a_forecast_says_that_a_whole_tier_is_lost() -> None:
@@ -90,6 +91,7 @@ def test_a_forecast_of_what_cannot_be_resolved_is_the_shortfall() -> None:
     """No run is at risk."""
     seen = forecast(conflict_of(document(3, [run("r")], [lease("l", "r", 1)])))
     assert (seen.shortfall_gpus, seen.actions, seen.risks) == (2, (), ())
+    assert seen.deficit_gpus == 3
 
 
 @given(conflicts, seeds)

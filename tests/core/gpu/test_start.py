@@ -279,3 +279,10 @@ def test_growth_asks_for_all_that_is_lacking_or_for_whole_steps(
     found = grow(RunGrowth(2, grows_to, (0,)), free=9, shape=GangShape(2), step=4)
     assert found.request == Request("t", "H100", gpus, min_gpus=least, step_gpus=least)
     assert found.plan.gpus == gpus
+
+
+def test_growth_goes_by_steps_that_are_whole_groups() -> None:
+    """Groups of 2 by steps of 7: 14 at a time."""
+    found = grow(RunGrowth(2, 16, (0,)), free=14, shape=GangShape(2), step=7)
+    assert found.request == Request("t", "H100", 14, min_gpus=14, step_gpus=14)
+    assert found.starts
