@@ -116,6 +116,19 @@ def _derived(
     return Kind(name, read.document(asked), result, run, refuses)
 
 
+def deficit_kind(*, apart: bool) -> Kind:
+    """`apart`: since version 3."""
+    return _derived(
+        "gpu.deficit",
+        gpu.DeficitInput,
+        lambda given: core.find_deficit(given.demand, given.holdings, apart=apart),
+        core.Deficit,
+        refuses=lambda result: (
+            result["shortfall_gpus"] > 0 or result["reason"] == "EnvelopePromised"
+        ),
+    )
+
+
 _KINDS = (
     Kind("cpu.clear", cpu.ClearDocument, cpu.ClearResult, cpu.decide_clear),
     Kind("cpu.allocate", cpu.AllocateDocument, cpu.AllocateResult, cpu.decide_allocate),
@@ -184,15 +197,7 @@ _KINDS = (
         gpu.decide_resolve,
         _unless("resolved"),
     ),
-    _derived(
-        "gpu.deficit",
-        gpu.DeficitInput,
-        lambda given: core.find_deficit(given.demand, given.holdings),
-        core.Deficit,
-        refuses=lambda result: (
-            result["shortfall_gpus"] > 0 or result["reason"] == "EnvelopePromised"
-        ),
-    ),
+    deficit_kind(apart=True),
     _derived("gpu.queue", core.Waiting, core.queue, core.Queue, write=gpu.from_queue),
     _derived(
         "gpu.backfill",

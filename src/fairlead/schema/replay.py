@@ -17,7 +17,7 @@ from fairlead.schema.cpu_govern import KIND as CPU_KIND
 from fairlead.schema.cpu_govern import VERSION as CPU_VERSION
 from fairlead.schema.cpu_govern import replay_cpu
 from fairlead.schema.gpu import VERSIONS, decide_resolve
-from fairlead.schema.kinds import KINDS, Kind
+from fairlead.schema.kinds import KINDS, Kind, deficit_kind
 from fairlead.schema.traffic import AgentTickDocument, ConfirmingTickDocument
 from fairlead.schema.traffic_govern import KIND, VERSION, replay_govern
 
@@ -39,7 +39,8 @@ SHIPPED: Shipped = {
     ("gpu.queue", 3): KINDS["gpu.queue"],
     ("gpu.grow", 2): KINDS["gpu.grow"],
     ("gpu.recall", 2): KINDS["gpu.recall"],
-    ("gpu.deficit", 2): KINDS["gpu.deficit"],
+    **{("gpu.deficit", version): deficit_kind(apart=False) for version in (1, 2)},
+    ("gpu.deficit", 3): KINDS["gpu.deficit"],
     **{("gpu.backfill", version): KINDS["gpu.backfill"] for version in (2, 3)},
     **{(name, 2): KINDS["gpu.clock"] for name in ("clock.anchored", "clock.held")},
     ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core.canonical import canonical
 from fairlead.core.gpu import (
     AggregateCap,
     Budget,
@@ -44,8 +45,9 @@ from fairlead.core.invariant import InvariantBroken
 from fairlead.core.lottery import OwnerWeighting, Pseudonyms
 from fairlead.core.reasons import DeficitReason, Exclusion
 from fairlead.schema.border import BadInput
-from fairlead.schema.gpu import deficit_document
+from fairlead.schema.gpu import STYLE, deficit_document
 from fairlead.schema.kinds import KINDS
+from fairlead.schema.replay import SHIPPED
 
 SEED = bytes(range(32))
 
@@ -59,6 +61,7 @@ def worlds(draw: st.DrawFn) -> Holdings:
     for i in range(chance.randint(1, 5)):
         where = chance.choice([("w", "a", "d1"), ("w", "a", "d2"), ("e", "b", "d3")])
         labels[f"n{i}"] = dict(zip(("region", "cluster", "domain"), where, strict=True))
+        labels[f"n{i}"]["pool"] = chance.choice("xxy")
         free[f"n{i}"] = list(range(chance.randint(0, 6)))
     runs = tuple(
         HoldingRun(
@@ -97,7 +100,7 @@ gangs = st.builds(
     st.integers(1, 12),
     st.none() | st.integers(1, 4),
     st.integers(0, 1),
-    st.sampled_from([{}, {"region": "w"}, {"domain": "d1"}, {"region": "*"}]),
+    st.sampled_from([{}, {"region": "w"}, {"domain": "d1"}, {"region": "*"}, {"pool": "x"}]),
     st.booleans(),
 )
 demands: st.SearchStrategy[Demand] = st.one_of(
@@ -125,7 +128,6 @@ def test_the_gang_fits_whichever_candidates_end(
     world: Holdings, gang: Gang, chance: random.Random
 ) -> None:
     """No lease ends without a start: any candidates that free the deficit make room for it."""
-    gang = replace(gang, location={} if gang.elsewhere else gang.location)
     found = find_deficit(GangDemand("new", gang), world)
     if found.reason is not DeficitReason.RESOLVABLE:
         return
@@ -482,8 +484,26 @@ def test_a_gang_that_no_node_can_hold_lacks_its_spares_too() -> None:
     assert found == Deficit(DeficitReason.NO_DEVICES, None, 6, 0, 6)
 
 
+def test_no_lease_ends_for_a_group_that_its_location_and_elsewhere_hold_together() -> None:
+    """It would end, and the gang would not start; records of before are decided as they were."""
+    places = {name: {"domain": "d", "pool": pool} for name, pool in (("n1", "x"), ("n2", "y"))}
+    gang = Gang("H100", 2, 2, location={"pool": "x"}, elsewhere=True)
+    world = world_of(places, held("r", "n1#0"), n2=1)
+    found = wanted(gang, world)
+    assert (found.reason, found.gpus, found.candidate_gpus) == (DeficitReason.NOT_ENOUGH, 2, 1)
+    before = find_deficit(GangDemand("new", gang), world, apart=False)
+    assert (before.reason, before.gpus) == (DeficitReason.RESOLVABLE, 1)
+    document = canonical(deficit_document(GangDemand("new", gang), world))
+    for version, decided in ((1, before), (2, before), (3, found)):
+        assert SHIPPED["gpu.deficit", version].run(document).result == STYLE.from_core(decided)
+
+
 def test_room_enough_that_cannot_hold_the_gang_is_no_scope() -> None:
     """A group is not divided between its location and elsewhere."""
     places = {name: {"domain": "d", "pool": pool} for name, pool in (("n1", "x"), ("n2", "y"))}
     gang = Gang("H100", 2, 2, location={"pool": "x"}, elsewhere=True)
-    assert wanted(gang, world_of(places, n1=1, n2=1)).reason is DeficitReason.NO_DEVICES
+    world = world_of(places, n1=1, n2=1)
+    found = wanted(gang, world)
+    assert (found.reason, found.shortfall_gpus) == (DeficitReason.NOT_ENOUGH, 1)
+    before = find_deficit(GangDemand("new", gang), world, apart=False)
+    assert before.reason is DeficitReason.NO_DEVICES

@@ -95,10 +95,12 @@ def caps_of(budget: Budget) -> list[CapDemand]:
     return sorted(caps, key=lambda cap: (cap.name, cap.kind))
 
 
-def find_deficit(demand: Demand, holdings: Holdings) -> Deficit:
+def find_deficit(demand: Demand, holdings: Holdings, *, apart: bool = True) -> Deficit:
+    """`apart`: since version 3, a domain's nodes in the gang's location, and its others, are two
+    domains: no group is divided between them."""
     locations = _Locations(demand, holdings.nodes)
     if isinstance(demand, GangDemand):
-        return _for_gang(demand, holdings, locations)
+        return _for_gang(demand, holdings, locations, apart=apart)
     if isinstance(demand, CapDemand):
         over = _over(demand, holdings)
         if not over:
@@ -291,7 +293,9 @@ def freeze(
 # -- the smallest scope for a gang ------------------------------------------------------------
 
 
-def _for_gang(demand: GangDemand, holdings: Holdings, locations: _Locations) -> Deficit:
+def _for_gang(
+    demand: GangDemand, holdings: Holdings, locations: _Locations, *, apart: bool
+) -> Deficit:
     """The smallest scope with enough candidates, the least deficit first; else the nearest one."""
     gang = demand.gang
     usable = [node for node in holdings.nodes if _is_usable(node, gang)]
@@ -300,7 +304,7 @@ def _for_gang(demand: GangDemand, holdings: Holdings, locations: _Locations) -> 
     promised = {(lease.budget, lease.envelope) for lease in holdings.leases if lease.promised}
     if any((payer.budget, payer.envelope) in promised for payer in demand.guest_of):
         return Deficit(DeficitReason.ENVELOPE_PROMISED)
-    found = _smallest(usable, _movable(demand, holdings, locations), gang)
+    found = _smallest(usable, _movable(demand, holdings, locations), gang, apart=apart)
     if found is None:
         groups = gang.groups()
         gpus = sum(groups) + len(groups) * gang.spares_per_group
@@ -348,13 +352,14 @@ class _Short(NamedTuple):
         return max(0, self.gpus - self.candidate_gpus)
 
 
-def _smallest(nodes: list[Node], movable: _Movable, gang: Gang) -> _Short | None:
+def _smallest(nodes: list[Node], movable: _Movable, gang: Gang, *, apart: bool) -> _Short | None:
     nearest: _Short | None = None
     places: dict[tuple[tuple[str, str], ...], list[Node]] = {}
     for node in nodes:
         places.setdefault(tuple(node.location.items()), []).append(node)
     for level in _levels(nodes, gang):
-        shorts = [_short(scope, list(places.values()), movable, gang) for scope in level]
+        every = list(places.values())
+        shorts = [_short(scope, every, movable, gang, apart=apart) for scope in level]
         # A scope with room enough that still cannot hold the gang is no better with more room.
         found = [short for short in shorts if short.gpus > 0]
         enough = [short for short in found if not short.shortfall_gpus]
@@ -390,7 +395,9 @@ def _levels(nodes: list[Node], gang: Gang) -> Iterator[list[Scope]]:
                 yield [level[key] for key in sorted(level)]
 
 
-def _short(scope: Scope, places: list[list[Node]], movable: _Movable, gang: Gang) -> _Short:
+def _short(
+    scope: Scope, places: list[list[Node]], movable: _Movable, gang: Gang, *, apart: bool
+) -> _Short:
     labels = scope.location.items()
     inside = [node for place in places if labels <= place[0].location.items() for node in place]
     free = sum(len(node.free) for node in inside)
@@ -400,20 +407,20 @@ def _short(scope: Scope, places: list[list[Node]], movable: _Movable, gang: Gang
     stuck = sum(
         slot.partition("#")[0] not in usable for lease in candidates for slot in lease.slots
     )
-    need = _need(inside, candidates, gang)
+    need = _need(inside, candidates, gang, apart=apart)
     return _Short(scope, need - free + stuck, sum(len(lease.slots) for lease in candidates))
 
 
-def _need(nodes: list[Node], candidates: Iterable[HeldLease], gang: Gang) -> int:
+def _need(nodes: list[Node], candidates: Iterable[HeldLease], gang: Gang, *, apart: bool) -> int:
     """Free GPUs with which the gang fits for certain, however they lie."""
     sizes = [gpus + gang.spares_per_group for gpus in gang.groups()]
     if gang.group_gpus is None and not gang.spares_per_group:
         return sum(sizes)
     # In every domain but one, a rest that is one GPU short of a group may stay unused.
-    domain_of = {node.name: node.domain for node in nodes}
-    room: dict[tuple[str, ...], int] = {}
+    domain_of = {node.name: (*node.domain, apart and node.is_in(gang.location)) for node in nodes}
+    room = dict.fromkeys(domain_of.values(), 0)
     for node in nodes:
-        room[node.domain] = room.get(node.domain, 0) + len(node.free)
+        room[domain_of[node.name]] += len(node.free)
     for lease in candidates:
         for slot in lease.slots:
             domain = domain_of.get(slot.partition("#")[0])

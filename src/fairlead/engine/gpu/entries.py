@@ -540,10 +540,11 @@ class RefundDecision(Body, frozen=True):
 
 class DeficitDecision(Body, frozen=True):
     """Which scope is short of how many GPUs, and which leases are candidates. In version 2 a run
-    takes no devices where an envelope that would pay for it is promised to its owner."""
+    takes no devices where an envelope that would pay for it is promised to its owner; in version 3
+    none are taken for a group that could only be divided between its location and elsewhere."""
 
     ENTRY = "gpu.deficit"
-    VERSION = 2
+    VERSION = 3
     cause: str
     output: Document
 
