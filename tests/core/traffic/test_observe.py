@@ -6,16 +6,34 @@ import pytest
 
 from fairlead.core.traffic import (
     AdmissionMode,
+    Cause,
     Config,
+    GroupMemory,
     GroupRules,
     Liveness,
+    Regime,
     Resource,
     Sighting,
+    State,
     counters,
+    rested,
 )
-from fairlead.core.traffic.counters import LOOKS, SPAN_MS, Streak, find_broken, outcomes
-from fairlead.core.traffic.learn import LEAST_EACH, AdmissionBudget, InsideBound
-from fairlead.core.traffic.observe import inside, served
+from fairlead.core.traffic.counters import LOOKS, SPAN_MS, Signals, Streak, find_broken, outcomes
+from fairlead.core.traffic.health import BackendHealth
+from fairlead.core.traffic.learn import LEAST_EACH, AdmissionBudget, InsideBound, Usual
+from fairlead.core.traffic.memory import BackendHistory, Backoff
+from fairlead.core.traffic.observe import (
+    LASTED_MS,
+    NORMS,
+    _beyond_chance,
+    _beyond_common,
+    _follow_isolation,
+    _judged_pressures,
+    _read,
+    _retry_index,
+    inside,
+    served,
+)
 from fairlead.core.traffic.sighting import (
     BackendSeen,
     GroupSeen,
@@ -24,6 +42,7 @@ from fairlead.core.traffic.sighting import (
     Probed,
     Reading,
 )
+from fairlead.core.traffic.state import AdmissionState, BackendMemory
 from fairlead.core.units import SIZE_MAX
 from tests.core.traffic.lives import GroupLife
 
@@ -626,3 +645,233 @@ def test_applications_that_had_no_time_to_answer_are_not_silent(
         )
     )
     assert (plan.admission.mode is AdmissionMode.SOFT) is blind
+
+
+# --- what is made of signals
+
+
+def rates(**told: tuple[float | None, int | None]) -> dict[str, Signals]:
+    return {name: Signals(error_rate=rate, requests=sent) for name, (rate, sent) in told.items()}
+
+
+TOLD = rates(a=(0.1, 100), b=(0.02, 200), c=(None, 50), out=(0.5, 50), idle=(0.3, 0))
+
+
+@pytest.mark.parametrize(
+    ("e_ref", "found"),
+    [
+        (0.01, {"a": 0.09, "b": 0.01, "out": 0.49, "idle": 0.29}),
+        (1.0, {"a": 0.08, "b": 0.0, "out": 0.5 - 14 / 300, "idle": 0.3 - 14 / 300}),
+    ],
+)
+def test_the_rate_of_the_others_is_taken_off(e_ref: float, found: dict[str, float]) -> None:
+    """14 of 300 requests to a and b failed, 10 of them to a; up to the reference."""
+    after = _beyond_common(TOLD, {"out"}, Config(e_ref=e_ref))
+    assert {name: one.error_rate for name, one in after.items()} == pytest.approx(
+        {**found, "c": None}
+    )
+    assert [one.requests for one in after.values()] == [100, 200, 50, 50, 0]
+    alone = {name: TOLD[name] for name in "ac"}
+    assert _beyond_common(alone, (), Config()) == alone, "nothing was sent to others"
+
+
+def times(sent: int | None, **p95_ms: float | None) -> dict[str, Signals]:
+    return {name: Signals(p95_ms=ms, requests=sent) for name, ms in p95_ms.items()}
+
+
+@pytest.mark.parametrize(
+    ("sent", "band"),
+    [(100, 1.1), (50, 1 + 2 / 50**0.5), (25, 1.4), (0, 3.0), (149, 1 + 0.02 / 149**0.5), (150, 1)],
+)
+def test_chance_explains_a_band_around_the_median(sent: int, band: float) -> None:
+    """Its part of the root of so many requests, from 50 on less of it; of 150 nothing."""
+    told = times(sent, a=100.0, b=500.0, c=20.0, unknown=None, out=900.0)
+    found = _beyond_chance(told, {"out"})
+    expected = {"a": 100.0, "b": 500.0 / band, "c": 20.0 * band, "unknown": None, "out": 900.0}
+    assert {name: one.p95_ms for name, one in found.items()} == pytest.approx(expected)
+    assert {one.requests for one in found.values()} == {sent}
+
+
+def test_chance_makes_no_backend_better_than_the_median_or_worse() -> None:
+    found = _beyond_chance(times(25, a=100.0, b=130.0, c=90.0), ())
+    assert {one.p95_ms for one in found.values()} == {100.0}
+
+
+def test_without_latencies_or_requests_of_serving_backends_nothing_is_chance() -> None:
+    for told in (times(25, a=None, out=900.0), times(None, a=100.0, out=900.0)):
+        assert _beyond_chance(told, {"out"}) == told
+    told = {**times(25, a=100.0, b=100.0), "uncounted": Signals(p95_ms=280.0)}
+    assert _beyond_chance(told, ())["uncounted"].p95_ms == pytest.approx(200.0)
+
+
+def judged(
+    pressures: dict[str, float],
+    slots: dict[str, int],
+    *isolated: str,
+    norms: tuple[float, ...] = (),
+    soft: bool = False,
+) -> tuple[tuple[float, ...], dict[str, float]]:
+    """By what the unhealthy are told from the busy, of a group with these slots and pressures."""
+    admission = AdmissionState(AdmissionMode.SOFT, Regime.TRANSITION) if soft else AdmissionState()
+    backends = tuple(BackendMemory(name, count) for name, count in slots.items())
+    state = State(
+        now_ms=0,
+        clock_ms=0,
+        samples=1,
+        s_total=sum(slots.values()),
+        parked=False,
+        backends=backends,
+        admission=admission,
+    )
+    memory = GroupMemory(
+        state=state,
+        pressures={**pressures, "gone": 50.0},
+        norms=norms,
+        healths=tuple(BackendHealth(name, Cause.OUTLIER) for name in isolated),
+    )
+    histories = {name: BackendHistory(name) for name in pressures}
+    return _judged_pressures(memory, histories, GroupRules())
+
+
+P = {"a": 1.0, "b": 2.0, "c": 9.0}
+
+
+def test_the_pressure_of_who_carries_more_than_its_share_is_just_not_an_outliers() -> None:
+    """Four times the median at the most; so is everybody's while admission is restricted."""
+    even, uneven = {"a": 85, "b": 85, "c": 85}, {"a": 85, "b": 84, "c": 86}
+    assert judged(P, even) == ((2.0,), P)
+    assert judged(P, uneven) == ((2.0,), {**P, "c": 8.0})
+    assert judged(P, {"a": 255}) == ((2.0,), P), "the others are new"
+    assert judged(P, even, soft=True, norms=(7.0,)) == ((7.0,), {**P, "c": 8.0})
+    full = (7.0,) * NORMS
+    assert judged(P, even, norms=full)[0] == (*full[1:], 2.0)
+
+
+@pytest.mark.parametrize(
+    ("norms", "raised"), [((), 9.0), ((0.5,), 18.0), ((0.25, 0.5, 3.0), 18.0), ((4.0,), 9.0)]
+)
+def test_an_isolated_backend_is_measured_by_the_group_without_its_absence(
+    norms: tuple[float, ...], raised: float
+) -> None:
+    """The others are under twice the pressure that was usual; it would be as well."""
+    found = judged(P, {"a": 128, "b": 128}, "c", norms=norms)
+    assert found == (norms, {"a": 1.0, "b": 2.0, "c": raised})
+
+
+def test_without_a_plan_or_a_backend_in_service_pressures_are_as_they_were() -> None:
+    assert judged(P, {"a": 255}, "a", "b", "c", norms=(1.0,)) == ((1.0,), P)
+    memory = GroupMemory(pressures=P, norms=(1.0,))
+    histories = {name: BackendHistory(name) for name in "ab"}
+    found = _judged_pressures(memory, histories, GroupRules())
+    assert found == ((1.0,), {"a": 1.0, "b": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("told", "refused", "confirm", "index"),
+    [
+        pytest.param([(8, 10), (4, 20)], 3, False, 0.3, id="9 beyond our rejections, of 30"),
+        pytest.param([(8, 10), (4, 20)], 3, True, 0.05, id="without the first 1 of 20"),
+        pytest.param([(8, 10)], 3, True, 0.5, id="there is no other"),
+        pytest.param([(8, 10), (None, None)], 3, False, 0.5, id="one does not say"),
+        pytest.param([(8, 0), (1, 0)], None, False, 9.0, id="nothing succeeded"),
+        pytest.param([(2, 10)], 3, False, 0.0, id="fewer than we rejected"),
+        pytest.param([(None, 10), (None, 20)], 3, False, None, id="nobody says"),
+    ],
+)
+def test_retries_per_success(
+    told: list[tuple[int | None, int | None]],
+    refused: int | None,
+    confirm: bool,
+    index: float | None,
+) -> None:
+    window = () if refused is None else ((0, 100), (200, 100 + refused))
+    signals = [Signals(retries=count, successes=done) for count, done in told]
+    assert _retry_index(GroupMemory(refused=window), signals, confirm=confirm) == index
+
+
+def test_a_queue_is_the_mean_of_the_last_moments() -> None:
+    """And latency that of the last probe, as long as there is one."""
+    sighting = sighted(seen(a=BackendSeen(open=3, queue=1, p95_ms=20.0)))
+    before = BackendHistory("a", queues=((650, 40.0), (651, 8.0)))
+    found = _read(before, sighting, 1_000, 5_000)
+    assert found.queues == ((651, 8.0), (1_000, 4.0))
+    assert (found.signals.queue, found.signals.p95_ms) == (6.0, 20.0)
+    assert _read(replace(before, probe_ms=7.5), sighting, 1_000, 5_000).signals.p95_ms == 7.5
+
+
+# --- what goes with an isolation
+
+
+PROBED = BackendHistory("a", probe_ms=5.0, answers=True, probe_failures=3, still_warm_ms=7)
+
+
+def followed(
+    history: BackendHistory, before: Cause | None, now: Cause | None, clock_ms: int
+) -> BackendHistory:
+    """After a tick that found it in or out; five of its connects had failed by then."""
+    histories = {"a": history}
+    was, is_ = ({} if cause is None else {"a": cause} for cause in (before, now))
+    found = seen(a=BackendSeen(connect_failures=5))
+    _follow_isolation(histories, was, is_, found, clock_ms=clock_ms, warmup_ms=30_000)
+    return histories["a"]
+
+
+def test_an_isolation_begins_and_ends_what_goes_with_it() -> None:
+    """Probes begin anew; a short absence spares as much of the warm-up as is left of it."""
+    begun = replace(PROBED, probe_ms=None, answers=False, probe_failures=0)
+    out = followed(PROBED, None, Cause.OUTLIER, 1_000)
+    assert out == replace(begun, backoff=Backoff(1, 1_000, None))
+    assert followed(out, Cause.OUTLIER, Cause.OUTLIER, 2_000) == out
+    probed = replace(out, probe_ms=5.0, answers=True)
+    back = followed(probed, Cause.OUTLIER, None, 6_000)
+    assert back == replace(
+        out, still_warm_ms=25_000, failures_before=5, backoff=Backoff(1, 1_000, 6_000)
+    )
+    assert followed(probed, Cause.OUTLIER, None, 31_001).still_warm_ms == 0
+    assert followed(probed, Cause.CHECK, None, 6_000).still_warm_ms == 0
+
+
+@pytest.mark.parametrize(("after_ms", "times"), [(LASTED_MS - 1, 3), (LASTED_MS, 1)])
+def test_a_return_that_lasts_is_forgiven(after_ms: int, times: int) -> None:
+    back = replace(PROBED, backoff=Backoff(2, 1_000, 6_000))
+    out = followed(back, None, Cause.CHECK, 6_000 + after_ms)
+    assert out.backoff == Backoff(times, 6_000 + after_ms, 6_000)
+
+
+def test_what_the_operator_isolated_is_no_worse_for_it() -> None:
+    out = followed(PROBED, None, Cause.OPERATOR, 1_000)
+    assert (out.backoff, out.probe_ms) == (None, None)
+    back = followed(out, Cause.OPERATOR, None, 6_000)
+    assert (back.backoff, back.still_warm_ms) == (Backoff(0, 0, 6_000), 0)
+
+
+def test_a_backend_that_left_while_it_was_out_is_forgotten() -> None:
+    histories: dict[str, BackendHistory] = {}
+    _follow_isolation(histories, {"a": Cause.CHECK}, {}, None, clock_ms=9, warmup_ms=9)
+    assert histories == {}
+
+
+def test_after_an_absence_only_what_was_learned_and_who_is_well_is_remembered() -> None:
+    usual = Usual((3.0,), 1, 2, 3)
+    kept = GroupMemory(
+        now_ms=1,
+        clock_ms=2,
+        healths=(BackendHealth("a"),),
+        budget=AdmissionBudget(rate=400.0, long=((8, 480.0),), before=470.0),
+        queue=usual,
+        q_ref=6.0,
+        latency=replace(usual, open_ms=4),
+        l_ref_ms=140.0,
+        bound=InsideBound(58, (20, 21), (470.0, 480.0), busy=29.0),
+    )
+    before = replace(
+        kept,
+        pressures={"a": 1.0},
+        backends=(BackendHistory("a"),),
+        budget=replace(kept.budget, served=((1, 2),), soft=True, cut_ms=1, at_ms=2),
+        bound=replace(kept.bound, since_ms=1, idle=((1, 2),)),
+        norms=(1.0,),
+        refused=((1, 2),),
+        refused_soft=3,
+    )
+    assert rested(before) == kept
