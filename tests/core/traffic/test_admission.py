@@ -92,6 +92,13 @@ def test_crisis_is_known_before_the_step() -> None:
     assert not relaxes(AdmissionState(), NORMAL, 10**6, CONFIG)
 
 
+def test_calm_that_ends_in_a_trigger_relaxes_nothing() -> None:
+    """However long it was."""
+    calm = AdmissionState(SOFT, Regime.TRANSITION, 1_000)
+    assert relaxes(calm, NORMAL, 21_000, CONFIG)
+    assert not relaxes(calm, SOFT, 10**6, CONFIG)
+
+
 def test_recovery_reopens_by_aimd() -> None:
     """10 % at first, 10 % more per calm second up to all of it, half at each new trigger."""
     assert recovery_rate(RECOVERING, 1_000, CONFIG) == 10.0
@@ -195,6 +202,13 @@ def test_the_bucket_refills_caps_tests_and_subtracts() -> None:
     assert (bucket.tokens, allowed) == (1.0, True)
 
 
+def test_a_bucket_gains_its_rate_in_a_second_and_loses_nothing_to_who_is_refused() -> None:
+    after, allowed = admit(Bucket(0.0, 0), now_us=1_000_000, rate_per_s=1.0, burst=2.0)
+    assert (after, allowed) == (Bucket(0.0, 1_000_000), True)
+    after, allowed = admit(Bucket(0.5, 7), now_us=7, rate_per_s=1.0, burst=2.0)
+    assert (after, allowed) == (Bucket(0.5, 7), False)
+
+
 def test_the_heartbeats_age_is_judged() -> None:
     """11: normal < 3 s <= hold < 15 s <= fallback."""
     assert [liveness(age) for age in (0, 2_999, 3_000, 14_999, 15_000)] == [
@@ -233,9 +247,8 @@ def test_the_hash_is_fixed_for_good() -> None:
     assert fnv1a(b"") == 0xCBF29CE484222325
     assert fnv1a(b"foobar") == 0x85944171F73967E8
     assert scramble(0) == 0xE220A8397B1DCDAF
-    assert rendezvous(b"10.0.0.1:40000", ["b1", "b2", "b3"]) == rendezvous(
-        b"10.0.0.1:40000", ["b3", "b2", "b1"]
-    )
+    chosen = [rendezvous(f"10.0.0.{i}:40000".encode(), ["b3", "b1", "b2"]) for i in range(8)]
+    assert chosen == ["b2", "b1", "b2", "b2", "b3", "b3", "b2", "b2"]
 
 
 @pytest.mark.parametrize("mode", list(AdmissionMode))

@@ -52,6 +52,13 @@ def test_a_place_that_is_listed_twice_is_one_backend() -> None:
         assert chosen.backends[0] == A
 
 
+def test_of_reports_that_are_as_good_the_one_that_says_less_holds() -> None:
+    """In any order."""
+    for more in (replace(A, node="1"), replace(A, zone="1"), replace(A, for_zones=("1",))):
+        assert choose_endpoints([A, more]).backends == (A,)
+        assert choose_endpoints([more, A]).backends == (A,)
+
+
 def test_endpoints_for_our_zone_are_used_while_there_is_one() -> None:
     ours, theirs = replace(A, for_zones=("a",)), replace(B, for_zones=("b", "c"))
     both = replace(C, for_zones=("a", "b"))

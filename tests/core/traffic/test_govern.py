@@ -102,6 +102,8 @@ def test_requests_stay_for_half_the_reference_without_an_agent() -> None:
     """Former records kept 0.6 of it; nothing was learned yet that says otherwise."""
     assert Watched().tick().limits.fallback.bound.stay_ms == 50
     assert Watched(edition=CONFIRMED).tick().limits.fallback.bound.stay_ms == 60
+    slow = Watched(config=replace(BOUNDED, l_ref_ms=4_000.0))
+    assert slow.tick().limits.fallback.bound.stay_ms == 2_000
 
 
 def test_an_unread_dataplane_holds_nothing_that_is_known() -> None:

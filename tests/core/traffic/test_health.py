@@ -209,6 +209,7 @@ def test_isolation_begins_with_nothing_remembered() -> None:
     seen = [Evidence(name, pressure=p) for name, p in (("a", 0.4), ("b", 0.4), ("c", 4.0))]
     tracked = track([*pair, outlier], seen, now_ms=3_000)
     assert tracked.healths[2] == BackendHealth("c", Cause.OUTLIER, probed_ms=3_000)
+    assert tracked.probes == ()
     relapsed = BackendHealth("c", Cause.OUTLIER, high_since_ms=0, streak=4, probed_ms=2_900)
     failed = replace(seen[2], check_ok=False, successes=4)
     tracked = track([*pair, relapsed], [*seen[:2], failed], now_ms=3_000)

@@ -1,6 +1,7 @@
 """What the agent learns of a group where the operator set nothing: its budget, what is usual."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,14 +17,20 @@ from fairlead.core.traffic import (
 )
 from fairlead.core.traffic.alone import UNLEARNED_EACH
 from fairlead.core.traffic.learn import (
+    CHANGE_MS,
     CUT,
+    FORMER_PART,
+    HELPLESS_MS,
     QUEUE_LEAST,
+    USUAL_SAMPLES_MIN,
     AdmissionBudget,
     InsideBound,
+    Rates,
     Usual,
     is_buried,
     latency_reference,
     queue_reference,
+    stay_of,
 )
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen
 from tests.core.traffic.lives import GroupLife
@@ -132,6 +139,95 @@ def test_the_parameters_stay_in_their_ranges() -> None:
     assert AdmissionBudget().changes(Config()) == {"bucket_rate": 100.0, "bucket_burst": 10.0}
 
 
+def looked(before: AdmissionBudget, served: int | None) -> AdmissionBudget:
+    """After a look at 90 s; under hard that is all."""
+    return before.advance(
+        90_000, served, mode=AdmissionMode.HARD, triggered=True, config=Config(), window_ms=5_000
+    )
+
+
+OLD, KEPT = (80_000, 900.0), (80_001, 300.0)
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "served", "window", "recent", "stretches"),
+    [
+        pytest.param(
+            89_000, 1_400, ((89_000, 1_000), (90_000, 1_400)), (400.0,), (400.0,), id="400 a second"
+        ),
+        pytest.param(
+            89_000, 1_000, ((89_000, 1_000), (90_000, 1_000)), (0.0,), (0.0,), id="nothing came"
+        ),
+        pytest.param(
+            89_001, 1_400, ((89_001, 1_000), (90_000, 1_400)), (), (), id="not a second yet"
+        ),
+        pytest.param(89_000, 999, ((90_000, 999),), (), (), id="another process counts"),
+        pytest.param(89_000, None, (), (), (), id="nobody counts"),
+    ],
+)
+def test_a_look_at_what_is_served(
+    since_ms: int,
+    served: int | None,
+    window: tuple[tuple[int, int], ...],
+    recent: tuple[float, ...],
+    stretches: tuple[float, ...],
+) -> None:
+    """Each second is remembered for ten; the most of them, with its stretch, for ten minutes."""
+    long: Rates = ((8, 500.0),)
+    before = AdmissionBudget(
+        served=((since_ms, 1_000),), recent=(OLD, KEPT), long=long, at_ms=89_800
+    )
+    assert looked(before, served) == replace(
+        before,
+        served=window,
+        recent=(KEPT, *((90_000, per_s) for per_s in recent)),
+        long=(*long, *((9, per_s) for per_s in stretches)),
+        at_ms=90_000,
+    )
+
+
+def unseen(
+    before: AdmissionBudget, clock_ms: int, mode: AdmissionMode, **changes: bool
+) -> AdmissionBudget:
+    """After a tick in which nothing was counted."""
+    told: dict[str, Any] = {"triggered": False, **changes}
+    return before.advance(clock_ms, None, mode=mode, config=Config(), window_ms=5_000, **told)
+
+
+def test_open_admission_takes_what_was_served_in_steps_of_more_than_a_tenth() -> None:
+    """And ends what was begun in soft; what was never seen is nothing to return to."""
+    begun = AdmissionBudget(rate=100.0, recent=((9_800, 110.0),), soft=True, before=7.0)
+    open_ = replace(begun, soft=False, at_ms=10_000)
+    assert unseen(begun, 10_000, AdmissionMode.NORMAL) == replace(open_, before=110.0)
+    more: Rates = ((9_800, 110.5),)
+    expected = replace(open_, rate=110.5, recent=more, before=110.5)
+    assert unseen(replace(begun, recent=more), 10_000, AdmissionMode.NORMAL) == expected
+    unknown = replace(begun, recent=())
+    expected = replace(open_, recent=(), before=0.0)
+    assert unseen(unknown, 10_000, AdmissionMode.NORMAL) == expected
+
+
+def test_a_budget_is_cut_once_a_window_and_not_below_the_drip() -> None:
+    soft = AdmissionBudget(rate=1.0, soft=True, cut_ms=3_000)
+    early = unseen(soft, 7_999, AdmissionMode.SOFT, triggered=True)
+    assert early == replace(soft, at_ms=7_999)
+    due = unseen(soft, 8_000, AdmissionMode.SOFT, triggered=True)
+    assert due == replace(soft, cut_ms=8_000, at_ms=8_000)
+    large = unseen(replace(soft, rate=200.0), 8_000, AdmissionMode.SOFT, triggered=True)
+    assert large.rate == 200.0 * CUT
+
+
+def test_a_calm_budget_grows_by_the_second() -> None:
+    """By 7 %; a bounded group's doubles, up to four times what was served before."""
+    soft = AdmissionBudget(rate=100.0, soft=True, at_ms=1_000)
+    assert unseen(soft, 2_000, AdmissionMode.SOFT).rate == pytest.approx(107.0, rel=1e-9)
+    rates = [
+        unseen(replace(soft, before=before), 2_000, AdmissionMode.SOFT, bounded=True).rate
+        for before in (100.0, 40.0, 10.0)
+    ]
+    assert rates == [200.0, 160.0, 100.0]
+
+
 class Reference:
     """What follows the usual value of a signal."""
 
@@ -166,6 +262,59 @@ def test_the_reference_is_twice_the_usual_queue() -> None:
 def test_the_reference_has_its_limits(queue: float, found: float) -> None:
     """Neither a silent group nor an endless queue moves it out of reason."""
     assert Reference(queue_reference).learn(40, queue, AdmissionMode.NORMAL, 0) == found
+
+
+def test_references_are_rounded_to_a_tenth() -> None:
+    """They change the dataplane's table: a hair more is no news."""
+    assert queue_reference(2.62, Config()) == 5.2
+    assert latency_reference(123.456, Config()) == 123.5
+    assert AdmissionBudget(rate=123.456).changes(Config())["bucket_rate"] == 123.5
+
+
+def test_once_a_second_the_median_is_a_sample() -> None:
+    """A queue of nothing is usual, too."""
+    usual, _ = Usual().advance(1_000, [9.0, 4.0, 3.0], AdmissionMode.NORMAL)
+    assert usual == Usual((4.0,), 1_000, 0, 1_000)
+    usual, _ = usual.advance(1_999, [8.0], AdmissionMode.NORMAL)
+    assert usual == Usual((4.0,), 1_000, 0, 1_999)
+    usual, _ = usual.advance(2_000, [0.0], AdmissionMode.NORMAL)
+    assert usual == Usual((4.0, 0.0), 2_000, 0, 2_000)
+
+
+@pytest.mark.parametrize(
+    ("samples", "changed_ms", "after_ms", "due"),
+    [
+        (USUAL_SAMPLES_MIN, 0, CHANGE_MS, True),
+        (USUAL_SAMPLES_MIN, 0, CHANGE_MS - 1, False),
+        (USUAL_SAMPLES_MIN, 20_000, CHANGE_MS, True),
+        (USUAL_SAMPLES_MIN, 20_000, CHANGE_MS - 1, False),
+        (USUAL_SAMPLES_MIN - 1, 0, CHANGE_MS, False),
+    ],
+)
+def test_ten_samples_say_what_is_usual_once_in_ten_seconds(
+    samples: int, changed_ms: int, after_ms: int, due: bool
+) -> None:
+    before, clock_ms = Usual((4.0,) * samples, changed_ms=changed_ms), changed_ms + after_ms
+    usual, found = before.advance(clock_ms, [], AdmissionMode.NORMAL)
+    assert (found, usual.changed_ms) == ((4.0, clock_ms) if due else (None, changed_ms))
+
+
+@pytest.mark.parametrize(
+    ("samples", "soft_ms", "teaches"),
+    [
+        (USUAL_SAMPLES_MIN - 1, HELPLESS_MS - 1, True),
+        (USUAL_SAMPLES_MIN, HELPLESS_MS - 1, False),
+        (USUAL_SAMPLES_MIN, HELPLESS_MS, True),
+    ],
+)
+def test_soft_admission_teaches_where_little_is_known_or_it_did_not_help(
+    samples: int, soft_ms: int, teaches: bool
+) -> None:
+    """Half a minute since admission was open."""
+    before = Usual((4.0,) * samples, open_ms=5_000)
+    usual, _ = before.advance(5_000 + soft_ms, [9.0], AdmissionMode.SOFT)
+    assert (len(usual.samples) > samples) is teaches
+    assert usual.open_ms == 5_000
 
 
 def test_restricted_admission_teaches_nothing_unless_it_does_not_help() -> None:
@@ -208,6 +357,51 @@ def test_until_the_usual_latency_is_known_it_restricts_no_admission() -> None:
     assert life.memory.l_ref_ms == 400.0
 
 
+# --- the bound of what is inside
+
+
+def bounded(before: InsideBound, **changes: Any) -> InsideBound:
+    """After a look at 10 s: four backends that serve 1000 a second and hold nothing, for 100 ms."""
+    usual = {"inside": 0, "idle": 0, "best": 1_000.0, "per_s": None, "l_ref_ms": 100.0}
+    told: dict[str, Any] = {**usual, "serving": 4, **changes}
+    return before.advance(10_000, **told)
+
+
+def test_a_bound_is_not_learned_in_two_seconds() -> None:
+    """What is seen is remembered: what is inside and served, and for 5 s what is idle."""
+    before = InsideBound(58, (20,), (400.0,), 8_001, ((5_000, 9), (5_001, 7)), 29.0)
+    after = InsideBound(58, (20, 29), (400.0, 480.0), 8_001, ((5_001, 7), (10_000, 3)), 29.0)
+    assert bounded(before, inside=29, idle=3, per_s=480.0) == after
+    assert bounded(before, inside=29, idle=3) == replace(after, per_s=(400.0, 0.0))
+    busy = replace(after, inside=(20,), per_s=(400.0,))
+    assert bounded(before, inside=30, idle=3, per_s=480.0) == busy
+
+
+LOOKED = InsideBound(since_ms=8_000)
+
+
+def test_a_bound_holds_what_is_served_in_half_the_reference() -> None:
+    """50 ms of 1000 a second, and what is idle besides, unless that is more than half of it."""
+    learned = InsideBound(75, (0,), (0.0,), 8_000, ((10_000, 25),), 25.0)
+    assert bounded(LOOKED, idle=25) == learned
+    unknown = replace(learned, value=None, idle=((10_000, 26),))
+    assert bounded(LOOKED, idle=26) == unknown
+    assert bounded(LOOKED, part=FORMER_PART).value == 60
+    assert bounded(LOOKED, best=10.0, serving=0).value == 1, "nothing is usual, and nobody serves"
+
+
+@pytest.mark.parametrize(("idle", "value"), [(5, 50), (6, 56)])
+def test_a_bound_changes_by_more_than_a_tenth(idle: int, value: int) -> None:
+    assert bounded(replace(LOOKED, value=50), idle=idle).value == value
+
+
+def test_requests_stay_half_the_reference_or_half_longer_than_is_usual() -> None:
+    """20 inside, of which 40 a second leave, stay for half a second."""
+    assert stay_of((), (), 100.0) == 0.05
+    assert stay_of((20, 20), (40.0, 40.0), 100.0) == 0.75
+    assert stay_of((20, 20), (40.0, 40.0), 2_000.0) == 1.0
+
+
 # --- buried groups
 
 
@@ -219,7 +413,11 @@ def test_a_group_is_buried_when_nobody_waits_for_what_is_in_it() -> None:
     assert is_buried(300, None, 100.0, 4)
     assert not is_buried(300, 5.0, None, 4), "they may simply take a minute"
     assert is_buried(600, 480.0, 100.0, 4), "1.25 s, of a reference of 0.1 s"
-    assert not is_buried(400, 480.0, 100.0, 4)
+    assert not is_buried(480, 480.0, 100.0, 4), "just ten times the reference"
+    assert is_buried(481, 480.0, 100.0, 4)
+    assert is_buried(4 * UNLEARNED_EACH, 0.0, None, 4)
+    assert is_buried(UNLEARNED_EACH, 0.0, None, 1)
+    assert is_buried(UNLEARNED_EACH, 0.0, None, 0)
 
 
 def test_a_buried_group_is_bounded_although_it_was_never_seen_to_serve() -> None:
@@ -235,6 +433,14 @@ def test_a_buried_group_is_bounded_although_it_was_never_seen_to_serve() -> None
     bound = bound.advance(3_200, inside=3_900, best=480.0, buried=True, **asked)
     assert bound.inside == ()
     assert bound.value == 32, "8 for each: a hundredth of what is in it"
+
+
+def test_a_group_that_is_buried_again_keeps_its_bound() -> None:
+    """One that has none waits for 3 s since it was first looked at."""
+    assert bounded(InsideBound(58, since_ms=0), best=None, buried=True).value == 58
+    for since_ms, value in ((7_000, 4 * UNLEARNED_EACH), (7_001, None)):
+        before = InsideBound(since_ms=since_ms)
+        assert bounded(before, best=None, buried=True) == replace(before, value=value)
 
 
 def test_what_was_learned_outlives_a_long_absence() -> None:

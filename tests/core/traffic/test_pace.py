@@ -175,6 +175,8 @@ def test_a_look_at_nothing_new_counts_nothing() -> None:
     blind = replace(FIRST, seen=SEEN_BLIND, readings={}, nodes=None)
     assert look(blind, replace(blind, now_ms=1_200), THETA) == Waited(1, 200, 0, 0, 0, 0, 0.0, 0.0)
     assert look(FIRST, FIRST, THETA) == Waited(1, 0, 0, 0, 0, 0, 1.0, 0.0)
+    untold = replace(blind, readings={"a": Reading(requests=80)})
+    assert look(untold, replace(untold, now_ms=1_200), THETA).slower == 0.0
 
 
 SEEN_BLIND = replace(SEEN, backends={name: BackendSeen(10, open=None, queue=None) for name in "ab"})
@@ -223,6 +225,7 @@ def test_failures_of_all_kinds_add_up() -> None:
         pytest.param(14, {"open": 4, "queue": 0}, 800, id="4 held, 1 served"),
         pytest.param(13, {"open": 4, "queue": 0}, 1_000_000, id="4 held, none served"),
         pytest.param(20, {"open": 3, "queue": 0}, 0, id="3 held are none"),
+        pytest.param(20, {"open": 0, "queue": 3}, 0, id="3 that wait are none"),
         pytest.param(20, {"open": 2, "queue": 3}, 167, id="open and waiting"),
     ],
 )

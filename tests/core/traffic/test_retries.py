@@ -52,6 +52,13 @@ def test_a_fifth_of_the_requests_and_a_few_more_may_be_repeated() -> None:
     assert plan_retries(over, 200 + RETRY_WINDOW_MS, inside_max=None) == ON
 
 
+def test_parts_of_requests_are_cut_off() -> None:
+    """A fifth of four is none, two thirds of 61 are 40."""
+    few = watched((0, 0, 0, False), (200, 4, RETRIES_LEAST, False))
+    assert plan_retries(few, 200, inside_max=None) == OFF
+    assert plan_retries(RetryMemory(), 0, inside_max=61) == RetryLimit(1, 40)
+
+
 def test_nothing_is_repeated_while_requests_are_rejected() -> None:
     """Nor in the seconds after the last rejection."""
     memory = watched((0, 0, 0, True), (200, 10, 0, False))

@@ -235,6 +235,13 @@ def test_weights_that_nobody_left_are_held_bit_by_bit() -> None:
     assert held_weights(gone, memories, [1.0, 0, 0, 0]) == pytest.approx([1 / 6, 2 / 6, 3 / 6, 0.0])
 
 
+def test_where_only_an_isolated_one_is_new_weights_are_kept_bit_by_bit() -> None:
+    """They need not add up to 1 exactly."""
+    weights = [0.1, 0.2, 0.3, 0.4 + 2.0**-40, 0.0]
+    backends = [*(Backend(name) for name in "abcd"), Backend("new", isolated=True, age_ms=0)]
+    assert warm_shares(weights, backends, 30_000) == weights
+
+
 def state(slots: dict[str, int], *, parked: bool = False) -> State:
     memories = tuple(BackendMemory(name, count) for name, count in slots.items())
     whole = sum(slots.values())
@@ -283,6 +290,13 @@ def state(slots: dict[str, int], *, parked: bool = False) -> State:
             id="one that left without slots frees none",
         ),
         pytest.param(
+            {"a": 200, "b": 56, "gone": 0},
+            [("a", 256), ("b!", 0)],
+            [256, 0],
+            ("b",),
+            id="one that left takes none of what another frees",
+        ),
+        pytest.param(
             {"a": 256, "b": 0},
             [("a", 128), ("b", 64), ("new!", 0), ("old", 64)],
             [256, 0, 0, 0],
@@ -320,7 +334,7 @@ def test_who_comes_back_after_nobody_was_routable_does_not_wait(
 
 def test_only_gaps_of_others_take_what_is_freed() -> None:
     """One that is freed has no gap, whatever its target says."""
-    assert hand_over([100, 100, 56], [100, 128, 128], [True, False, False]) == [0, 128, 128]
+    assert hand_over([100, 100, 56], [160, 128, 128], [True, False, False]) == [0, 128, 128]
 
 
 def test_request_shares_of_more_than_doubles_can_count_are_rounded_once() -> None:

@@ -56,6 +56,13 @@ def test_an_application_that_is_asked_is_believed_instead() -> None:
     )
 
 
+def test_a_dataplane_that_cannot_be_read_counts_nothing() -> None:
+    """What the application counts goes on."""
+    counters, found = read_counters(TrafficCounters(), 1_000, None, REPORTS[0], ())
+    assert counters == TrafficCounters(retries=((1_000, 5),), scraped=((1_000, 1_000),))
+    assert found == Signals(retries=0)
+
+
 @pytest.mark.parametrize(
     ("errors", "connect", "rate"),
     [

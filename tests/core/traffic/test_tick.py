@@ -1,10 +1,12 @@
 """One tick, as the contract settles it: a test per detail, in the page's order."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from fairlead.core.traffic import AdmissionMode, Regime, Snapshot, tick
+from fairlead.core.traffic import AdmissionMode, Config, Node, Pressure, Regime, Snapshot, tick
+from fairlead.core.traffic.tick import agent_reasons, moving_term
 from tests.core.traffic.groups import Group, backend, reasons
 
 
@@ -248,6 +250,14 @@ def test_equal_or_backward_time_is_no_time() -> None:
     assert group.step().applied
 
 
+def test_the_groups_clock_adds_up_what_time_went_on() -> None:
+    """Not a millisecond where it stood still or went back."""
+    group = Group("a", "b")
+    group.step()
+    clock = [group.step(ms).state.clock_ms for ms in (200, 0, -5_000, 200)]
+    assert clock == [200, 200, 200, 400]
+
+
 def test_a_clock_at_the_end_of_its_range_stands_still() -> None:
     """Jumping to and fro over all of time adds up to more than JSON can carry."""
     group = Group("a", "b")
@@ -425,3 +435,147 @@ def test_at_most_two_reasons_by_priority() -> None:
     group.node(memory=1_000.0)
     group.set("b", error_rate=0.5)
     assert reasons(group.step()) == ["ttf", "retry_storm"]
+
+
+def test_what_is_just_at_its_threshold_is_no_reason() -> None:
+    """120 s to the end of the memory, a skew of a fifth, an error in twenty."""
+    group = Group("a", "b", alpha=1.0, derivative_window_ms=1_000)
+    group.node(memory=879.0)
+    group.step()
+    group.node(memory=880.0)
+    plan = group.step(1_000)
+    assert (plan.ttf_s, reasons(plan)) == (120.0, ["steady"])
+    skewed = Group("a", "b")
+    skewed.set("a", requests=70)
+    skewed.set("b", requests=30)
+    plan = skewed.step()
+    assert (plan.skew, reasons(plan)) == (0.2, ["steady"])
+    failing = Group("a", "b", g_min=0.0)
+    failing.every(error_rate=0.05)
+    assert reasons(failing.step()) == ["steady"]
+
+
+# --- a second witness
+
+
+def slow(*latencies_ms: float, **config: Any) -> Group:
+    """Backends a, b and so on, that take so long."""
+    group = Group(*"abc"[: len(latencies_ms)], **config)
+    for name, p95_ms in zip(group.backends, latencies_ms, strict=True):
+        group.set(name, p95_ms=p95_ms)
+    return group
+
+
+def mode(group: Group, *, confirm: bool = True) -> str:
+    """Admission after the next tick."""
+    return tick(replace(group.snapshot(), confirm=confirm)).admission.mode.value
+
+
+@pytest.mark.parametrize(
+    ("latencies_ms", "confirmed"),
+    [
+        pytest.param((300, 800), "normal", id="without the slow one enough flows"),
+        pytest.param((400, 400), "soft", id="whichever is left out"),
+        pytest.param((300, 800, 800), "soft", id="one alone would do, any two do not"),
+        pytest.param((400,), "soft", id="there is no other"),
+    ],
+)
+def test_low_conductance_is_confirmed_without_any_one(
+    latencies_ms: tuple[float, ...], confirmed: str
+) -> None:
+    """Where that is asked for."""
+    assert mode(slow(*latencies_ms)) == confirmed
+    assert mode(slow(*latencies_ms), confirm=False) == "soft"
+
+
+def test_a_conductance_of_just_g_min_is_enough() -> None:
+    """Of all backends, and of all but one."""
+    plan = slow(400, 400, g_min=0.25).step()
+    assert (plan.conductance, plan.admission.mode, reasons(plan)) == (0.25, "normal", ["steady"])
+    assert mode(slow(400, 800, g_min=0.25)) == "normal"
+
+
+@pytest.mark.parametrize(
+    ("worse", "missing", "config"),
+    [
+        pytest.param({"p95_ms": 800}, {"p95_ms": None}, {}, id="latency"),
+        pytest.param({"queue": 500}, {"queue": None}, {}, id="queue"),
+        pytest.param({"error_rate": 0.04}, {"error_rate": None}, {}, id="errors"),
+        pytest.param({"node": "ill"}, {"node": None}, {"w_io": 1.0}, id="layers"),
+    ],
+)
+def test_what_is_missing_is_not_taken_from_the_one_that_is_left_out(
+    worse: dict[str, Any], missing: dict[str, Any], config: dict[str, Any]
+) -> None:
+    """Without b, what c does not show is a's; what c showed before does not count."""
+    group = Group("a", "b", "c", g_min=0.0, **config)
+    group.nodes = {name: Node(name, iowait_ratio=io) for name, io in (("ill", 0.5), ("well", 0.0))}
+    group.every(p95_ms=300, node="well")
+    group.set("b", **worse)
+    group.set("c", **worse)
+    group.step()
+    group.config = Config(**config)
+    assert mode(group) == "soft"
+    group.set("c", **missing)
+    assert mode(group, confirm=False) == "soft"
+    assert mode(group) == "normal"
+
+
+def test_a_machine_under_one_of_several_backends_is_confirmed() -> None:
+    """One whose memory is used up restricts admission by itself only where nobody asks."""
+    group, alone = Group("a", "b"), Group("a")
+    for each in (group, alone):
+        each.node(memory=1_000.0)
+        each.set("a", node="n1")
+    assert mode(group, confirm=False) == "hard"
+    assert mode(group) == "normal"
+    assert mode(alone) == "hard"
+
+
+# --- reasons
+
+
+@pytest.mark.parametrize(
+    ("full", "stale", "said"),
+    [
+        (False, False, ["steady"]),
+        (True, False, ["full"]),
+        (False, True, ["failsafe", "steady"]),
+        (True, True, ["failsafe", "full"]),
+    ],
+)
+def test_what_only_the_agent_knows_is_said_first(full: bool, stale: bool, said: list[str]) -> None:
+    plan = Group("a", "b").step()
+    assert list(agent_reasons(plan, full=full, stale=stale)) == said
+
+
+def test_a_full_group_is_said_beside_one_other_reason_while_admission_is_open() -> None:
+    """Where admission is restricted it is no news."""
+    group = Group("a", "b")
+    group.set("a", requests=800)
+    assert list(agent_reasons(group.step(), full=True, stale=False)) == ["full", "skew"]
+    group.retry_index = 0.5
+    plan = group.step()
+    assert agent_reasons(plan, full=True, stale=False) == plan.reasons
+
+
+def term(changes: list[int], **terms: tuple[float, ...]) -> str:
+    """What moved the slots of backends with these terms; a term that is not named is 0."""
+    nothing = (0.0,) * len(changes)
+    names = ("queue", "latency", "error", "penalty")
+    rows = zip(*(terms.get(name, nothing) for name in names), strict=True)
+    return moving_term([Pressure(1.0, *row) for row in rows], changes).value
+
+
+def test_the_term_that_moved_the_slots_most_is_named() -> None:
+    """By how much it differs from the mean at those that moved, not by how large it is."""
+    errors = {"error": (0.0, 18.0), "penalty": (0.0, 10.0)}
+    assert term([5, -5], latency=(1.0, 16.0), **errors) == "pressure.errors"
+    large, uneven = (10.0, 10.5, 10.25), (0.0, 2.0, 1.0)
+    assert term([5, -5, 0], latency=large, queue=uneven) == "pressure.queue"
+    assert term([1, -1], latency=(0.5, 1.0)) == "pressure.latency"
+
+
+def test_where_no_term_differs_at_those_that_moved_the_largest_is_named() -> None:
+    found = term([1, -1, 0, 0], latency=(2.0, 2.0, 1.0, 3.0), error=(5.0, 5.0, 5.0, 5.0))
+    assert found == "pressure.errors"
