@@ -118,6 +118,13 @@ def test_what_is_explained_survives() -> None:
     assert asked <= alive
 
 
+def test_every_stored_mutant_of_core_is_killed_or_explained() -> None:
+    """Of all modules; those that were changed since are played again by `make mutants`."""
+    kept = mutants.summary(json.loads(mutants.REPORT.read_text())["modules"])
+    assert (kept["modules_not_run"], kept["open"]) == ([], 0)
+    assert kept["killed_percent"] > 95
+
+
 def test_a_change_that_decides_nothing_is_seen_from_itself() -> None:
     bug = '- require(a == b, "they agree")\n+ require(a == b, None)'
     assert mutants.rule_of(bug) is not None
