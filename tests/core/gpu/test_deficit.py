@@ -479,6 +479,16 @@ def test_a_rest_of_each_domain_but_one_may_be_too_small_for_a_group() -> None:
     assert (found.reason, found.gpus, found.candidate_gpus) == (DeficitReason.RESOLVABLE, 13, 14)
 
 
+def test_free_devices_of_all_nodes_of_a_domain_are_its_room() -> None:
+    """Two domains of 5: groups of 6 lack as much in both together as in one."""
+    places = {f"n{i}": {"region": "w", "domain": f"d{i // 2}"} for i in range(4)}
+    leases = [held(f"r{i}", *(f"n{i}#{at}" for at in range(2 - i % 2))) for i in range(4)]
+    found = wanted(Gang("H100", 12, 6), world_of(places, *leases, n0=1, n1=1, n2=1, n3=1))
+    assert found.scope is not None
+    assert found.scope.location == {"region": "w", "domain": "d0"}
+    assert (found.reason, found.gpus, found.shortfall_gpus) == (DeficitReason.NOT_ENOUGH, 10, 7)
+
+
 def test_a_gang_that_no_node_can_hold_lacks_its_spares_too() -> None:
     found = wanted(Gang("H100", 4, 2, 1), Holdings())
     assert found == Deficit(DeficitReason.NO_DEVICES, None, 6, 0, 6)
