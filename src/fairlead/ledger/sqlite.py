@@ -200,6 +200,8 @@ def sqlite_faults(doing: str) -> Iterator[None]:
     """Translate SQLite's errors inside into faults."""
     try:
         yield
+    except UnicodeDecodeError as error:  # in a name of the schema, as the editor of a file wrote it
+        raise Damaged(f"cannot {doing}: a text in it is not UTF-8") from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
         kind: type[Fault] = PermanentFault

@@ -95,8 +95,8 @@ class Exit:
     reason: str | None = None
     """A sentence where the code alone does not say it: not started and why, or why it was lost."""
     stopped: bool = False
-    """It ended after it was asked to, or nobody can say when: its time, by the clock of another
-    machine, does not tell."""
+    """It ended after it was asked to, or its executor does not know when: its time, by the clock of
+    another machine, does not tell."""
     boot: str = ""
     since_boot_ms: int = 0
     """The same moment by the machine's monotonic clock. Ledger time follows from it, whatever the

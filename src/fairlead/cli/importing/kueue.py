@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from fairlead.cli.importing.report import Document, Imported
+from fairlead.schema.border import printable
 
 GPU = "nvidia.com/gpu"
 _ELSEWHERE = {
@@ -38,7 +39,7 @@ def import_kueue(documents: list[Any]) -> Imported:
         found = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing"
         raise NotKueue(
             "must have a ClusterQueue or a Cohort, as `kubectl get clusterqueues,cohorts -o yaml` "
-            f"prints them; found {found[:200]}"
+            f"prints them; found {printable(found[:200])}"
         )
     queues: dict[str, str] = {}
     for document in documents:

@@ -62,12 +62,12 @@ class RankPod:
 
     @property
     def stopped(self) -> bool:
-        """Whether it ended after it was asked to, or nobody can say when it ended. Times are whole
+        """Whether it ended after it was asked to, or its status does not say when. Times are whole
         seconds: within one it counts as stopped."""
         meta, end_ms = self.document["metadata"], ended_ms(self.document)
         if end_ms is None or not self.leaving:
             return end_ms is None
-        granted_s = meta.get("deletionGracePeriodSeconds", 0)
+        granted_s = int(meta.get("deletionGracePeriodSeconds", 0))
         return end_ms >= parse_ms(meta["deletionTimestamp"]) - 1000 * granted_s
 
     @property
