@@ -1,7 +1,10 @@
 """Reservations and resolves on the control plane, without processes: every cut is at once."""
 
+from functools import partial
+
 import pytest
 
+from fairlead.core import gpu
 from fairlead.engine.gpu import Refused
 from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.schema.border import BadInput
@@ -322,8 +325,8 @@ def test_a_drawn_run_loses_what_it_has_elsewhere_too() -> None:
     assert world.status("Node", "n2")["leased"] == 0
 
 
-def test_a_draw_that_helps_nobody_is_given_up_once() -> None:
-    """Two devices in one domain that the group may not share: disclosed, and not tried again."""
+def divided() -> World:
+    """A group for two devices in one domain, of which one is in its location."""
     world = world_of(devices=0, teams="b")
     for i in (1, 2):
         place = {"region": "west", "cluster": "a", "domain": "d2", "rack": f"r{i}"}
@@ -333,6 +336,21 @@ def test_a_draw_that_helps_nobody_is_given_up_once() -> None:
     world.turn()
     reserve(world, run("big", gpus=2, groupGPUs=2, location={"rack": "r1"}))
     world.turn()
+    return world
+
+
+def test_no_draw_is_made_for_a_group_that_would_have_to_be_divided() -> None:
+    world = divided()
+    assert outcomes(world) == []
+    status = world.status("Reservation", "big-slot")
+    assert (status["state"], status["reason"]) == ("Blocked", "NotEnough")
+    assert phases(world) == {"x": "Running", "y": "Running", "big": "Reserved"}
+
+
+def test_a_draw_that_helps_nobody_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As former versions found the deficit: disclosed, and not tried again."""
+    monkeypatch.setattr(gpu, "find_deficit", partial(gpu.find_deficit, apart=False))
+    world = divided()
     (outcome,) = outcomes(world)
     assert (outcome.stage, outcome.reason) == (
         OutcomeStage.VOID,
