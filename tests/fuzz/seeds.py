@@ -5,12 +5,13 @@ import json
 import struct
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from fairlead.executor.wire import EXIT, job_document, pack
-from fairlead.ports.executor import Job
+from fairlead.executor.wire import job_document, pack
+from fairlead.ports.executor import Exit, Job
 from fairlead.recorder import FileRecorder
 from fairlead.schema.traffic_agent import TrafficDocument, read_traffic_document
 from tests.api.servers import budget, node, run
@@ -142,9 +143,7 @@ def traffic_agent() -> TrafficDocument:
 
 def frames() -> Iterator[bytes]:
     job = Job("r.1", "r", "o", ("true",), ("n1/0",), env={"A": "b"})
-    ended = {name: 0 if kind is int else "" if kind is str else None for name, kind in EXIT.items()}
-    ended |= {"lost": False, "interrupted": False}
-    yield pack({"job": job_document(job), "exit": ended})
+    yield pack({"job": job_document(job), "exit": asdict(Exit("r.1", "r", 0, code=0))})
 
 
 def outcomes() -> Iterator[bytes]:
