@@ -67,15 +67,16 @@ def wall_clock(patch: pytest.MonkeyPatch) -> None:
 def restart_after_cancel(patch: pytest.MonkeyPatch) -> None:
     """A cancelled run whose node fails, or that an outcome hits, waits again, as it did."""
 
-    def preempted(state: RunState, end_ms: int) -> bool:
+    def preempted(state: RunState, end_ms: int, _: object) -> int | None:
         reclaim = state.reclaim
-        return reclaim is not None and reclaim.preempts and end_ms >= reclaim.since_ms
+        cut = reclaim is not None and reclaim.preempts and end_ms >= reclaim.since_ms
+        return reclaim.since_ms if reclaim is not None and cut else None
 
     real = RunState.is_ending.fget
     assert real is not None
     kept = property(lambda self: real(self) and (self.reclaim is not None or not self.stopping))
     patch.setattr(RunState, "is_ending", kept)
-    patch.setattr(settlement, "_was_preempted", preempted)
+    patch.setattr(settlement, "_preempted_since", preempted)
 
 
 def another_job(patch: pytest.MonkeyPatch) -> None:
