@@ -65,8 +65,11 @@ _PACKED = zlib.compress(b"")[:1]
 """With what zlib begins, and no JSON. What former releases stored begins otherwise."""
 
 
-def unpacked(digest: str, stored: bytes) -> bytes:
-    """The document of a blob as it is stored; raises `Damaged` if it is not that of its digest."""
+def unpacked(digest: str, stored: object) -> bytes:
+    """The document of a blob as it is stored; raises `Damaged` if it is not that of its digest, or
+    not even bytes, which who edits the database may write."""
+    if not isinstance(stored, bytes):
+        raise Damaged(f"blob {digest} does not have the content of its name")
     data = stored
     if stored.startswith(_PACKED):
         unpack = zlib.decompressobj()
