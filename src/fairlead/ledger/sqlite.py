@@ -202,6 +202,9 @@ def sqlite_faults(doing: str) -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:  # in a name of the schema, as the editor of a file wrote it
         raise Damaged(f"cannot {doing}: a text in it is not UTF-8") from error
+    except MemoryError as error:  # a row whose edited length is larger than any
+        why = "a row takes more memory than there is; it may be damaged"
+        raise PermanentFault(f"cannot {doing}: {why}") from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
         kind: type[Fault] = PermanentFault

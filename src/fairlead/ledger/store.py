@@ -103,7 +103,7 @@ class SqlView:
 
     def rows(self, *, after: int) -> Iterator[StoredRow]:
         text = f"SELECT seq, kind, plan_id, effect, nodes, data FROM entries {self._hint}"
-        return map(StoredRow._make, self._stream(f"{text} WHERE seq > ? ORDER BY seq", after))
+        return map(_stored_row, self._stream(f"{text} WHERE seq > ? ORDER BY seq", after))
 
     def snapshots(self) -> Iterator[tuple[str, int, bytes]]:
         rows = self._stream("SELECT name, seq, state FROM snapshots ORDER BY name")
@@ -111,6 +111,15 @@ class SqlView:
 
     def blobs(self) -> Iterator[tuple[str, bytes]]:
         return ((row[0], row[1]) for row in self._stream("SELECT digest, data FROM blobs"))
+
+
+def _stored_row(found: Row) -> StoredRow:
+    """Raises `Damaged` for another type than it was written with: who edits a file may choose."""
+    row = StoredRow._make(found)
+    shaped = isinstance(row.nodes, bytes) and isinstance(row.data, bytes | None)
+    if not (shaped and isinstance(row.seq, int)):
+        raise Damaged(f"entry {row.seq} is not stored as it was written")
+    return row
 
 
 def read_kept(query: Execute) -> tuple[SignedHead, int]:
