@@ -298,9 +298,8 @@ def test_weights_follow_the_load_by_requests(node: Node) -> None:
         deadline = time.monotonic() + WITHIN_S
         while not inside():
             assert time.monotonic() < deadline, [*seen[-3:], node.status(), node.world.spoken[-5:]]
-            time.sleep(
-                0.2
-            )  # requests in force are shown by the API server alone: it is asked again
+            # Requests in force are shown by the API server alone: it is asked again.
+            time.sleep(0.2)
 
     with one_core(), node.world.controlled(), watch_requests(node.world, "default") as sums:
         node.run("rival", RIVAL, None, "sh", "-c", spin, **off)

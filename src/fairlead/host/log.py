@@ -19,6 +19,6 @@ class Log:
         self._write("error", event, fields)
 
     def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
-        import structlog  # noqa: PLC0415 - see above
+        import structlog  # noqa: PLC0415 - 8 MiB that most processes never need
 
         getattr(structlog.get_logger(self._name), level)(event, **fields)

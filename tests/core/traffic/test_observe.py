@@ -242,8 +242,8 @@ def seen(**backends: BackendSeen) -> GroupSeen:
     return GroupSeen(1, Liveness.NORMAL, AdmissionMode.NORMAL, 100, 0, 0, backends)
 
 
-def sighted(found: GroupSeen | None, **kwargs: object) -> Sighting:
-    return Sighting(now_ms=0, members={"a": None, "b": None}, seen=found, **kwargs)  # type: ignore[arg-type]
+def sighted(found: GroupSeen | None, **kwargs: Any) -> Sighting:
+    return Sighting(now_ms=0, members={"a": None, "b": None}, seen=found, **kwargs)
 
 
 def test_what_is_inside_by_a_proxy_and_by_an_application() -> None:
@@ -881,7 +881,7 @@ def test_time_that_stands_still_or_goes_back_is_no_time() -> None:
     assert clock == [0, 200, 200, 200, 400]
 
 
-def at(number: int, **more: object) -> Sighting:
+def at(number: int, **more: Any) -> Sighting:
     """Two backends after so many ticks; 3 requests were told to try again, 4 refused, in each."""
     backends = {
         name: BackendSeen(
@@ -893,7 +893,7 @@ def at(number: int, **more: object) -> Sighting:
         1, Liveness.NORMAL, AdmissionMode.SOFT, 60 * number, 3 * number, 4 * number, backends
     )
     members = {"a": "m1", "b": None}
-    return Sighting(now_ms=200 * number, members=members, seen=found, **more)  # type: ignore[arg-type]
+    return Sighting(now_ms=200 * number, members=members, seen=found, **more)
 
 
 @pytest.mark.parametrize(("edition", "index"), [(1, 23 / 30), (EDITION, 3 / 10)])
