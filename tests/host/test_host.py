@@ -195,3 +195,11 @@ def test_a_signal_is_heard_inside_the_lock_that_its_action_takes() -> None:
         assert told.wait(10)
     finally:
         signal.signal(signal.SIGUSR2, before)
+
+
+def test_who_writes_no_log_line_does_not_load_what_writes_it() -> None:
+    """8 MiB of the controller: structlog imports rich and pygments."""
+    code = "import sys, fairlead.ledger.sqlite, fairlead.compose.kube, fairlead.api.cluster_server;"
+    code += "print([name for name in ('structlog', 'rich') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
